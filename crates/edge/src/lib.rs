@@ -25,6 +25,8 @@ mod turns;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
+pub use operations::{MetricsPage, no_metrics};
 pub use routes::{Access, ROUTES, Route, Target};
 pub use serving::{Edge, ServeReport};
+pub use stats::EdgeNumber;
 pub use tls::Certificate;

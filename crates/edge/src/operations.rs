@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Answer, AnswerBody, Front};
+use http::header::ACCEPT;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -19,14 +20,21 @@ use crate::listener::accept;
 use crate::registry::Registry;
 use crate::routes;
 use crate::service::Shared;
+use crate::stats::EdgeNumber;
 
-/// Prometheus's text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Connections at once: operators are few.
 pub(crate) const MOST_CONNECTIONS: usize = 64;
 
-/// Renders the metrics of the rest of the server.
-pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+/// Renders the metrics of the whole server for whoever asks with this `Accept` header, those of the edge among them: a content type, and
+/// the page.
+pub type MetricsPage = dyn Fn(Option<&str>, &[EdgeNumber]) -> (&'static str, String) + Send + Sync;
+
+pub(crate) type Metrics = Arc<MetricsPage>;
+
+/// An empty page, for an edge without a listener for operators.
+pub fn no_metrics() -> Arc<MetricsPage> {
+    Arc::new(|_: Option<&str>, _: &[EdgeNumber]| ("text/plain", String::new()))
+}
 
 /// Serves until dropped.
 pub(crate) async fn serve<F: Front>(
@@ -72,12 +80,9 @@ fn answer<F: Front>(
     } else {
         match request.uri().path() {
             "/metrics" => {
-                let mut out = metrics();
-                if !out.is_empty() && !out.ends_with('\n') {
-                    out.push('\n');
-                }
-                out.push_str(&shared.stats.text());
-                Answer { content_type: METRICS_TYPE, ..text(200, out) }
+                let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+                let (content_type, page) = metrics(accept, &shared.stats.numbers());
+                Answer { content_type, ..text(200, page) }
             }
             "/healthz" => health(),
             "/readyz" => match &not_ready(shared, request)[..] {

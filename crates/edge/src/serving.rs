@@ -19,7 +19,7 @@ use crate::answers::{cut_short, written_out};
 use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
 use crate::handshake::{MOST_SOCKETS, Upgraded};
 use crate::listener::{accept, listen};
-use crate::operations::{self, MOST_CONNECTIONS, Metrics};
+use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer};
 use crate::stats::{Stats, count, value};
@@ -70,8 +70,8 @@ pub struct ServeReport {
 }
 
 impl<F: Front> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `annex` answers beside the front, at paths of its own. `metrics` gives
-    /// Prometheus text, to which the edge adds its own.
+    /// Binds the sockets and reads the TLS files. `annex` answers beside the front, at paths of its own. `metrics` writes
+    /// the page for operators, which the edge gives its own numbers.
     ///
     /// # Errors
     /// [`EdgeError`]: bad values, unusable TLS files, an address that cannot be bound.
@@ -79,7 +79,7 @@ impl<F: Front> Edge<F> {
         config: EdgeConfig,
         front: Arc<F>,
         annex: Option<Arc<dyn Annex>>,
-        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+        metrics: Arc<MetricsPage>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;

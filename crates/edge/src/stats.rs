@@ -1,6 +1,5 @@
-//! What the edge counts of itself, in Prometheus's text form. Knows no tenant and no request.
+//! What the edge counts of itself. Knows no tenant and no request.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one edge. Relaxed: nothing is decided by them.
@@ -28,38 +27,73 @@ pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
+/// One of the edge's own numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EdgeNumber {
+    /// As Prometheus has it.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub help: &'static str,
+    /// It only grows; otherwise it goes up and down.
+    pub grows: bool,
+    /// What it is now.
+    pub value: u64,
+}
+
 impl Stats {
-    /// Prometheus text, version 0.0.4.
-    pub(crate) fn text(&self) -> String {
-        let mut out = String::with_capacity(1_024);
+    /// What is counted here.
+    pub(crate) fn numbers(&self) -> [EdgeNumber; 10] {
         let open = value(&self.connections_accepted).saturating_sub(value(&self.connections_closed));
-        let _ = writeln!(
-            out,
-            "# HELP headrace_edge_connections_open Connections open now.\n\
-             # TYPE headrace_edge_connections_open gauge\nheadrace_edge_connections_open {open}"
-        );
-        for (name, help, counter) in [
-            ("connections_accepted", "Connections taken.", &self.connections_accepted),
-            ("connections_refused", "Connections over the limit.", &self.connections_refused),
-            ("accept_errors", "Connections that the kernel could not hand over.", &self.accept_errors),
-            ("tls_failures", "TLS handshakes that failed or took too long.", &self.tls_failures),
-            ("header_timeouts", "Connections closed for slow headers.", &self.header_timeouts),
-            ("body_timeouts", "Requests refused for a slow body.", &self.body_timeouts),
-            ("write_timeouts", "Connections closed for not reading.", &self.write_timeouts),
-            (
-                "refusals_cut_short",
+        let grows =
+            |name, help, counter: &AtomicU64| EdgeNumber { name, help, grows: true, value: value(counter) };
+        [
+            EdgeNumber {
+                name: "headrace_edge_connections_open",
+                help: "Connections open now.",
+                grows: false,
+                value: open,
+            },
+            grows(
+                "headrace_edge_connections_accepted_total",
+                "Connections taken.",
+                &self.connections_accepted,
+            ),
+            grows(
+                "headrace_edge_connections_refused_total",
+                "Connections over the limit.",
+                &self.connections_refused,
+            ),
+            grows(
+                "headrace_edge_accept_errors_total",
+                "Connections that the kernel could not hand over.",
+                &self.accept_errors,
+            ),
+            grows(
+                "headrace_edge_tls_failures_total",
+                "TLS handshakes that failed or took too long.",
+                &self.tls_failures,
+            ),
+            grows(
+                "headrace_edge_header_timeouts_total",
+                "Connections closed for slow headers.",
+                &self.header_timeouts,
+            ),
+            grows(
+                "headrace_edge_body_timeouts_total",
+                "Requests refused for a slow body.",
+                &self.body_timeouts,
+            ),
+            grows(
+                "headrace_edge_write_timeouts_total",
+                "Connections closed for not reading.",
+                &self.write_timeouts,
+            ),
+            grows(
+                "headrace_edge_refusals_cut_short_total",
                 "Refusals beyond a peer's allowance, which have no trace.",
                 &self.refusals_cut_short,
             ),
-            ("requests", "Requests whose headers were whole.", &self.requests),
-        ] {
-            let _ = writeln!(
-                out,
-                "# HELP headrace_edge_{name}_total {help}\n# TYPE headrace_edge_{name}_total counter\n\
-                 headrace_edge_{name}_total {}",
-                value(counter)
-            );
-        }
-        out
+            grows("headrace_edge_requests_total", "Requests whose headers were whole.", &self.requests),
+        ]
     }
 }

@@ -3,12 +3,14 @@
 
 pub(crate) mod admin;
 pub(crate) mod arithmetic;
+mod field;
 pub(crate) mod fields;
 mod kinds;
 pub(crate) mod layers;
 mod listeners;
 mod lists;
 mod notices;
+mod otel;
 mod paths;
 mod prices;
 pub(crate) mod reference;
@@ -18,6 +20,7 @@ pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
 mod table;
+mod telemetry;
 mod thinking;
 pub(crate) mod upstreams;
 pub(crate) mod value;
@@ -44,6 +47,7 @@ use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_prompt::ReplyFamily;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
+use headrace_telemetry::TelemetryConfig;
 use headrace_wire::WireLimits;
 use headrace_worker::Secret;
 
@@ -100,6 +104,10 @@ pub(crate) struct Config {
     pub(crate) key_hash_file: Option<PathBuf>,
     pub(crate) cache_salt_file: Option<PathBuf>,
     pub(crate) log_filter: String,
+    /// A line of the log is an object.
+    pub(crate) log_json: bool,
+    /// What goes out by OTLP.
+    pub(crate) telemetry: TelemetryConfig,
     /// How often files are looked at for changes; zero: never.
     pub(crate) watch: Duration,
 }
@@ -243,6 +251,8 @@ impl Config {
             key_hash_file: read.path("secrets.key_hash_file"),
             cache_salt_file: read.path("secrets.cache_salt_file"),
             log_filter: read.text("log.filter").unwrap_or_default(),
+            log_json: read.text("log.format").is_some_and(|format| format == "json"),
+            telemetry: read.telemetry(),
             watch: read.duration("reload.watch"),
             models,
             relayed,

@@ -21,7 +21,6 @@ use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use headrace_worker::{Desk, Tickets};
 use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
-use tracing_subscriber::EnvFilter;
 
 use crate::admin_door::{Door, Seen};
 use crate::check::check;
@@ -35,9 +34,11 @@ use crate::health::Stores;
 use crate::inside::Inside;
 use crate::insight::Insight;
 use crate::known_calls::KnownCalls;
+use crate::log::Log;
 use crate::models::Plan;
+use crate::outward::{Outward, page, register_log};
 use crate::records::StoredRecords;
-use crate::reload::{Beginning, LogFilter, Reloader, Runs};
+use crate::reload::{Beginning, Reloader, Runs};
 use crate::running::InMemory;
 use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
@@ -57,6 +58,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 const MOST_NAMED: usize = 5;
 /// How long the last traces may take to be stored.
 const TRACE_CLOSE: Duration = Duration::from_secs(5);
+/// How long the last lines of the log may take to be written.
+const LOG_CLOSE: Duration = Duration::from_secs(1);
 /// Exit status after a second Ctrl-C, as shells count it: 128 and the signal's number.
 const INTERRUPTED: u8 = 130;
 /// Where in the data directory the words of workers' models are kept.
@@ -83,8 +86,8 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Ok(checked) => checked,
         Err(error) => return output::refuse(&error.to_string()),
     };
-    let log = match start_log(checked.log) {
-        Ok(log) => log,
+    let (log, filter) = match Log::start(checked.log, checked.config.log_json) {
+        Ok(started) => started,
         Err(error) => return output::refuse(&format!("log.filter: {error}")),
     };
     let (file, flags) = (file.map(Path::to_owned), flags.clone());
@@ -92,7 +95,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         let file = file.clone();
         move || commands::settings(file.as_deref(), &flags)
     };
-    let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log };
+    let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log: filter };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
     let config = checked.config;
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
@@ -106,22 +109,15 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
     let code = match House::build(config, checked.plan, checked.books) {
-        Ok(house) => house.live(&runtime, Start { began, manner, first_key }, beginning),
+        Ok(house) => {
+            register_log(&house.metrics, &log);
+            house.live(&runtime, Start { began, manner, first_key }, beginning)
+        }
         Err(why) => output::fail(&why),
     };
+    log.flush(LOG_CLOSE);
     runtime.shutdown_background();
     code
-}
-
-/// Starts the log; what takes another filter for it.
-fn start_log(filter: EnvFilter) -> Result<LogFilter, String> {
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
-    let log = log.log_internal_errors(false).with_filter_reloading();
-    let handle = log.reload_handle();
-    // Set once, at the start of the process.
-    log.try_init().map_err(|error| error.to_string())?;
-    Ok(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())))
 }
 
 /// How it began.
@@ -218,6 +214,11 @@ impl House {
 
     /// Serves until told to stop, then ends everything in order.
     fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start, beginning: Beginning) -> ExitCode {
+        let outward = Outward::start(&self.config.telemetry, &self.recorder, &self.metrics, &self.clock);
+        let outward = match outward {
+            Ok(outward) => outward,
+            Err(why) => return output::fail(&why),
+        };
         let outcome = self.open_doors(runtime, start, beginning);
         let stopped = matches!(&outcome, Ok(End::Interrupted));
         if stopped {
@@ -231,6 +232,7 @@ impl House {
         if !recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");
         }
+        outward.close(runtime);
         match (outcome, closed) {
             (Err(why), _) => output::fail(&why),
             (Ok(_), Err(error)) => output::fail(&format!("the ledger could not be closed: {error}")),
@@ -266,13 +268,12 @@ impl House {
         gauges::register_shadows(&self.metrics, &gateway);
         gauges::register_canaries(&self.metrics, &gateway);
         self.stores().register(&self.metrics);
-        let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
         let edge = Edge::bind(
             self.config.server.edge.clone(),
             Arc::clone(&gateway),
             self.annex(),
-            Arc::new(move || metrics.prometheus()),
-            clock,
+            page(Arc::clone(&self.metrics)),
+            Arc::clone(&self.clock),
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
         let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());

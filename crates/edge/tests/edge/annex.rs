@@ -87,7 +87,7 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
 async fn without_an_annex_there_is_nothing_at_its_paths() {
     let (stop, stopped) = oneshot::channel::<()>();
     let clock = Arc::new(SystemClock::new());
-    let edge = Edge::bind(config(), Stub::new(), None, Arc::new(String::new), clock).await.unwrap();
+    let edge = Edge::bind(config(), Stub::new(), None, headrace_edge::no_metrics(), clock).await.unwrap();
     let address = edge.local_addr();
     let serving = tokio::spawn(edge.serve(
         async {

@@ -122,7 +122,12 @@ async fn operators_have_a_listener_of_their_own() {
     served.address = served.metrics.unwrap();
     let answer = ask(&served, "GET", "/metrics", "").await;
     assert_status(&answer, 200);
-    for says in ["text/plain; version=0.0.4", "headrace_test 1\n", "headrace_edge_requests_total 0\n"] {
+    for says in [
+        "text/plain; version=0.0.4",
+        "headrace_test 1\n",
+        "headrace_edge_requests_total 0\n",
+        "asked for None\n",
+    ] {
         assert!(answer.contains(says), "{answer}");
     }
     for (method, path, status) in [

@@ -12,7 +12,7 @@ use headrace_call_api::{
     Front, GiveUp, Head, ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
-use headrace_edge::{Edge, EdgeConfig, ServeReport};
+use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -355,7 +355,11 @@ pub(crate) async fn serve(config: EdgeConfig) -> Served {
 /// The same, draining for `drain`.
 pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
     let stub = Stub::new();
-    let metrics = Arc::new(|| "headrace_test 1".to_owned());
+    let metrics = Arc::new(|accept: Option<&str>, numbers: &[EdgeNumber]| {
+        let lines = numbers.iter().map(|number| format!("{} {}\n", number.name, number.value));
+        let page = format!("headrace_test 1\n{}asked for {accept:?}\n", lines.collect::<String>());
+        ("text/plain; version=0.0.4", page)
+    });
     let annex: Option<Arc<dyn Annex>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
     let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
     let edge = edge.await.unwrap();

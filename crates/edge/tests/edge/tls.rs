@@ -97,7 +97,8 @@ async fn unusable_files_are_named() {
         let mut config = stub::config();
         config.tls = Some(TlsFiles { cert: cert.clone(), key: key.clone() });
         let bound =
-            Edge::bind(config, Stub::new(), None, Arc::new(String::new), Arc::new(SystemClock::new())).await;
+            Edge::bind(config, Stub::new(), None, headrace_edge::no_metrics(), Arc::new(SystemClock::new()))
+                .await;
         match bound {
             Err(EdgeError::Tls { file, .. }) => assert_eq!(&file, at_fault),
             Err(other) => panic!("{other}"),

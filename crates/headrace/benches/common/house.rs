@@ -31,7 +31,7 @@ pub(crate) type Failure = Box<dyn std::error::Error>;
 /// Serves until standard input closes.
 pub(crate) async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
     let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let edge = Edge::bind(config, front, None, Arc::new(String::new), clock).await?;
+    let edge = Edge::bind(config, front, None, headrace_edge::no_metrics(), clock).await?;
     println!("{}", edge.local_addr().port());
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
     let stop = async {

@@ -6,34 +6,28 @@ use super::kinds::{
     DAY, GIB, HOUR, ITEMS, ITEMS_OR_NONE, KIB, LONG_RATE, MIB, MINUTE, RATE, THREADS, TIB, bytes, count,
     millis, seconds,
 };
+use super::otel;
 use super::value::Kind;
 
-/// One setting.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Field {
-    /// Its name in the file, with dots between sections.
-    pub(crate) path: &'static str,
-    /// What it may be, with the least and the most of everything that has a size.
-    pub(crate) kind: Kind,
-    /// Its default as written in TOML; empty where there is none.
-    pub(crate) default: &'static str,
-    /// What it does, in a sentence or two.
-    pub(crate) doc: &'static str,
-}
-
-impl Field {
-    /// The environment variable that sets it.
-    pub(crate) fn variable(&self) -> String {
-        format!("HEADRACE_{}", self.path.replace('.', "__").to_ascii_uppercase())
-    }
-}
-
-const fn field(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Field {
-    Field { path, kind, default, doc }
-}
+pub(crate) use super::field::Field;
+use super::field::field;
 
 /// Every setting, by section.
-pub(crate) const FIELDS: &[Field] = &[
+pub(crate) const FIELDS: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
+
+/// Two lists as one. Every index is below the length of its list, or this would not compile.
+const fn joined<const N: usize>(first: &[Field], more: &[Field]) -> [Field; N] {
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { more[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
+/// Those that stand here.
+const OWN: &[Field] = &[
     field(
         "data_dir",
         Kind::Path,
@@ -569,7 +563,13 @@ pub(crate) const FIELDS: &[Field] = &[
         "log.filter",
         Kind::Text,
         "\"warn\"",
-        "What is logged: a level (off, error, warn, info, debug, trace), or directives such as `headrace_edge=debug`. `HEADRACE_LOG` sets it too.",
+        "What is logged: a level (off, error, warn, info, debug, trace), or directives by room such as `warn,headrace_edge=debug`. `headrace_calls=info` logs a line for each call and each refusal when it is over. `HEADRACE_LOG` sets it too.",
+    ),
+    field(
+        "log.format",
+        Kind::Choice(&["text", "json"]),
+        "\"text\"",
+        "`json`: each line is an object. Colours are for terminals alone.",
     ),
 ];
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::fields::{FIELDS, Field, find};
+use super::otel::{self, Otel};
 use super::value::Parsed;
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX};
 
@@ -114,10 +115,24 @@ impl Settings {
         }
     }
 
-    /// Lays the variables over what is there; others than `HEADRACE_…` are passed over.
+    /// Lays the variables over what is there; others than `HEADRACE_…` and OpenTelemetry's are passed over.
     pub(crate) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
         let mut variables: Vec<_> = variables.into_iter().collect();
         variables.sort();
+        // What is said to this program alone counts more. What is said to every program of a machine counts only where something is
+        // to be sent: it keeps none from starting that sends nothing.
+        let sends =
+            otel::ENDPOINTS.iter().any(|path| self.is_given(path)) || variables.iter().any(otel::is_address);
+        for (name, text) in variables.iter().filter(|(_, text)| sends && !text.is_empty()) {
+            let origin = Origin::Environment(name.clone());
+            match otel::variable(name, text) {
+                Some(Otel::Says(path, text)) => {
+                    find(path).into_iter().for_each(|field| self.text(field, &text, origin.clone()))
+                }
+                Some(Otel::Refused(why)) => self.problem(name, origin, why),
+                None => {}
+            }
+        }
         for (name, text) in variables {
             // Keys of upstreams are secrets, and no settings.
             let is_key =
@@ -169,6 +184,10 @@ impl Settings {
         if let Some(field) = find(path) {
             self.set(field, value, Origin::Flag(flag));
         }
+    }
+
+    fn is_given(&self, path: &str) -> bool {
+        matches!(self.value(path), Some(Parsed::Text(text)) if !text.is_empty())
     }
 
     fn text(&mut self, field: &'static Field, text: &str, origin: Origin) {

@@ -43,6 +43,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "How a changed configuration is noticed; `headrace reload` and, under `serve`, SIGHUP have it read at once",
     ),
     ("log", "The log, on standard error"),
+    (
+        "telemetry",
+        "Traces, metrics and logs out by OTLP. Nothing is sent without an address, and no word of a prompt or an answer ever is",
+    ),
 ];
 
 /// Settings that a reload puts in force. Others need a restart.

@@ -1,0 +1,72 @@
+//! A line of the log for each call and each refusal when it is over. No word of a prompt or an answer stands in one, nor of what a server
+//! said of them. Must not know where lines go.
+
+use std::sync::Arc;
+
+use headrace_domain::{Outcome, TraceRecord};
+use headrace_trace::Tap;
+
+/// What the filter of the log knows these lines by.
+pub(crate) const TARGET: &str = "headrace_calls";
+/// A microsecond in nanoseconds.
+const MICRO: u64 = 1_000;
+
+/// Logs calls.
+pub(crate) struct CallLog;
+
+impl Tap for CallLog {
+    fn seen(&self, record: &Arc<TraceRecord>) {
+        match &record.outcome {
+            Outcome::Failed { stage, .. } => {
+                if tracing::enabled!(target: TARGET, tracing::Level::WARN) {
+                    line(record, "failed", 500, None, Some(stage.name()));
+                }
+            }
+            _ if !tracing::enabled!(target: TARGET, tracing::Level::INFO) => {}
+            Outcome::Completed { .. } => line(record, "completed", 200, None, None),
+            Outcome::Cancelled { .. } => line(record, "cancelled", 499, None, None),
+            Outcome::Refused(refusal) => {
+                line(record, "refused", refusal.status, Some(&refusal.code), Some(refusal.stage.name()));
+            }
+        }
+    }
+}
+
+fn line(record: &TraceRecord, outcome: &str, status: u16, code: Option<&str>, stage: Option<&str>) {
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::$level!(
+                target: TARGET,
+                request_id = %record.request_id,
+                trace_id = record.trace_id.as_deref(),
+                outcome,
+                status,
+                code,
+                stage,
+                endpoint = record.endpoint.map(|endpoint| endpoint.name()),
+                model = record.model_served.as_deref(),
+                // The caller's own spelling, which may hold anything.
+                model_asked = record.model_asked.as_deref().filter(|_| record.model_served.is_none()).map(tracing::field::debug),
+                org = record.org.as_ref().map(tracing::field::display),
+                project = record.project.as_ref().map(tracing::field::display),
+                key = record.key.as_ref().map(tracing::field::display),
+                upstream = record.upstream.as_deref(),
+                stream = record.stream,
+                attempts = record.attempts.len(),
+                duration_us = record.duration_ns / MICRO,
+                server_us = record.server_ns() / MICRO,
+                first_token_us = record.time_to_first_token_ns().map(|nanos| nanos / MICRO),
+                input_tokens = record.usage.prompt_tokens(),
+                cached_tokens = record.usage.cached_input,
+                output_tokens = record.usage.completion_tokens(),
+                cost_nano_dollars = record.cost.get(),
+                loss_nano_dollars = record.loss.get(),
+                "call"
+            )
+        };
+    }
+    match &record.outcome {
+        Outcome::Failed { .. } => log!(warn),
+        _ => log!(info),
+    }
+}

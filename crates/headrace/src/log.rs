@@ -1,0 +1,225 @@
+//! The log: text or objects on standard error, written by a thread of its own, so that a reader that is slow or gone holds up no call. What
+//! does not fit its queue is counted and told. Must not know what is logged.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::reload::LogFilter;
+
+/// Lines that may wait to be written.
+const QUEUE_LINES: usize = 8192;
+
+/// A line, or somebody who waits until all before it are written.
+enum Item {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+/// Where lines are put.
+#[derive(Clone)]
+pub(crate) struct Log {
+    queue: SyncSender<Item>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Log {
+    /// Starts the log; what takes another filter for it comes along.
+    ///
+    /// # Errors
+    /// There is one already, or no thread for it.
+    pub(crate) fn start(filter: EnvFilter, json: bool) -> Result<(Self, LogFilter), String> {
+        let (queue, lines) = sync_channel(QUEUE_LINES);
+        let dropped = Arc::<AtomicU64>::default();
+        let log = Self { queue, dropped: Arc::clone(&dropped) };
+        let writer = std::thread::Builder::new().name("headrace-log".to_owned());
+        writer
+            .spawn(move || write(&lines, &dropped, &mut io::stderr()))
+            .map_err(|error| error.to_string())?;
+        // Colours are for eyes: a file or a collector gets none.
+        let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
+        // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
+        let format = format.with_ansi(colors).log_internal_errors(false);
+        // Set once, at the start of the process.
+        let reloads: LogFilter = match json {
+            true => {
+                let format = format.event_format(Objects).with_filter_reloading();
+                let handle = format.reload_handle();
+                format.try_init().map_err(|error| error.to_string())?;
+                Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+            }
+            false => {
+                let format = format.with_filter_reloading();
+                let handle = format.reload_handle();
+                format.try_init().map_err(|error| error.to_string())?;
+                Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+            }
+        };
+        Ok((log, reloads))
+    }
+
+    /// Lines that were not written, because too many waited.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// Waits until everything that was logged so far is written, but no longer than this.
+    pub(crate) fn flush(&self, within: Duration) {
+        let (done, written) = sync_channel(1);
+        // With a full queue and nobody who reads, waiting for more would be in vain.
+        if self.queue.try_send(Item::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(within);
+        }
+    }
+}
+
+/// Writes lines until nobody can log any more.
+fn write(lines: &Receiver<Item>, dropped: &AtomicU64, out: &mut dyn Write) {
+    let mut told = 0;
+    for item in lines {
+        match item {
+            // Whoever reads may have gone.
+            Item::Line(line) => drop(out.write_all(&line)),
+            Item::Flush(done) => drop(done.try_send(())),
+        }
+        let lost = dropped.load(Relaxed);
+        if lost > told {
+            let _ = writeln!(
+                out,
+                "headrace: {} lines of the log were dropped: nobody read them in time",
+                lost - told
+            );
+            told = lost;
+        }
+    }
+}
+
+/// Events as objects, a line each.
+struct Objects;
+
+impl<S, N> FormatEvent<S, N> for Objects
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let about = event.metadata();
+        let mut object = Object(Map::new());
+        object.put("timestamp", time);
+        object.put("level", about.level().to_string());
+        object.put("target", about.target());
+        event.record(&mut object);
+        writeln!(writer, "{}", Value::Object(object.0))
+    }
+}
+
+/// An event's fields, in their order.
+struct Object(Map<String, Value>);
+
+impl Object {
+    fn put(&mut self, name: &str, value: impl Into<Value>) {
+        self.0.insert(name.to_owned(), value.into());
+    }
+}
+
+impl Visit for Object {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field.name(), value);
+    }
+}
+
+/// One line in the making.
+pub(crate) struct Line<'a> {
+    log: &'a Log,
+    text: Vec<u8>,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let line = std::mem::take(&mut self.text);
+        if let Err(TrySendError::Full(_)) = self.log.queue.try_send(Item::Line(line)) {
+            self.log.dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Line { log: self, text: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_told_and_nobody_waits() {
+        let (queue, lines) = sync_channel(2);
+        let log = Log { queue, dropped: Arc::default() };
+        for number in 0..5 {
+            writeln!(log.make_writer(), "line {number}").unwrap();
+        }
+        assert_eq!(log.dropped(), 3);
+        let dropped = Arc::clone(&log.dropped);
+        drop(log);
+        let mut out = Vec::new();
+        write(&lines, &dropped, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let told = "headrace: 3 lines of the log were dropped: nobody read them in time\n";
+        assert_eq!(text, format!("line 0\n{told}line 1\n"));
+    }
+}
