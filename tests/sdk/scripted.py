@@ -97,7 +97,9 @@ class Scripted:
     """The server, on a free port, until it is stopped."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.parents = [], []
+        self.refusing = 0
+        """So many calls more are turned away."""
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -113,7 +115,12 @@ class Scripted:
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.asked.append(body)
-                if not body["messages"]:
+                outer.parents.append(self.headers.get("traceparent"))
+                if outer.refusing > 0:
+                    outer.refusing -= 1
+                    error = {"message": "busy", "type": "server_error", "param": None, "code": None}
+                    self.answer("application/json", json.dumps({"error": error}), status=503)
+                elif not body["messages"]:
                     error = {"message": "no messages", "type": "invalid_request_error", "param": "messages", "code": None}
                     self.answer("application/json", json.dumps({"error": error}), status=400)
                 elif body.get("stream"):

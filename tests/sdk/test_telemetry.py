@@ -182,7 +182,8 @@ output = "0.4"
         server.stop()
         receiver.stop()
         scripted.stop()
-    return {"receiver": receiver, "ids": ids, "log": server.said(), "pages": list(pages.values())}
+    parents = scripted.parents
+    return {"receiver": receiver, "ids": ids, "log": server.said(), "pages": list(pages.values()), "parents": parents}
 
 
 def spans_of(told):
@@ -224,6 +225,20 @@ def test_a_try_that_followed_another_is_linked_with_it(told):
         earlier = tries[span.links[0].span_id]
         assert earlier.status.code == Status.STATUS_CODE_ERROR and said(earlier.attributes)["error.type"]
         assert earlier.parent_span_id == span.parent_span_id and earlier.trace_id == span.trace_id
+
+
+def test_an_upstream_works_below_the_try_that_asked_it(told):
+    tries = {span.span_id.hex(): span for _, span in spans_of(told) if span.kind == Span.SPAN_KIND_CLIENT}
+    # One was turned away, and asked again elsewhere.
+    assert len(told["parents"]) == len(set(told["parents"])) == 3
+    outcomes = []
+    for parent in told["parents"]:
+        version, trace, span, flags = parent.split("-")
+        assert (version, trace, flags) == ("00", TRACE, "01")
+        asked = tries[span]
+        assert asked.trace_id.hex() == TRACE
+        outcomes.append(said(asked.attributes)["headrace.attempt.outcome"])
+    assert outcomes == ["answered", "failed", "answered"]
 
 
 def test_metrics_are_those_of_the_page_and_of_the_conventions(told):

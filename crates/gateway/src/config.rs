@@ -51,6 +51,12 @@ pub trait Records: Send + Sync {
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
     /// The same as far as it is known before the last word of the answer: the answer's `headrace` block.
     fn block(&self, record: &TraceRecord) -> Value;
+    /// What whoever is asked next is told of the trace that it works in: `traceparent`, below the last of the record's attempts. `None`:
+    /// nothing.
+    fn traceparent(&self, record: &TraceRecord) -> Option<String> {
+        let _ = record;
+        None
+    }
 }
 
 /// The most that is kept back of a hold's life to settle it in.

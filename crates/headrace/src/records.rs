@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headrace_domain::{RequestId, TraceRecord};
 use headrace_gateway::{Records, Stored};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Recorder, TraceReader, answer_json, record_json};
+use headrace_trace::{Recorder, TraceContext, TraceReader, answer_json, record_json};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -59,5 +59,10 @@ impl Records for StoredRecords {
 
     fn block(&self, record: &TraceRecord) -> Value {
         answer_json(record)
+    }
+
+    fn traceparent(&self, record: &TraceRecord) -> Option<String> {
+        let last = record.attempts.len().checked_sub(1)?;
+        Some(TraceContext::of(record).attempt(last).traceparent())
     }
 }

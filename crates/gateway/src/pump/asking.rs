@@ -6,6 +6,7 @@ use headrace_domain::{Code, Dialect, Endpoint};
 use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
 use headrace_wire::relay::{Edits, ReplyReader, SoFar, edited, resumed};
 
+use crate::config::Records;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Messages, Work};
@@ -20,11 +21,13 @@ pub(crate) struct Asking {
     pub(crate) as_is: bool,
 }
 
-/// Puts the call to a target, from its beginning or from what there is of an answer. Nothing is waited for.
+/// Puts the call to a target, from its beginning or from what there is of an answer, in the trace of its last attempt. Nothing is waited
+/// for.
 ///
 /// # Errors
 /// The call cannot be said in the target's dialect, or the target does not go on with others' answers.
 pub(super) fn ask(
+    records: &dyn Records,
     dossier: &Dossier,
     work: &Work,
     messages: &Messages,
@@ -51,6 +54,10 @@ pub(super) fn ask(
             .and_then(|left| resumed_at(facts, &body, begun, left))
             .ok_or_else(no_way_on)?;
     }
+    // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
+    let as_asked = own && messages.chat.is_none();
+    let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
+    headers.extend(records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
     let ask = RelayAsk {
         request: dossier.id,
         tenant: work.tenant,
@@ -58,15 +65,14 @@ pub(super) fn ask(
         endpoint: call.endpoint,
         body,
         stream: call.stream,
-        // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
-        headers: if own && messages.chat.is_none() { dossier.dialect_headers.clone() } else { Vec::new() },
+        headers,
         head_within: call.timeout,
     };
     Ok(Asking {
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
         // The block of timings has its place in answers that are written here.
-        as_is: own && messages.chat.is_none() && !call.explain && !messages.may_resume,
+        as_is: as_asked && !call.explain && !messages.may_resume,
     })
 }
 

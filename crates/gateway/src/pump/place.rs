@@ -312,7 +312,8 @@ impl Placing<'_> {
                 continue;
             };
             let begun = self.source.text_begun();
-            match asking::ask(self.dossier, work, messages, &*relay, begun.as_ref()) {
+            let records = &*self.gateway.parts().records;
+            match asking::ask(records, self.dossier, work, messages, &*relay, begun.as_ref()) {
                 Ok(asking) => {
                     self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
                     if let Some(begun) = begun {

@@ -87,7 +87,8 @@ impl Placing<'_> {
         let Some(relay) = placement.relay().map(Arc::clone) else {
             return self.not_taken(placement, &nobody(self.work));
         };
-        match asking::ask(self.dossier, self.work, messages, &*relay, None) {
+        let records = &*self.gateway.parts().records;
+        match asking::ask(records, self.dossier, self.work, messages, &*relay, None) {
             Ok(asking) => self.source.ask_too(Asked::new(relay.facts(), asking, placement)),
             Err(why) => self.not_taken(placement, &why),
         }
