@@ -46,6 +46,7 @@ def told(binary, tmp_path_factory):
     metrics = free_port()
     arms = f'{{ model = "{MODEL}", weight = 99 }}, {{ model = "far", weight = 1, canary = true }}'
     more = ["--metrics-listen", f"127.0.0.1:{metrics}", "--upstream", f"dead=openai:http://127.0.0.1:{free_port()}"]
+    more += ["--set", f"telemetry.endpoint=http://127.0.0.1:{free_port()}"]
     more += ["--model", "far=dead/far", "--set", f'routes=[{{ name = "trial", to = [{arms}] }}]']
     server = Server(tmp_path_factory.mktemp("deploy"), more=more)
     try:
@@ -125,6 +126,12 @@ def test_alerts_watch_what_is_told(rule, told):
     assert rule["labels"]["severity"] in ("page", "ticket")
     said = " ".join(rule["annotations"].values())
     assert rule["annotations"]["look"] and set(re.findall(r"\$labels\.(\w+)", said)) <= labels
+
+
+def test_points_of_times_lead_to_traces():
+    """Where Grafana draws buckets over time, it shows their examples, which name a trace."""
+    drawn = [target for panel in PANELS if panel["type"] == "timeseries" for target in panel["targets"] if "_bucket" in target["expr"]]
+    assert len(drawn) > 10 and all(target["exemplar"] for target in drawn)
 
 
 DURATION = re.compile(r"(\d+(ms|[smhdwy]))+")
