@@ -24,6 +24,8 @@ pub struct Asset {
 pub struct Pages {
     /// The file of a path, without its leading slash.
     pub asset: fn(&str) -> Option<Asset>,
+    /// What is shown to a reader in place of a file that there is not; `None`: an error as of any route.
+    pub missing: fn(&str) -> Option<Asset>,
     /// The value of `content-security-policy`.
     pub policy: &'static str,
 }
@@ -39,8 +41,9 @@ pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
         let refused = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "pages are only read");
         return ([(header::ALLOW, "GET, HEAD")], refused).into_response();
     }
-    let Some(asset) = (pages.asset)(path.trim_start_matches('/')) else {
-        return Problem::not_found("there is no such page").into_response();
+    let path = path.trim_start_matches('/');
+    let Some(asset) = (pages.asset)(path) else {
+        return missing(pages, path);
     };
     let known = request.headers().get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -57,4 +60,13 @@ pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(pages.policy));
     response
+}
+
+/// 404, in words of the page's kind.
+fn missing(pages: Pages, path: &str) -> Response {
+    let Some(shown) = (pages.missing)(path) else {
+        return Problem::not_found("there is no such page").into_response();
+    };
+    let headers = [(header::CONTENT_TYPE, shown.mime), (header::CONTENT_SECURITY_POLICY, pages.policy)];
+    (StatusCode::NOT_FOUND, headers, Bytes::from_static(shown.bytes)).into_response()
 }

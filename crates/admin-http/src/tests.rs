@@ -148,6 +148,12 @@ fn page(path: &str) -> Option<Asset> {
     path.is_empty().then_some(asset)
 }
 
+/// What the book says of a page that it has not.
+fn no_page(path: &str) -> Option<Asset> {
+    let asset = Asset { bytes: b"<!doctype html>no", mime: "text/html; charset=utf-8", etag: "\"2\"" };
+    path.starts_with("docs/").then_some(asset)
+}
+
 /// A house with an operator of each role, and what was answered.
 pub(crate) struct World {
     router: Router,
@@ -204,7 +210,7 @@ impl World {
             calls: Arc::new(OneCall { ended: ended.clone() }),
             playground: Arc::clone(&played) as _,
             clock: Arc::clone(&clock) as _,
-            pages: Pages { asset: page, policy: "default-src 'none'" },
+            pages: Pages { asset: page, missing: no_page, policy: "default-src 'none'" },
             url: format!("http://{HOST}"),
         };
         let router = AdminHttp::new(parts).router;

@@ -116,7 +116,7 @@ impl Door {
         seen: Seen,
     ) {
         let Self { listener, sessions, url, .. } = self;
-        let pages = Pages { asset: page, policy: headrace_console::CONTENT_SECURITY_POLICY };
+        let pages = Pages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
         let Seen { inside, calls, playground } = seen;
         let (house, calls, playground) = (Arc::new(inside), Arc::new(calls), Arc::new(playground));
         let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url };
@@ -126,10 +126,23 @@ impl Door {
     }
 }
 
-/// The console's file at a path.
+/// What stands at a path: a page of the book, or the console's file.
 fn page(path: &str) -> Option<Asset> {
+    if let Some(found) = headrace_book::page(path) {
+        return Some(of_book(found));
+    }
     let found = headrace_console::asset(path)?;
     Some(Asset { bytes: found.bytes, mime: found.mime, etag: found.etag })
+}
+
+/// What stands in place of a page that the book has not.
+fn missing(path: &str) -> Option<Asset> {
+    (path == "docs" || path.starts_with("docs/")).then(|| of_book(headrace_book::missing()))
+}
+
+fn of_book(page: headrace_book::Page) -> Asset {
+    let headrace_book::Page { bytes, mime, etag } = page;
+    Asset { bytes, mime, etag }
 }
 
 /// Any free port of this machine.

@@ -135,6 +135,23 @@ async fn guesses_are_slowed_down_and_those_signed_in_are_not() {
     let answer = world.call(Method::GET, "/admin/v1/status", &[("cookie", &cookie)], Value::Null).await;
     assert_eq!(answer.status.as_u16(), 200);
     world.clock.advance(std::time::Duration::from_secs(wait));
-    let good = world.by(Role::Owner, Method::GET, "/status", Value::Null).await;
-    assert_eq!(good.status.as_u16(), 200, "as it was told");
+    let told = guess(12).await;
+    assert_eq!((told.status.as_u16(), told.code()), (401, "bad_credential"), "as it was told");
+}
+
+#[tokio::test]
+async fn a_page_that_there_is_not_is_said_in_its_own_words() {
+    let world = World::new();
+    for (path, body) in [("/docs/nothing", "<!doctype html>no"), ("/nothing", "")] {
+        let answer = world.call(Method::GET, path, &[], Value::Null).await;
+        assert_eq!(answer.status.as_u16(), 404, "{path}");
+        match body {
+            "" => assert_eq!(answer.code(), "not_found"),
+            body => {
+                assert_eq!(answer.body, body);
+                assert_eq!(answer.headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
+                assert_eq!(answer.headers[header::CONTENT_SECURITY_POLICY], "default-src 'none'");
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ import { h, icon, put } from './dom.js';
 import { PAGES, go } from './router.js';
 import { may } from './session.js';
 import { choice, choose } from './settings.js';
+import { matching, titles } from './titles.js';
 
 /** Acts beside the pages; pages lead there by their query. */
 const ACTS = [
@@ -16,6 +17,7 @@ const ACTS = [
   { name: 'Failed requests', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?outcome=failed') },
   { name: 'Verify the ledger', hint: 'Money', sign: 'check', needs: 'POST /ledger/verify', run: () => go('money?tab=ledger') },
   { name: 'Read the configuration again', hint: 'Settings', sign: 'redo', needs: 'POST /reload', run: () => go('settings?do=reload') },
+  { name: 'Read the book', hint: 'The book', sign: 'book', run: () => location.assign('/docs/') },
   { name: 'Light colours', hint: 'This browser', sign: 'sun', run: () => choose('theme', 'light') },
   { name: 'Dark colours', hint: 'This browser', sign: 'moon', run: () => choose('theme', 'dark') },
   { name: 'Switch between local times and UTC', hint: 'This browser', sign: 'clock', run: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') },
@@ -23,19 +25,19 @@ const ACTS = [
 
 const MOST_SHOWN = 14;
 
-/** Opens it; a second time it stays as it is. */
-export function openPalette() {
+/** Opens it over what `find` makes of a text; a second time it stays as it is. */
+export function openPalette(find = everywhere, words = 'A page, an act, the id of a request, a page of the book') {
   if (document.querySelector('.palette')) return;
   let found = [];
   let at = 0;
   const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'What was found' });
-  const box = h('input', { type: 'text', role: 'combobox', placeholder: 'A page, an act, or the id of a request', 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
+  const box = h('input', { type: 'text', role: 'combobox', placeholder: words, 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
     'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false', on: { input: () => { at = 0; draw(); }, keydown: pressed } });
   const node = h('dialog', { class: 'palette', 'aria-label': 'Search or jump to', on: { close: () => node.remove(), click: (event) => event.target === node && node.close() } },
     h('div', { class: 'palette-box' }, icon('search'), box, h('kbd', {}, 'Esc')), list);
 
   function draw() {
-    found = matches(box.value.trim()).slice(0, MOST_SHOWN);
+    found = find(box.value.trim()).slice(0, MOST_SHOWN);
     put(list, found.length ? found.map((one, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => choose(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
       icon(one.sign), h('span', {}, one.name), h('span', { class: 'muted small' }, one.hint)))
       : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. An id of a request begins with req_.'));
@@ -62,9 +64,11 @@ export function openPalette() {
   node.showModal();
   draw();
   box.focus();
+  // The book's titles come when they come.
+  titles().then(() => node.isConnected && draw());
 }
 
-function matches(text) {
+function everywhere(text) {
   const pages = PAGES.filter((page) => may(page.needs)).map((page) => ({ name: page.name, hint: `g ${page.key}`, sign: page.icon, run: () => go(page.path) }));
   const acts = ACTS.filter((act) => !act.needs || may(act.needs));
   if (!text) return [...pages, ...acts];
@@ -72,5 +76,5 @@ function matches(text) {
   const words = text.toLowerCase().split(/\s+/);
   const known = [...pages, ...acts].filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
   const search = may('GET /requests') ? [{ name: `Requests whose refusal says “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
-  return [...ids, ...known, ...search];
+  return [...ids, ...known, ...matching(text, () => 'The book'), ...search];
 }

@@ -3,8 +3,9 @@
 import { add, h, icon, put } from './dom.js';
 import { PAGES, go } from './router.js';
 import { may, name, role, signOut } from './session.js';
-import { choice, choose } from './settings.js';
 import { openPalette } from './palette.js';
+import { clock, theme } from './shell/choices.js';
+import { isTyping } from './shell/typing.js';
 import { button } from './ui/parts.js';
 import { dialog } from './ui/dialog.js';
 
@@ -24,6 +25,7 @@ export function shell({ leave }) {
       return h('li', {}, link);
     })));
   }
+  add(side, h('p', { class: 'side-group' }, 'Read'), h('ul', {}, h('li', {}, h('a', { href: '/docs/', title: 'The Headrace book' }, icon('book'), h('span', {}, 'The book')))));
   const drawer = button('', () => toggle(), { kind: 'quiet only-narrow', sign: 'menu', title: 'Pages', 'aria-expanded': 'false', 'aria-controls': 'side' });
   const where = h('span', { class: 'where only-narrow' });
   const main = h('main', { id: 'main', tabindex: -1 });
@@ -57,33 +59,6 @@ function mark() {
   return h('span', { class: 'brand-mark', 'aria-hidden': 'true' }, h('img', { src: '/icon.svg', alt: '', width: 22, height: 22 }));
 }
 
-function clock() {
-  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') } });
-  const draw = () => {
-    const utc = choice('clock') === 'utc';
-    node.title = utc ? 'Times are in UTC: show local ones' : 'Times are local: show UTC';
-    put(node, icon('clock'), h('span', {}, utc ? 'UTC' : 'Local'));
-  };
-  document.addEventListener('choice', draw);
-  draw();
-  return node;
-}
-
-const THEMES = { auto: ['light', 'Colours as the system has them'], light: ['dark', 'Light colours'], dark: ['auto', 'Dark colours'] };
-
-function theme() {
-  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('theme', THEMES[choice('theme')][0]) } });
-  const draw = () => {
-    const now = choice('theme');
-    node.title = `${THEMES[now][1]}: change`;
-    node.setAttribute('aria-label', node.title);
-    put(node, icon(now === 'light' ? 'sun' : now === 'dark' ? 'moon' : 'contrast'));
-  };
-  document.addEventListener('choice', draw);
-  draw();
-  return node;
-}
-
 function operator(leave) {
   return h('span', { class: 'operator' }, h('span', { class: 'operator-name' }, name(), h('span', { class: 'muted' }, ` ${role()}`)),
     button('', async () => { await signOut().catch(() => {}); leave(); }, { kind: 'quiet', sign: 'out', title: 'Sign out' }));
@@ -103,7 +78,7 @@ function listen(close) {
       return;
     }
     if (event.key === 'Escape') close();
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event.target) || document.querySelector('dialog[open]')) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target) || document.querySelector('dialog[open]')) return;
     if (event.timeStamp - went < 1200) {
       went = 0;
       const page = PAGES.find((one) => one.key === event.key && open(one));
@@ -114,10 +89,6 @@ function listen(close) {
       if (box) { event.preventDefault(); box.focus(); box.select(); } else { event.preventDefault(); openPalette(); }
     } else if (event.key === '?') help();
   }, { signal: listening.signal });
-}
-
-function typing(node) {
-  return node.isContentEditable || ['INPUT', 'TEXTAREA', 'SELECT'].includes(node.tagName);
 }
 
 /** The list of keys. */

@@ -9,7 +9,7 @@ import { go } from '../router.js';
 import { may } from '../session.js';
 import { GROUPS, whatIs } from '../stages.js';
 import { chart } from '../ui/chart.js';
-import { badge, button, card, empty, failure, head, outcome, tile, when } from '../ui/parts.js';
+import { aboutCode, badge, button, card, empty, failure, head, outcome, tile, when } from '../ui/parts.js';
 import { table } from '../ui/table.js';
 
 const HISTORY_S = 300;
@@ -130,7 +130,7 @@ const NOTE_KINDS = { slow: ['slow', 'warn'], refused: ['refused', 'warn'], faile
 function drawNotes(list, notes) {
   put(list, notes.length === 0 ? h('li', { class: 'calm muted' }, icon('check'), ' Nothing is slow, refused or failing.')
     : notes.map((note) => h('li', {}, badge(...(NOTE_KINDS[note.kind] ?? [note.kind, ''])), h('span', {}, note.text, ' ',
-      note.request && h('a', { href: `#/requests/${encodeURIComponent(note.request)}` }, 'look at it')))));
+      note.request && h('a', { href: `#/requests/${encodeURIComponent(note.request)}` }, 'look at it'), note.code && [' ', aboutCode(note.code, 'span')]))));
 }
 
 function drawFlight(root, calls) {

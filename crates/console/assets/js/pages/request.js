@@ -5,7 +5,7 @@ import { get, rowsOf, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count, duration, money, percent } from '../format.js';
 import { may } from '../session.js';
-import { badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
+import { aboutCode, badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
 import { table } from '../ui/table.js';
 import { waterfall } from '../ui/waterfall.js';
 import { nameOf, shortId } from './now.js';
@@ -49,7 +49,7 @@ function overview(trace) {
   const end = trace.outcome ?? {};
   const per = trace.inter_token_us ? `${Math.round(1e6 / trace.inter_token_us)} tokens/s` : null;
   return [
-    end.message && h('div', { class: `notice ${end.kind === 'refused' ? 'warn' : ''}` }, h('b', {}, [end.status, end.code, end.stage && `in ${end.stage}`].filter(Boolean).join(' · ')), h('p', {}, end.message)),
+    end.message && h('div', { class: `notice ${end.kind === 'refused' ? 'warn' : ''}` }, h('b', {}, [end.status, end.code, end.stage && `in ${end.stage}`].filter(Boolean).join(' · ')), h('p', {}, end.message), aboutCode(end.code)),
     end.why && h('div', { class: 'notice' }, `Cancelled: ${end.why}`),
     waterfall(trace),
     facts(
@@ -85,7 +85,7 @@ function explanation(told) {
   return [
     h('p', { class: 'sentence' }, told.sentence),
     told.money_sentence && h('p', { class: 'muted' }, told.money_sentence),
-    refused && h('div', { class: 'notice warn' }, h('b', {}, [refused.status, refused.code].filter(Boolean).join(' · ')), h('p', {}, refused.text ?? refused.message), refused.way_out && h('p', {}, refused.way_out)),
+    refused && h('div', { class: 'notice warn' }, h('b', {}, [refused.status, refused.code].filter(Boolean).join(' · ')), h('p', {}, refused.text ?? refused.message), refused.way_out && h('p', {}, refused.way_out), aboutCode(refused.code)),
     terms.length > 0 && table('Where the time went', [
       { name: 'Where the time went', wide: true, cell: (term) => [h('b', {}, term.name.replaceAll('_', ' ')), term.name === told.dearest && [' ', badge('most', 'info')], term.unusual && [' ', badge('unusual', 'warn')], h('p', { class: 'muted small' }, term.text)] },
       { name: 'Took', num: true, sort: (term) => term.us, cell: (term) => duration(term.us) },

@@ -2,6 +2,7 @@
 
 import { add, h, icon, put } from '../dom.js';
 import { ago, bothTimes, time } from '../format.js';
+import { pageOf } from '../titles.js';
 
 /** The head of a page: its name, one sentence, and what one can do here. */
 export function head(title, sentence, ...acts) {
@@ -64,6 +65,12 @@ export function failure(error, retry) {
       (error.field || error.code) && h('p', { class: 'muted small' }, [error.field && `Field: ${error.field}`, error.code && `Code: ${error.code}`].filter(Boolean).join(' · '),
         doc && [' · ', h('a', { href: doc, target: '_blank', rel: 'noopener noreferrer' }, 'about this error')]),
       retry && h('div', { class: 'acts' }, button('Retry', retry, { sign: 'redo' }))));
+}
+
+/** A link to the page about a refusal's code. */
+export function aboutCode(code, tag = 'p') {
+  const page = pageOf(code);
+  return page && h(tag, { class: 'small' }, h('a', { href: page }, 'about ', h('code', {}, code)));
 }
 
 /** Fills `root` with what `make` returns, with a skeleton meanwhile and a failure in its place. */
