@@ -107,24 +107,26 @@ impl App {
         self.attempt(peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))
     }
 
-    /// Lets a peer show something that it may have guessed, as long as it has not been wrong too often.
+    /// Lets a peer show something that it may have guessed. What is good is good, whoever else of that address guesses: keys and links
+    /// have too many bits to be found by trying. Whoever is wrong too often is told to wait, and no longer why it was wrong.
     pub(crate) fn attempt<T>(
         &self,
         peer: IpAddr,
         look: impl FnOnce() -> Result<T, Problem>,
     ) -> Result<T, Problem> {
+        let wrong = match look() {
+            Ok(found) => return Ok(found),
+            Err(wrong) => wrong,
+        };
         let (throttle, now) = (&self.0.throttle, self.now());
         throttle.may_try(peer, now).map_err(|seconds| {
             let message = format!("too many keys or links were wrong: try again in {seconds} s");
             Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", message)
                 .retry_after(seconds)
         })?;
-        let found = look();
-        if found.is_err() {
-            throttle.failed(peer, now);
-            tracing::warn!(%peer, "a key or link of an operator was wrong");
-        }
-        found
+        throttle.failed(peer, now);
+        tracing::warn!(%peer, "a key or link of an operator was wrong");
+        Err(wrong)
     }
 
     /// Does it, off the event loop, in the name of who asks. Whoever asked may be gone before it is done: it is done all the same.
