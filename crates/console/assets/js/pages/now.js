@@ -142,7 +142,7 @@ function drawFlight(root, calls) {
     { name: 'Model', cell: (call) => nameOf(call.model) },
     { name: 'Organisation', cell: (call) => call.org },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
-  ], calls.slice(0, 20)));
+  ], calls.slice(0, 20), { dense: true }));
 }
 
 function drawRecent(root) {
@@ -158,7 +158,7 @@ function drawRecent(root) {
     { name: 'Organisation', cell: (row) => row.org ?? '–' },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
-  ], last, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
+  ], last, { dense: true, open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
 }
 
 /** The end of an id: what tells it from its neighbours. */

@@ -3,13 +3,14 @@
 import { h, put } from '../dom.js';
 
 /**
- * A table of few rows. Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
+ * A table of few rows; on narrow screens each row is a card, with the names of its columns beside what stands there. Roles are said because a style sheet
+ * that lays a table out otherwise takes them away. With `dense` it stays a table. Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
  */
-export function table(caption, columns, rows, { open, rowClass } = {}) {
+export function table(caption, columns, rows, { open, rowClass, dense } = {}) {
   let order = null;
-  const body = h('tbody');
+  const body = h('tbody', { role: 'rowgroup' });
   const heads = columns.map((column, at) => {
-    const props = { scope: 'col', class: column.num ? 'num' : null };
+    const props = { scope: 'col', role: 'columnheader', class: column.num ? 'num' : null };
     if (!column.sort) return h('th', props, column.name || h('span', { class: 'off-screen' }, 'Actions'));
     return h('th', props, h('button', { type: 'button', class: 'sort', on: { click: () => sortBy(at) } }, column.name));
   });
@@ -24,12 +25,12 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
       const of = columns[order.at].sort;
       shown.sort((a, b) => compare(of(a), of(b)) * (order.down ? -1 : 1));
     }
-    put(body, shown.map((row) => h('tr', { class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null, on: open && { click: (event) => event.target.closest('a,button,input') || open(row) } },
-      columns.map((column) => h('td', { class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null }, column.cell(row))))));
+    put(body, shown.map((row) => h('tr', { role: 'row', class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null, on: open && { click: (event) => event.target.closest('a,button,input') || open(row) } },
+      columns.map((column) => h('td', { role: 'cell', class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null, data: { name: column.name } }, h('div', {}, column.cell(row)))))));
   }
   draw();
   return h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption },
-    h('table', { class: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', {}, h('tr', {}, heads)), body));
+    h('table', { class: dense ? 'table' : 'table rows', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body));
 }
 
 function compare(a, b) {
