@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::seams::{Ask, Calls, House, Played, Playground};
 use crate::sessions::Sessions;
 use crate::throttle::Throttle;
-use crate::who::{Who, bad_credential};
+use crate::who::{Who, bad_credential, cookie_name};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
 const MAX_BLOCKING: usize = 16;
@@ -47,6 +47,8 @@ pub struct Parts {
     /// How browsers reach the listener, such as `http://127.0.0.1:8081`: sign-in links begin with it, and by `https` cookies travel
     /// only there.
     pub url: String,
+    /// The listener's port, by which the cookies of its sessions are named.
+    pub port: u16,
 }
 
 /// What every route has at hand.
@@ -56,6 +58,7 @@ pub(crate) struct App(Arc<Inner>);
 struct Inner {
     parts: Parts,
     names: Names,
+    cookie: String,
     throttle: Throttle,
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
@@ -69,6 +72,7 @@ impl App {
         let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
         Self(Arc::new(Inner {
             names: Names::new(Some(&parts.url)),
+            cookie: cookie_name(parts.port),
             throttle: Throttle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
@@ -96,6 +100,11 @@ impl App {
 
     pub(crate) fn pages(&self) -> Pages {
         self.0.parts.pages
+    }
+
+    /// The name of the cookie of a session.
+    pub(crate) fn cookie(&self) -> &str {
+        &self.0.cookie
     }
 
     pub(crate) fn url(&self) -> &str {

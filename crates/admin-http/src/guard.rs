@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use crate::access::{Access, AccessTable};
 use crate::app::App;
 use crate::problem::Problem;
-use crate::who::{ByCookie, COOKIE, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
+use crate::who::{ByCookie, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
 
 /// Around everything, pages too: the name that was asked, and headers that bind what a browser may do with an answer.
 pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -74,7 +74,7 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
         let operator = app.by_key(bearer(shown).unwrap_or_default(), peer(request))?;
         return Ok(Who { operator, session: None });
     }
-    let token = cookie(headers).ok_or_else(not_signed_in)?;
+    let token = cookie(headers, app.cookie()).ok_or_else(not_signed_in)?;
     let found = app.sessions().find(token, now).ok_or_else(not_signed_in)?;
     // SameSite=Strict keeps the cookie at home in browsers that know it; what else they say is held to it, too.
     from_here(request)?;
@@ -96,10 +96,10 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
 }
 
 /// The session's token, if there is one cookie of that name.
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, token)| token)
+    pairs.find(|(name, _)| *name == wanted).map(|(_, token)| token)
 }
 
 #[cfg(test)]
@@ -110,12 +110,18 @@ mod tests {
     #[test]
     fn a_cookie_is_found_among_others() {
         for (value, found) in [
-            ("headrace_session=abc", Some("abc")),
-            ("a=b; headrace_session=abc; c=d", Some("abc")),
-            ("xheadrace_session=abc", None),
+            ("headrace_session_8081=abc", Some("abc")),
+            ("a=b; headrace_session_8082=other; headrace_session_8081=abc; c=d", Some("abc")),
+            ("headrace_session_8082=abc", None),
+            ("headrace_session=abc", None),
+            ("xheadrace_session_8081=abc", None),
             ("", None),
         ] {
-            assert_eq!(cookie(request(&[("cookie", value)]).headers()), found, "{value}");
+            assert_eq!(
+                cookie(request(&[("cookie", value)]).headers(), "headrace_session_8081"),
+                found,
+                "{value}"
+            );
         }
     }
 }

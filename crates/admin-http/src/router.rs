@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::routes::{
     document, events, house, money, operators, places, playground, requests, served, session,
 };
-use crate::who::{COOKIE, CSRF_HEADER};
+use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 
 /// What calls of the playground have in common.
 const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
@@ -193,7 +193,7 @@ pub fn openapi() -> OpenApi {
         info: Info {
             title: "Headrace admin API".to_owned(),
             description: Some(format!(
-                "What operators do, over HTTP. Sign in for a session (cookie `{COOKIE}`; acts then need the header `{CSRF_HEADER}`), or send \
+                "What operators do, over HTTP. Sign in for a session (cookie `{USUAL_COOKIE}`, named by the listener's port; acts then need the header `{CSRF_HEADER}`), or send \
                  `Authorization: Bearer` with an operator's key. Bodies are JSON; fields that are not known are refused. Times are UTC. \
                  Lists come in pages: go on with `cursor` as long as `next` is there."
             )),
@@ -210,8 +210,8 @@ pub fn openapi() -> OpenApi {
             "cookie",
             SecurityScheme::ApiKey {
                 location: aide::openapi::ApiKeyLocation::Cookie,
-                name: COOKIE.to_owned(),
-                description: None,
+                name: USUAL_COOKIE.to_owned(),
+                description: Some("Named by the listener's port".to_owned()),
                 extensions: Default::default(),
             },
         ),

@@ -27,7 +27,7 @@ use crate::seams::{
     Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, ServedModel, Setting, Verified,
 };
 use crate::sessions::{SESSION_LIFETIME, Sessions};
-use crate::who::{COOKIE, CSRF_HEADER};
+use crate::who::CSRF_HEADER;
 use crate::{AdminHttp, Asset, Pages, Parts};
 
 mod acts;
@@ -212,6 +212,7 @@ impl World {
             clock: Arc::clone(&clock) as _,
             pages: Pages { asset: page, missing: no_page, policy: "default-src 'none'" },
             url: format!("http://{HOST}"),
+            port: 8081,
         };
         let router = AdminHttp::new(parts).router;
         let mut world = Self { router, clock, service, played, ended, operators: Vec::new() };
@@ -300,11 +301,11 @@ async fn a_cookie_is_one_that_scripts_cannot_read_and_other_sites_cannot_send() 
         world.call(Method::POST, "/admin/v1/session", &[], json!({ "key": world.key(Role::Viewer) })).await;
     let cookie = answer.headers[header::SET_COOKIE].to_str().unwrap();
     let max_age = format!("Max-Age={}", SESSION_LIFETIME.as_secs());
-    for part in [&format!("{COOKIE}="), "HttpOnly", "SameSite=Strict", "Path=/", &max_age] {
+    for part in ["headrace_session_8081=", "HttpOnly", "SameSite=Strict", "Path=/", &max_age] {
         assert!(cookie.contains(part), "{part} in {cookie}");
     }
     let csrf = answer.body["csrf"].as_str().unwrap();
-    assert!(!cookie.contains(csrf) && !answer.body.to_string().contains(&cookie[17..40]));
+    assert!(!cookie.contains(csrf) && !answer.body.to_string().contains(&cookie[22..45]));
     assert_eq!(answer.headers[header::CACHE_CONTROL], "no-store");
     assert_eq!(answer.headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
     let (cookie, csrf) = world.sign_in(Role::Admin).await;

@@ -10,8 +10,11 @@ use crate::listener::Peer;
 use crate::problem::Problem;
 use crate::sessions::Csrf;
 
-/// The cookie of a session.
-pub(crate) const COOKIE: &str = "headrace_session";
+/// How cookies of sessions begin. The port stands behind it: browsers keep one cookie of a name for all ports of a host, and
+/// two servers of one machine would sign each other's operators out.
+const COOKIE: &str = "headrace_session_";
+/// The cookie of a listener at the usual port, for the document.
+pub(crate) const USUAL_COOKIE: &str = "headrace_session_8081";
 /// The header with which a page shows that an act is its own.
 pub(crate) const CSRF_HEADER: &str = "x-headrace-csrf";
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -40,6 +43,11 @@ impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")
     }
+}
+
+/// The cookie of sessions at a listener.
+pub(crate) fn cookie_name(port: u16) -> String {
+    format!("{COOKIE}{port}")
 }
 
 impl Who {

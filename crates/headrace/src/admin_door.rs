@@ -116,10 +116,11 @@ impl Door {
         seen: Seen,
     ) {
         let Self { listener, sessions, url, .. } = self;
+        let port = listener.local_addr().port();
         let pages = Pages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
         let Seen { inside, calls, playground } = seen;
         let (house, calls, playground) = (Arc::new(inside), Arc::new(calls), Arc::new(playground));
-        let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url };
+        let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url, port };
         if let Err(error) = AdminHttp::new(parts).serve(listener).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }

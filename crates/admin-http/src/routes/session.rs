@@ -17,7 +17,7 @@ use crate::input::Body;
 use crate::problem::Problem;
 use crate::sessions::{Found, SESSION_LIFETIME};
 use crate::values::Time;
-use crate::who::{ByCookie, COOKIE, Who, bad_credential, from_here, peer};
+use crate::who::{ByCookie, Who, bad_credential, from_here, peer};
 
 /// How somebody signs in.
 #[derive(Deserialize, JsonSchema)]
@@ -137,7 +137,7 @@ pub(crate) async fn begin(
         expires: Some(Time(expires)),
         ..Session::of(&operator, &table)
     };
-    let cookie = cookie(token.expose(), SESSION_LIFETIME.as_secs(), app.url());
+    let cookie = cookie(app.cookie(), token.expose(), SESSION_LIFETIME.as_secs(), app.url());
     Ok(Begun { session, cookie: cookie? })
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn end(
     app.sessions().end(&session.token.0);
     let subject = who.operator.id.to_string();
     app.note(&who, "operator.sign_out", subject, String::new()).await?;
-    Ok(SignedOut { cookie: cookie("", 0, app.url())? })
+    Ok(SignedOut { cookie: cookie(app.cookie(), "", 0, app.url())? })
 }
 
 /// 204, and the cookie is gone.
@@ -192,8 +192,8 @@ impl aide::operation::OperationOutput for SignedOut {
 }
 
 /// A cookie that no script reads and no other site's page sends.
-fn cookie(token: &str, seconds: u64, url: &str) -> Result<HeaderValue, Problem> {
+fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, Problem> {
     let secure = if url.starts_with("https://") { "; Secure" } else { "" };
-    let text = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
+    let text = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).map_err(|_| Problem::internal("a token that is no header"))
 }

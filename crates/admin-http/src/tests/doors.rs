@@ -17,7 +17,7 @@ async fn an_act_that_another_page_could_have_sent_does_not_happen() {
     let cookie = ("cookie", cookie.as_str());
     let token = (CSRF_HEADER, csrf.as_str());
     refused(&world, &[], 401, "not_signed_in").await;
-    refused(&world, &[("cookie", "headrace_session=00")], 401, "not_signed_in").await;
+    refused(&world, &[("cookie", "headrace_session_8081=00")], 401, "not_signed_in").await;
     refused(&world, &[cookie], 403, "csrf").await;
     refused(&world, &[cookie, (CSRF_HEADER, "")], 403, "csrf").await;
     refused(&world, &[cookie, (CSRF_HEADER, &csrf[1..])], 403, "csrf").await;
