@@ -22,6 +22,8 @@ use crate::who::{Who, bad_credential, cookie_name};
 const MAX_BLOCKING: usize = 16;
 /// Pages and programs that look on at once.
 const MAX_SUBSCRIBERS: usize = 64;
+/// Rows about one subject that are looked through for one operator's.
+const MAX_NOTED: usize = 64;
 /// Changes that a slow subscriber may be behind before it misses some.
 const MAX_CHANGES_BEHIND: usize = 64;
 
@@ -193,6 +195,19 @@ impl App {
     /// Makes a call as a project.
     pub(crate) async fn play(&self, who: &Who, project: ProjectRecord, ask: Ask, body: Bytes) -> Played {
         self.0.parts.playground.ask(ask, project, &who.operator, body).await
+    }
+
+    /// Whether the audit log has such an act of somebody.
+    pub(crate) async fn was_noted(
+        &self,
+        who: &Who,
+        act: &'static str,
+        subject: &str,
+    ) -> Result<bool, Problem> {
+        let (app, actor, subject) = (self.clone(), who.actor(), subject.to_owned());
+        let look = move || app.directory().audit_of(act, Some(&subject), MAX_NOTED);
+        let rows = self.blocking(look).await?.map_err(headrace_admin::AdminError::from)?;
+        Ok(rows.iter().any(|row| row.entry.actor == actor))
     }
 
     /// Notes in the audit log what no command does.

@@ -157,6 +157,7 @@ fn no_page(path: &str) -> Option<Asset> {
 /// A house with an operator of each role, and what was answered.
 pub(crate) struct World {
     router: Router,
+    parts: Parts,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) service: Arc<AdminService>,
     pub(crate) played: Arc<Counting>,
@@ -179,6 +180,24 @@ impl Answer {
 }
 
 impl World {
+    /// The same house, started anew: what was in memory is gone.
+    pub(crate) fn again(&self) -> Self {
+        let router = AdminHttp::new(self.parts.clone()).router;
+        let (service, played) = (Arc::clone(&self.service), Arc::clone(&self.played));
+        let (clock, ended) = (Arc::clone(&self.clock), self.ended.clone());
+        let operators =
+            self.operators.iter().map(|(of, key)| (of.clone(), SecretText::new(key.expose().to_owned())));
+        Self {
+            router,
+            parts: self.parts.clone(),
+            clock,
+            service,
+            played,
+            ended,
+            operators: operators.collect(),
+        }
+    }
+
     pub(crate) fn new() -> Self {
         let store = Arc::new(MemoryKeyStore::default());
         let secret = || HashSecret::new([7; 32]);
@@ -214,8 +233,8 @@ impl World {
             url: format!("http://{HOST}"),
             port: 8081,
         };
-        let router = AdminHttp::new(parts).router;
-        let mut world = Self { router, clock, service, played, ended, operators: Vec::new() };
+        let router = AdminHttp::new(parts.clone()).router;
+        let mut world = Self { router, parts, clock, service, played, ended, operators: Vec::new() };
         for role in Role::ALL {
             let create = AdminCommand::CreateOperator { name: role.name().to_owned(), role };
             let AdminReply::OperatorCreated { operator, key } = world.execute(create) else { panic!() };

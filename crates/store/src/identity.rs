@@ -100,6 +100,7 @@ CREATE TABLE IF NOT EXISTS announced (
     act TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS audit_act ON audit (act, seq);
+CREATE INDEX IF NOT EXISTS audit_about ON audit (act, subject, seq);
 CREATE TABLE IF NOT EXISTS regions (
     kind    TEXT NOT NULL,
     id      TEXT NOT NULL,

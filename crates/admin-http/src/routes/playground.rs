@@ -17,6 +17,8 @@ use crate::problem::Problem;
 use crate::seams::Ask;
 use crate::who::Who;
 
+/// How the audit log names a call.
+const CALL: &str = "playground.call";
 /// The header that names the project which pays.
 const PROJECT: &str = "x-headrace-project";
 /// The header under which a call is made once.
@@ -99,7 +101,11 @@ async fn call(
                 // A task of its own: a page that is loaded again finds the call going on.
                 tokio::spawn(async move {
                     let detail = format!("{}, as project {}", ask.name(), project.id);
-                    let noted = app.note(&who, "playground.call", key, detail).await;
+                    let noted = match app.was_noted(&who, CALL, &key).await {
+                        Ok(true) => Err(begun_before()),
+                        Ok(false) => app.note(&who, CALL, key, detail).await,
+                        Err(problem) => Err(problem),
+                    };
                     let played = async {
                         match noted {
                             Ok(()) => app.play(&who, project, ask, body).await,
@@ -129,6 +135,14 @@ async fn call(
             }
         };
     answer(&play, again).await
+}
+
+/// Answers are kept in memory, and for an hour; that a call was begun stays in the audit log.
+fn begun_before() -> Problem {
+    let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
+    Problem::new(StatusCode::GONE, "begun_before", message)
+        .at(Some(IDEMPOTENCY_KEY))
+        .remedy("Requests shows what became of it. Asked once more it is a new call, with a key of its own.")
 }
 
 async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {

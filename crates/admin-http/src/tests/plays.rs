@@ -92,3 +92,22 @@ async fn a_call_is_stopped_by_its_key() {
     assert_eq!(stopped.status.as_u16(), 204, "{stopped:?}");
     assert!(pieces.next().await.unwrap().is_err(), "it does not look whole");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_answer_is_gone_is_not_made_twice() {
+    let world = World::new();
+    let headers = [PROJECT, ("idempotency-key", "k")];
+    let first = world.send(call(&world, Role::Developer, "chat/completions", &headers)).await;
+    assert_eq!(first.status.as_u16(), 200, "{first:?}");
+    world.clock.advance(crate::plays::KEPT);
+    let gone = world.send(call(&world, Role::Developer, "chat/completions", &headers)).await;
+    assert_eq!((gone.status.as_u16(), gone.code()), (410, "begun_before"), "{gone:?}");
+    assert_eq!(world.played.calls.load(Ordering::SeqCst), 1);
+    // Started anew, over the same audit log.
+    let again = world.again();
+    let gone = again.send(call(&again, Role::Developer, "chat/completions", &headers)).await;
+    assert_eq!((gone.status.as_u16(), gone.code()), (410, "begun_before"), "{gone:?}");
+    assert_eq!(world.played.calls.load(Ordering::SeqCst), 1);
+    let others = again.send(call(&again, Role::Owner, "chat/completions", &headers)).await;
+    assert_eq!(others.status.as_u16(), 200, "a key is one operator's: {others:?}");
+}

@@ -18,7 +18,7 @@ export async function follow(pending, project, turn, grown, signal) {
   Object.assign(turn, blank(), { id: answer.headers.get('x-request-id'), replayed: answer.headers.get('idempotent-replayed') === 'true' });
   if (!answer.ok) {
     const error = await refusal(answer);
-    turn.error = { message: error.message, remedy: error.remedy, code: error.code, field: error.field, status: error.status };
+    turn.error = { message: error.message, remedy: error.remedy, code: error.code, field: error.field, status: error.status, doc: error.doc };
     return;
   }
   if (!(answer.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
