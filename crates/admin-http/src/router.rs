@@ -70,6 +70,18 @@ fn routes() -> Routes {
         .put("/projects/{id}/budget", BILLING, "Set or remove a project's budget", money::budget)
         .get("/ledger/totals", BILLING, "Sums over the ledger", money::totals)
         .post("/ledger/verify", BILLING, "Check every invariant of the ledger", money::verify)
+        .post(
+            "/ledger/accounts",
+            ADMINS,
+            "Open an account without money for every project that has none, after a ledger was lost",
+            money::open_accounts,
+        )
+        .post(
+            "/ledger/clock",
+            ADMINS,
+            "Set the ledger's time back to the clock's, after a start on a clock that was ahead",
+            money::set_clock,
+        )
         .get("/holds", BILLING, "Money that calls in flight hold", money::holds)
         .get("/prices", VIEWERS, "Prices, by model and date", served::prices)
         .get("/models", VIEWERS, "What is served", served::models)

@@ -16,7 +16,7 @@ use headrace_domain::{ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, ProjectRecord, Role,
 };
-use headrace_ledger::{Ledger, MemoryJournal, Owner};
+use headrace_ledger::{GrantKind, Ledger, MemoryJournal, Owner};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;

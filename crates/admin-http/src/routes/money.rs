@@ -335,3 +335,42 @@ pub(crate) async fn holds(
     holds.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(Json(Page::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
 }
+
+/// What was opened.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AccountsOpened {
+    /// How many accounts.
+    opened: u64,
+}
+
+/// How the ledger's time was set back.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ClockSet {
+    /// From where.
+    from: Time,
+    /// To where: the clock's time.
+    to: Time,
+}
+
+pub(crate) async fn open_accounts(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<AccountsOpened>, Problem> {
+    match app.run(&who, AdminCommand::OpenAccounts).await? {
+        AdminReply::AccountsOpened { count } => {
+            app.changed("credit");
+            Ok(Json(AccountsOpened { opened: count }))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn set_clock(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<ClockSet>, Problem> {
+    match app.run(&who, AdminCommand::SetLedgerClock).await? {
+        AdminReply::LedgerClockSet { from, to } => Ok(Json(ClockSet { from: Time(from), to: Time(to) })),
+        other => Err(unexpected(other)),
+    }
+}

@@ -171,3 +171,24 @@ async fn who_sees_no_money_sees_none_in_the_status() {
         assert_eq!(!status["totals"].is_null(), sees, "{role}");
     }
 }
+
+#[tokio::test]
+async fn a_lost_ledger_gets_its_accounts_back_and_a_right_clock_stays() {
+    let world = World::new();
+    let opened = world.by(Role::Admin, Method::POST, "/ledger/accounts", Value::Null).await;
+    assert_eq!((opened.status.as_u16(), &opened.body), (200, &json!({ "opened": 0 })), "{opened:?}");
+    let set = || world.by(Role::Admin, Method::POST, "/ledger/clock", Value::Null);
+    let needless = set().await;
+    assert_eq!((needless.status.as_u16(), needless.code()), (422, "invalid"), "{needless:?}");
+    let ahead = NOW.after(std::time::Duration::from_secs(3600));
+    let grant = AdminCommand::GrantCredit {
+        org: OrgId::new("o").unwrap(),
+        amount: headrace_domain::NanoDollars::new(1),
+        kind: GrantKind::Promotional,
+        reference: "from the future".to_owned(),
+    };
+    world.service.execute(grant, "test", ahead).unwrap();
+    let set = set().await;
+    assert_eq!(set.status.as_u16(), 200, "{set:?}");
+    assert!(set.body["from"].as_str() > set.body["to"].as_str(), "{set:?}");
+}

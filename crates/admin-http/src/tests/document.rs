@@ -43,6 +43,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("PATCH /projects/{id}", "oa"),
     ("POST /keys", "oad"),
     ("POST /keys/{id}/revoke", "oad"),
+    ("POST /ledger/accounts", "oa"),
+    ("POST /ledger/clock", "oa"),
     ("POST /ledger/verify", "oab"),
     ("POST /operators", "o"),
     ("POST /operators/{id}/link", "o"),
@@ -176,4 +178,56 @@ async fn what_is_no_route_is_told_as_such() {
     let etag = page.headers[header::ETAG].to_str().unwrap().to_owned();
     let again = world.call(Method::GET, "/", &[("if-none-match", &etag)], Value::Null).await;
     assert_eq!(again.status.as_u16(), 304);
+}
+
+/// Where each command is over HTTP. A command that is new does not compile here before it has a route, or a word on why it has none.
+macro_rules! commands {
+    ($($command:ident => $($route:literal)|*;)*) => {
+        const fn _every_command_is_named(command: &AdminCommand) {
+            match command { $(AdminCommand::$command { .. } => {})* }
+        }
+        const COMMANDS: &[&[&str]] = &[$(&[$($route),*]),*];
+    };
+}
+
+commands! {
+    Status => "GET /status" | "GET /ledger/totals";
+    Now => "GET /now" | "GET /events";
+    Reload => "POST /reload";
+    Upstreams => "GET /upstreams" | "POST /upstreams/{name}/drain" | "POST /upstreams/{name}/resume" | "POST /upstreams/{name}/probe";
+    Routes => "GET /routes" | "POST /routes/{name}/resume";
+    CreateKey => "POST /keys";
+    // Lent to whoever has the data directory, which nobody has over HTTP: the playground makes calls without a key.
+    LendKey => "POST /playground/chat/completions";
+    ListKeys => "GET /keys";
+    RevokeKey => "POST /keys/{id}/revoke";
+    CreateOrg => "POST /orgs";
+    ListOrgs => "GET /orgs";
+    CreateProject => "POST /projects";
+    ListProjects => "GET /projects";
+    SetOrgLimits => "PATCH /orgs/{id}";
+    SetOrgRegions => "PATCH /orgs/{id}";
+    SetKeyRegions => "PATCH /keys/{id}";
+    SetKeyLimits => "PATCH /keys/{id}";
+    SetProjectLimits => "PATCH /projects/{id}";
+    GrantCredit => "POST /projects/{id}/credit";
+    CorrectCredit => "POST /projects/{id}/credit";
+    ListGrants => "GET /projects/{id}/grants";
+    ShowCredit => "GET /credit";
+    SetBudget => "PUT /projects/{id}/budget";
+    OpenAccounts => "POST /ledger/accounts";
+    SetLedgerClock => "POST /ledger/clock";
+    ShowAudit => "GET /audit";
+    CreateOperator => "POST /operators";
+    ListOperators => "GET /operators";
+    RevokeOperator => "DELETE /operators/{id}";
+    LinkOperator => "POST /operators/{id}/link";
+}
+
+#[test]
+fn every_command_has_its_route() {
+    let routes = walked();
+    for route in COMMANDS.concat() {
+        assert!(routes.iter().any(|known| known == route), "{route}");
+    }
 }
