@@ -64,6 +64,8 @@ pub struct ServedModel {
     pub context_window: Option<u32>,
     /// Length of an answer whose caller names none; `null`: the gateway's.
     pub default_max_tokens: Option<u32>,
+    /// What it takes: `text`, and `image`, `document`, `audio`, `video` where it does; `null`: its servers decide.
+    pub input: Option<Vec<&'static str>>,
     /// Endpoints that it answers at, by their paths behind `/v1/`; empty: somebody else's server knows.
     pub endpoints: Vec<&'static str>,
     /// Other names that lead to it alone.

@@ -29,6 +29,8 @@ struct Place {
     high: AtomicU64,
     low: AtomicU64,
     stage: AtomicU8,
+    /// Tokens of its answer so far.
+    written: AtomicU64,
     /// A lock of its own, which only whoever looks could hold as well.
     names: Mutex<Names>,
 }
@@ -62,6 +64,8 @@ pub struct InFlightCall {
     pub key: Option<KeyId>,
     /// The model that serves it, once that is known.
     pub model: Option<ModelName>,
+    /// Tokens of its answer that are there, as far as they are counted while they come.
+    pub completion_tokens: u64,
 }
 
 impl Board {
@@ -71,6 +75,7 @@ impl Board {
             high: AtomicU64::new(0),
             low: AtomicU64::new(0),
             stage: AtomicU8::new(0),
+            written: AtomicU64::new(0),
             names: Mutex::default(),
         };
         Arc::new(Self { seats: (0..SEATS).map(free).collect() })
@@ -92,6 +97,7 @@ impl Board {
         place.high.store((bits >> 64) as u64, Ordering::Relaxed);
         place.low.store(bits as u64, Ordering::Relaxed);
         place.stage.store(Stage::Connect as u8, Ordering::Relaxed);
+        place.written.store(0, Ordering::Relaxed);
         place.since.store(started_mono_ns.saturating_add(1).min(TAKEN - 1), Ordering::Release);
         Some(Seat { board: Arc::clone(self), at: free })
     }
@@ -114,6 +120,7 @@ impl Place {
         let bits = u128::from(self.high.load(Ordering::Relaxed)) << 64
             | u128::from(self.low.load(Ordering::Relaxed));
         let stage = Stage::ALL.get(usize::from(self.stage.load(Ordering::Relaxed))).copied()?;
+        let completion_tokens = self.written.load(Ordering::Relaxed);
         let Names { org, key, model } = self.names.lock().clone();
         // Another call may have sat down meanwhile: then this was neither of them.
         fence(Ordering::Acquire);
@@ -125,6 +132,7 @@ impl Place {
             org,
             key,
             model,
+            completion_tokens,
         })
     }
 }
@@ -134,6 +142,13 @@ impl Seat {
     pub(crate) fn is_in(&self, stage: Stage) {
         if let Some(place) = self.board.seats.get(self.at) {
             place.stage.store(stage as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// So many tokens of its answer are there.
+    pub(crate) fn has_written(&self, tokens: u64) {
+        if let Some(place) = self.board.seats.get(self.at) {
+            place.written.store(tokens, Ordering::Relaxed);
         }
     }
 
@@ -208,6 +223,7 @@ mod tests {
         let later = board.sit(RequestId::from_bits(5), 3_000).unwrap();
         seat.has_done(Stage::Render);
         later.is_in(Stage::Decode);
+        later.has_written(17);
         later.is_of(&OrgId::new("acme").unwrap(), &KeyId::new("key-1").unwrap());
         later.is_for(&ModelName::new("demo").unwrap());
         let names: Vec<_> =
@@ -220,12 +236,19 @@ mod tests {
         );
         let seen: Vec<_> = board.look(4_000).iter().map(|call| (call.id, call.stage, call.age_ns)).collect();
         assert_eq!(seen, [(id, Stage::Cache, 3_000), (RequestId::from_bits(5), Stage::Decode, 1_000)]);
+        let written: Vec<_> = board.look(4_000).iter().map(|call| call.completion_tokens).collect();
+        assert_eq!(written, [0, 17]);
         drop(seat);
         assert_eq!(board.look(4_000).len(), 1);
         drop(later);
         assert_eq!(board.look(4_000), []);
         let next = board.sit(RequestId::from_bits(5), 3_000).unwrap();
-        assert_eq!(board.look(4_000)[0].org, None, "what the last one said is gone with it");
+        let last = &board.look(4_000)[0];
+        assert_eq!(
+            (last.org.clone(), last.completion_tokens),
+            (None, 0),
+            "what the last one said is gone with it"
+        );
         drop(next);
     }
 

@@ -221,6 +221,13 @@ impl Dossier {
         }
     }
 
+    /// Shows whoever watches how many tokens of the answer are there.
+    pub(crate) fn has_written(&self, tokens: u64) {
+        if let Some(seat) = &self.seat {
+            seat.has_written(tokens);
+        }
+    }
+
     /// Puts the spans and the duration into the record, as far as they have been marked.
     pub(crate) fn note_times(&mut self) {
         self.record.stages = self.line.spans().to_vec();

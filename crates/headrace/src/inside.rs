@@ -8,7 +8,7 @@ use headrace_admin::AdminError;
 use headrace_admin_http::{Hold, House, ModelPrices, Money, ServedModel, Setting, Verified, VerifyFinding};
 use headrace_call_api::Front;
 use headrace_domain::{NanoDollars, UnixNanos};
-use headrace_gateway::{Gateway, Lane, Route};
+use headrace_gateway::{Gateway, Inputs, Lane, Route};
 use headrace_ledger::Ledger;
 use headrace_ledger::prices::PriceConfig;
 use headrace_store::journal::verify_file;
@@ -62,6 +62,7 @@ impl House for Inside {
             },
             context_window: model.lane.context_window(),
             default_max_tokens: model.default_max_tokens,
+            input: input(&model.lane),
             endpoints: model.lane.endpoints().to_vec(),
             aliases: catalog
                 .routes()
@@ -141,6 +142,16 @@ impl House for Inside {
         let records = self.traces()?.shadows(MOST_COPIES, since).map_err(unreadable)?;
         serde_json::to_value(shadow_pairs(&records)).map_err(|error| invalid(error.to_string()))
     }
+}
+
+/// What a model takes, as far as it is known here.
+fn input(lane: &Lane) -> Option<Vec<&'static str>> {
+    let kinds = match lane {
+        Lane::Tokens(_) | Lane::Vectors(_) => Inputs::default(),
+        Lane::Messages(messages) => messages.inputs?,
+    };
+    let beside = Inputs::ALL.into_iter().filter(|kind| kinds.takes(*kind)).map(|kind| kind.name());
+    Some(std::iter::once("text").chain(beside).collect())
 }
 
 fn unreadable(error: headrace_trace::TraceError) -> AdminError {

@@ -67,8 +67,8 @@ impl Insight {
         let gateway = self.gateway.upgrade();
         let seen = gateway.as_ref().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
         let shown = |call: InFlightCall| {
-            let InFlightCall { id, stage, age_ns, org, key, model } = call;
-            CallNow { id, stage, age_ns, org, key, model }
+            let InFlightCall { id, stage, age_ns, org, key, model, completion_tokens } = call;
+            CallNow { id, stage, age_ns, org, key, model, completion_tokens }
         };
         let calls = seen.into_iter().map(shown).collect();
         let in_flight = gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX));

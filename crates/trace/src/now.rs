@@ -44,6 +44,8 @@ pub struct CallNow {
     pub key: Option<KeyId>,
     /// The model that serves it, once that is known.
     pub model: Option<ModelName>,
+    /// Tokens of its answer that are there.
+    pub completion_tokens: u64,
 }
 
 /// An engine.
@@ -127,6 +129,7 @@ impl CallNow {
             "org": self.org.as_ref().map(OrgId::as_str),
             "key": self.key.as_ref().map(KeyId::as_str),
             "model": self.model.as_ref().map(ModelName::as_str),
+            "completion_tokens": self.completion_tokens,
         })
     }
 }

@@ -147,6 +147,7 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
             org: None,
             key: Some(KeyId::new("key-1").unwrap()),
             model: None,
+            completion_tokens: 12,
         }],
         minute: recorder.live().minute(UnixNanos::new(START + 20 * SECOND)),
         engines: Vec::new(),
@@ -158,6 +159,7 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
         (json["calls"][0]["age_us"].as_f64(), json["calls"][0]["key"].as_str()),
         (Some(1500.0), Some("key-1"))
     );
+    assert_eq!(json["calls"][0]["completion_tokens"], 12);
     assert_eq!(
         (json["per_minute"]["refused"].as_u64(), json["per_minute"]["failed"].as_u64()),
         (Some(4), Some(1))

@@ -425,6 +425,7 @@ impl MessageSource {
             self.first_token_ns = Some(dossier.elapsed_ns());
             dossier.is_in(Stage::Decode);
         }
+        dossier.has_written(self.generated());
         let likely = self.likely_prompt();
         let asked = self.asked.as_mut()?;
         if meaningful && let Some(placement) = &mut asked.placement {

@@ -249,6 +249,7 @@ impl TokenSource {
             }
             Event::Tokens { choice, ids, text, logprobs } => {
                 self.generated += ids.len() as u64;
+                dossier.has_written(self.generated);
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                     dossier.is_in(Stage::Decode);
