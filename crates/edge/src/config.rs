@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cors::Origins;
+
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
@@ -57,6 +59,8 @@ pub struct EdgeConfig {
     /// stopped reading can be charged for at most without having seen it. Shared between the HTTP library's buffer,
     /// the TLS buffer and the kernel's.
     pub transport_buffer_bytes: usize,
+    /// Origins whose pages browsers may let call.
+    pub origins: Origins,
 }
 
 /// A certificate chain and its key, both PEM.
@@ -112,6 +116,7 @@ impl EdgeConfig {
             max_pending_reset_streams: 20,
             max_local_reset_streams: 256,
             transport_buffer_bytes: 64 * 1024,
+            origins: Origins::default(),
         }
     }
 

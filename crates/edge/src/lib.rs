@@ -7,6 +7,7 @@ mod answers;
 mod body;
 mod config;
 mod connection;
+mod cors;
 mod framing;
 mod handshake;
 mod listener;
@@ -25,6 +26,7 @@ mod turns;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
+pub use cors::{BadOrigin, Origins};
 pub use operations::{MetricsPage, no_metrics};
 pub use routes::{Access, ROUTES, Route, Target};
 pub use serving::{Edge, ServeReport};

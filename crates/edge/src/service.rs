@@ -20,6 +20,7 @@ use crate::activity::{Activity, InFlight, Wish};
 use crate::answers::{cut_short, health, ready, response};
 use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
+use crate::cors::Origins;
 use crate::handshake::{MOST_SOCKETS, Upgraded, is_websocket, switched};
 use crate::routes::{self, Access, Route, Target};
 use crate::stats::{Stats, count};
@@ -37,6 +38,8 @@ pub(crate) struct Shared<F> {
     pub(crate) stats: Arc<Stats>,
     /// Places for connections of turns.
     pub(crate) sockets: Arc<Semaphore>,
+    /// Whose pages may call.
+    pub(crate) origins: Origins,
 }
 
 /// Answers one request, the connection's `number`th.
@@ -96,6 +99,7 @@ pub(crate) async fn answer<F: Front>(
         activity.leave_body_unread();
     }
     let mut response = response(reply, in_flight, is_head);
+    shared.origins.mark(&parts.headers, response.headers_mut());
     if close {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -150,6 +154,9 @@ impl<F: Front> Asked<'_, F> {
         }
         if !fits {
             let endpoint = if let Target::Call(endpoint) = route.target { Some(endpoint) } else { None };
+            if let Some(told) = self.shared.origins.preflight(self.parts, route.methods) {
+                return told;
+            }
             return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
         }
         let front = &self.shared.front;

@@ -110,7 +110,9 @@ impl<F: Front> Edge<F> {
         );
         let max_header_bytes = config.max_header_bytes;
         let sockets = Arc::new(Semaphore::new(MOST_SOCKETS));
-        let shared = Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets };
+        let origins = config.origins.clone();
+        let shared =
+            Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets, origins };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
-use headrace_edge::{EdgeConfig, TlsFiles};
+use headrace_edge::{EdgeConfig, Origins, TlsFiles};
 use headrace_gateway::{
     GatewayConfig, MemoryBounds, NameRules, OffForm, PastAnswers, Policy, Route, Spellers, ThinkingPolicy,
     ToolsOrder,
@@ -367,6 +367,10 @@ impl Reader {
                 .unwrap_or(usual.transport_buffer_bytes),
             ..usual
         };
+        match self.text("server.cors").map_or_else(|| Ok(Origins::default()), |list| Origins::parse(&list)) {
+            Ok(origins) => edge.origins = origins,
+            Err(bad) => self.fault("server.cors", bad),
+        }
         edge.max_connections_per_peer =
             self.size("server.max_connections_per_peer").unwrap_or(edge.max_connections.div_ceil(2));
         let usual = (edge.memory_bytes / 4).max(edge.least_memory_bytes());

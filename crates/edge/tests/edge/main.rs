@@ -9,6 +9,7 @@
 
 mod abuse;
 mod annex;
+mod cors;
 mod drain;
 mod http1;
 mod http2;

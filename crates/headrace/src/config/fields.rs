@@ -96,6 +96,12 @@ const OWN: &[Field] = &[
         "How long a connection stays open without a request.",
     ),
     field(
+        "server.cors",
+        Kind::Text,
+        "",
+        "Origins whose web pages may call the API from a browser and read its answers, with commas between, such as `\"https://app.example.com, http://localhost:5173\"`: exactly as browsers write them, so without a slash at the end, and never `*`. By default none. Cookies are never allowed: a page sends a key in a header, and whoever can open the page can read that key.",
+    ),
+    field(
         "server.max_header",
         bytes(KIB, MIB),
         "\"16KiB\"",
