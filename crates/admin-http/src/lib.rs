@@ -26,7 +26,7 @@ mod test_request;
 mod tests;
 
 pub use app::Parts;
-pub use listener::{Listener, MAX_PORTS_TRIED};
+pub use listener::{Connection, Listener, MAX_PORTS_TRIED, Secure, Secured};
 pub use pages::{Asset, Pages};
 pub use router::openapi;
 pub use seams::{

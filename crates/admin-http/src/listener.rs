@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower_service::Service;
@@ -31,6 +33,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The other end's address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// How long a handshake may take before HTTP begins.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection, whatever it travels in.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+/// A connection once its handshake is over.
+pub type Secured = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
+
+/// What stands between a socket and HTTP, such as TLS.
+pub type Secure = Arc<dyn Fn(TcpStream) -> Secured + Send + Sync>;
 
 /// A socket that listens, and is not served yet.
 #[derive(Debug)]
@@ -68,7 +84,7 @@ impl Listener {
     }
 
     /// Answers until the future is dropped. Within a Tokio runtime.
-    pub(crate) async fn serve(self, router: Router) -> io::Result<()> {
+    pub(crate) async fn serve(self, router: Router, secure: Option<Secure>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.socket)?;
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         // Dropping the set ends its connections.
@@ -83,18 +99,27 @@ impl Listener {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            let router = router.clone();
+            let (router, secure) = (router.clone(), secure.clone());
             connections.spawn(async move {
-                converse(stream, peer, router).await;
+                // Small answers should not wait for one another.
+                let _ = stream.set_nodelay(true);
+                match secure {
+                    None => converse(stream, peer, router).await,
+                    Some(secure) => {
+                        // Whoever speaks no TLS, or is too slow, is let go of.
+                        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, secure(stream)).await;
+                        if let Ok(Ok(stream)) = handshake {
+                            converse(stream, peer, router).await;
+                        }
+                    }
+                }
                 drop(place);
             });
         }
     }
 }
 
-async fn converse(stream: TcpStream, peer: SocketAddr, router: Router) {
-    // Small answers should not wait for one another.
-    let _ = stream.set_nodelay(true);
+async fn converse(stream: impl Connection + 'static, peer: SocketAddr, router: Router) {
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer.ip()));

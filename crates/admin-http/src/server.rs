@@ -3,7 +3,7 @@
 use axum::Router;
 
 use crate::app::{App, Parts};
-use crate::listener::Listener;
+use crate::listener::{Listener, Secure};
 use crate::router;
 
 /// An admin listener, ready to serve.
@@ -17,11 +17,11 @@ impl AdminHttp {
         Self { router: router::router(App::new(parts)) }
     }
 
-    /// Answers until the future is dropped. Within a Tokio runtime.
+    /// Answers until the future is dropped, behind what secures each connection, if anything does. Within a Tokio runtime.
     ///
     /// # Errors
     /// The socket cannot be used.
-    pub async fn serve(self, listener: Listener) -> std::io::Result<()> {
-        listener.serve(self.router).await
+    pub async fn serve(self, listener: Listener, secure: Option<Secure>) -> std::io::Result<()> {
+        listener.serve(self.router, secure).await
     }
 }

@@ -44,6 +44,14 @@ impl Certificate {
         self.current.store(certified(&self.files)?);
         Ok(())
     }
+
+    /// Takes connections of another listener with the same certificate, for HTTP/1.1 alone.
+    ///
+    /// # Errors
+    /// [`EdgeError::Tls`] where the library cannot speak TLS 1.3.
+    pub fn http1(self: &Arc<Self>) -> Result<TlsAcceptor, EdgeError> {
+        of_protocols(self, vec![ALPN_HTTP11.to_vec()])
+    }
 }
 
 impl TlsFiles {
@@ -81,13 +89,17 @@ fn certified(files: &TlsFiles) -> Result<Arc<CertifiedKey>, EdgeError> {
 /// # Errors
 /// [`EdgeError::Tls`] where the library cannot speak TLS 1.3.
 pub(crate) fn acceptor(certificate: &Arc<Certificate>) -> Result<TlsAcceptor, EdgeError> {
+    of_protocols(certificate, vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()])
+}
+
+fn of_protocols(certificate: &Arc<Certificate>, protocols: Vec<Vec<u8>>) -> Result<TlsAcceptor, EdgeError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| fault(&certificate.files.cert, &error))?
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Certificate>::clone(certificate));
-    config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()];
+    config.alpn_protocols = protocols;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

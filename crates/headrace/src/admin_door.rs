@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
-use headrace_admin_http::{AdminHttp, Asset, Listener, Pages, Parts, Sessions};
+use headrace_admin_http::{AdminHttp, Asset, Connection, Listener, Pages, Parts, Secure, Secured, Sessions};
 use headrace_domain::{Clock, UnixNanos};
+use headrace_edge::Certificate;
 use headrace_identity::{Directory, OperatorId, Operators, Role};
 use secrecy::zeroize::Zeroizing;
 
@@ -32,6 +33,8 @@ pub(crate) struct Seen {
 /// A listener for operators that is not served yet.
 pub(crate) struct Door {
     listener: Listener,
+    /// TLS, where that is wanted.
+    secure: Option<Secure>,
     sessions: Arc<Sessions>,
     operators: Arc<Operators>,
     url: String,
@@ -41,6 +44,7 @@ impl Door {
     /// Opens it where that is wanted. Beside an API on a port that nobody chose, neither is this one chosen.
     pub(crate) fn open(
         settings: &AdminSettings,
+        certificate: Option<&Arc<Certificate>>,
         manner: Manner,
         chosen: bool,
         operators: Arc<Operators>,
@@ -61,15 +65,21 @@ impl Door {
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {
             output::note(&format!("note: port {} is taken: operators are listened to on {at}", USUAL.port()));
         }
-        let is_safe = settings.url.as_deref().is_some_and(|url| url.starts_with("https://"));
+        let secure = match (settings.tls, certificate) {
+            (true, Some(certificate)) => Some(secured(certificate)?),
+            // Configuration refuses `admin.tls` without a certificate.
+            (false, _) | (true, None) => None,
+        };
+        let is_safe =
+            secure.is_some() || settings.url.as_deref().is_some_and(|url| url.starts_with("https://"));
         if !at.ip().is_loopback() && !is_safe {
             output::note(&format!(
-                "warning: operators are listened to on {at} without TLS: keys and sessions can be read on the way. Put a proxy with TLS in front and name it in `admin.url`"
+                "warning: operators are listened to on {at} without TLS: keys and sessions can be read on the way. Set `admin.tls`, or put a proxy with TLS in front and name it in `admin.url`"
             ));
         }
-        let url = settings.url.clone().unwrap_or_else(|| crate::doors::url(at, false));
+        let url = settings.url.clone().unwrap_or_else(|| crate::doors::url(at, secure.is_some()));
         let sessions = Arc::new(Sessions::new(Arc::clone(&operators)));
-        Ok(Some(Self { listener, sessions, operators, url }))
+        Ok(Some(Self { listener, secure, sessions, operators, url }))
     }
 
     /// What makes links that sign in here.
@@ -115,16 +125,25 @@ impl Door {
         clock: Arc<dyn Clock>,
         seen: Seen,
     ) {
-        let Self { listener, sessions, url, .. } = self;
+        let Self { listener, secure, sessions, url, .. } = self;
         let port = listener.local_addr().port();
         let pages = Pages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
         let Seen { inside, calls, playground } = seen;
         let (house, calls, playground) = (Arc::new(inside), Arc::new(calls), Arc::new(playground));
         let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url, port };
-        if let Err(error) = AdminHttp::new(parts).serve(listener).await {
+        if let Err(error) = AdminHttp::new(parts).serve(listener, secure).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }
     }
+}
+
+/// TLS with the certificate of the API, which a reload reads again for both.
+fn secured(certificate: &Arc<Certificate>) -> Result<Secure, String> {
+    let acceptor = certificate.http1().map_err(|error| error.to_string())?;
+    Ok(Arc::new(move |stream: tokio::net::TcpStream| {
+        let handshake = acceptor.accept(stream);
+        Box::pin(async move { Ok(Box::new(handshake.await?) as Box<dyn Connection>) }) as Secured
+    }))
 }
 
 /// What stands at a path: a page of the book, or the console's file.

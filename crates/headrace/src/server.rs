@@ -291,7 +291,9 @@ impl House {
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
         let chosen = self.config.server.edge.listen.port() != 0;
-        let door = Door::open(&self.config.admin, start.manner, chosen, Arc::clone(&self.operators))?;
+        let certificate = edge.certificate();
+        let operators = Arc::clone(&self.operators);
+        let door = Door::open(&self.config.admin, certificate.as_ref(), start.manner, chosen, operators)?;
         let dir = self.data_dir.path();
         let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
         let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;

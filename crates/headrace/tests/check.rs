@@ -19,6 +19,12 @@ const BAD: &[(&str, &[&str])] = &[
         &["server.tls_cert: DIR/text: holds no certificate"],
     ),
     ("[server]\ntls_cert = \"DIR/text\"", &["server.tls_cert: needs `server.tls_key`"]),
+    ("[admin]\ntls = true", &["admin.tls: needs `server.tls_cert`"]),
+    ("[server]\ncors = \"*\"", &["server.cors: `*` is everybody"]),
+    (
+        "[server]\ncors = \"https://a.example/\"",
+        &["server.cors: `https://a.example/` has more than scheme, host and port"],
+    ),
     ("[server]\nlisten = \"nowhere\"", &["server.listen: \"nowhere\" is not an address"]),
     ("[server]\nlisten = \"192.0.2.1:1\"", &["server.listen: cannot listen on 192.0.2.1:1"]),
     (

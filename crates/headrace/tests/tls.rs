@@ -162,3 +162,40 @@ fn addresses_of_the_wrong_kind_are_explained() {
     assert!(shown.status.success(), "this machine's own needs no scheme: {}", said(&shown));
     server.stop();
 }
+
+/// The status of a page, with a connection of its own; `None`: nobody who is known answered.
+fn page(url: &str, ca: &str) -> Option<u16> {
+    let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).unwrap()).unwrap();
+    let client = reqwest::Client::builder().tls_certs_only([ca]).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = runtime.block_on(async { client.get(url).send().await });
+    answer.ok().map(|answer| answer.status().as_u16())
+}
+
+#[test]
+fn operators_are_listened_to_by_the_same_certificate_and_a_reload_renews_it_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path(), IsCa::ExplicitNoCa);
+    let of = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!(
+        "[server]\ntls_cert = {:?}\ntls_key = {:?}\n[admin]\nlisten = \"127.0.0.1:{free}\"\ntls = true\n[reload]\nwatch = \"0s\"\n",
+        of("cert.pem"),
+        of("key.pem")
+    );
+    let mut server = Server::serve(dir.path(), &text, Some(KEY));
+    let tour = format!("https://localhost:{free}/docs/tour");
+    assert_eq!(page(&tour, &of("cert.pem")), Some(200));
+    assert_eq!(
+        page(&format!("http://localhost:{free}/docs/tour"), &of("cert.pem")),
+        None,
+        "nothing in clear"
+    );
+    std::fs::copy(of("cert.pem"), of("former.pem")).unwrap();
+    certify(dir.path(), IsCa::ExplicitNoCa);
+    let done = server.command(&["reload"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert_eq!(page(&tour, &of("cert.pem")), Some(200));
+    assert_eq!(page(&tour, &of("former.pem")), None, "the former one is not shown any longer");
+    server.stop();
+}

@@ -7,6 +7,8 @@ pub(crate) struct AdminSettings {
     pub(crate) listen: AdminListen,
     /// How browsers reach that, where it is not the address itself.
     pub(crate) url: Option<String>,
+    /// Whether by TLS, with the server's certificate.
+    pub(crate) tls: bool,
 }
 
 /// Whether and where operators are listened to.

@@ -159,7 +159,13 @@ const OWN: &[Field] = &[
         "admin.listen",
         Kind::Text,
         "",
-        "Where operators are listened to: the admin API and the console. `\"off\"`: nowhere. By default `up` listens at `127.0.0.1:8081`, or the next free port, and `serve` nowhere. Beyond this machine put a proxy with TLS in front, and name it in `admin.url`.",
+        "Where operators are listened to: the admin API and the console. `\"off\"`: nowhere. By default `up` listens at `127.0.0.1:8081`, or the next free port, and `serve` nowhere. Beyond this machine set `admin.tls`, or put a proxy with TLS in front and name it in `admin.url`.",
+    ),
+    field(
+        "admin.tls",
+        Kind::Flag,
+        "false",
+        "Whether operators are listened to by TLS 1.3, with the certificate of `server.tls_cert` and `server.tls_key`. A reload reads that again for both listeners.",
     ),
     field(
         "admin.url",

@@ -6,6 +6,7 @@ use super::value::{Kind, Parsed};
 
 const LISTEN: &str = "admin.listen";
 const URL: &str = "admin.url";
+const TLS: &str = "admin.tls";
 
 impl Reader {
     pub(super) fn admin(&mut self) -> AdminSettings {
@@ -32,6 +33,10 @@ impl Reader {
                 self.fault(URL, why);
             }
         }
-        AdminSettings { listen, url: url.map(|url| url.trim_end_matches('/').to_owned()) }
+        let tls = self.is_on(TLS);
+        if tls && self.path("server.tls_cert").is_none() {
+            self.fault(TLS, "needs `server.tls_cert` and `server.tls_key` (--tls-cert, --tls-key)");
+        }
+        AdminSettings { listen, url: url.map(|url| url.trim_end_matches('/').to_owned()), tls }
     }
 }
