@@ -145,7 +145,7 @@ MAY = [line.strip() for line in """GET /status|GET /now|GET /events|GET /request
 |GET /projects|GET /keys""".split("|")]
 MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
 |POST /projects/{id}/credit|PUT /projects/{id}/budget|GET /ledger/totals|POST /ledger/verify|GET /holds|GET /margin|GET /statement|GET /shadow|GET /audit|GET /settings|POST /reload|POST /routes/{name}/resume|POST /upstreams/{name}/drain|POST /upstreams/{name}/resume
-|POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /playground/render""".split("|")]
+|POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /models/{name}/render|POST /models/{name}/tokenize|GET /models/{name}/doctor""".split("|")]
 
 
 def session():

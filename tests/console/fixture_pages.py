@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import time
 
 from fixture import BOOKS, HOSTILE, money, page, routes, stamp, start  # noqa: F401  `start` is for whoever imports this
@@ -191,3 +192,40 @@ def stop(_):
 def tokenize(asked):
     pieces = ["<|im_start|>", "user", "\n"] + str(asked.body["messages"][-1]["content"]).replace(" ", "\u2581 ").split("\u2581") + ["<|im_end|>", "\n", "<|im_start|>", "assistant", "\n"]
     return {"count": len(pieces), "max_model_len": 8192, "tokens": list(range(len(pieces))), "token_strs": pieces}
+
+
+def shown_tokens(text):
+    pieces = re.findall(r"<\|[^|]+\|>|\s*\S+|\s+", text)
+    return [{"id": at, "piece": piece, "start": None, "end": None, "kind": "special" if piece.startswith("<|") else "text"} for at, piece in enumerate(pieces)]
+
+
+@routes("POST", "models/([^/]+)/render")
+def render(asked, _model):
+    messages = asked.body["body"].get("messages") or asked.body["body"].get("input")
+    tokens, parts = [], []
+    for at, message in enumerate(messages):
+        tokens += shown_tokens(f"<|im_start|>{message['role']}\n")
+        own = shown_tokens(str(message["content"]))
+        parts.append({"what": "message", "index": at, "whose": message["role"], "start": 0, "end": 1, "first_token": len(tokens), "tokens": len(own)})
+        tokens += own + shown_tokens("<|im_end|>\n")
+    for at, token in enumerate(tokens):
+        token["id"] = at
+    cached = {"common_tokens": 7, "cached_tokens": 4} if asked.body.get("after") else {}
+    return {"model": "headrace-demo", "context": 8192, "cost": {"uncached_nano_dollars": 4700, "cached_nano_dollars": 1500}, "text": "", "count": len(tokens), "tokens": tokens, "parts": parts, "template_tokens": 6,
+            "special_tokens": 2, "block_tokens": 4, "cacheable_tokens": 8, "spelled": [{"text": HOSTILE, "start": 3}], "placed": True, **cached}
+
+
+@routes("POST", "models/([^/]+)/tokenize")
+def tokenize_text(asked, _model):
+    text = asked.body.get("text") or "from ids"
+    tokens = shown_tokens(text)
+    return {"text": text, "bytes": len(text.encode()), "count": len(tokens), "tokens": tokens, "decoded": HOSTILE}
+
+
+@routes("GET", "models/([^/]+)/doctor")
+def doctor(_, _model):
+    facts = {"vocabulary": 512, "tokenizer_ids": 500, "context": 4096, "family": "hermes", "thinks": False, "shows_tools": True, "ends": ["<|im_end|>"], "opens": "<|im_start|>assistant\n", "before": []}
+    return {"model": "headrace-demo", "facts": facts, "findings": [
+        {"code": "bos_doubled", "severity": "fault", "what": f"The prompt begins with two marks. {HOSTILE}", "evidence": "[1, 1, 42]", "way_out": "Take `add_bos_token` out of tokenizer_config.json."},
+        {"code": "no_generation_prompt", "severity": "warning", "what": "The template opens no answer.", "evidence": HOSTILE, "way_out": "Download the template again."},
+        {"code": "long_context", "severity": "note", "what": "It claims more than it was trained for.", "evidence": "rope", "way_out": "Set max_positions."}]}

@@ -12,7 +12,7 @@ from conftest import PAGES, WIDTHS
 from fixture import ROWS
 
 REQUEST = "requests/req_00000000000000000000000000000006"
-MORE = [REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators",
+MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators",
         *(f"money?tab={tab}" for tab in ["spend", "holds", "prices", "margin", "statement", "ledger"]), "models?tab=upstreams", "models?tab=routes", "cache?by=prefix"]
 
 
@@ -293,7 +293,35 @@ def test_alternatives_are_under_the_pointer_and_tokens_have_ids(canned, tabs):
     page.locator(".token.special").first.wait_for()
     page.locator(".token").nth(4).hover()
     page.get_by_text(re.compile(r"Token 5 · id 4")).wait_for()
+    page.locator(".cache-edge").get_by_text("a warm cache gives the 4 tokens above").wait_for()
+    page.locator(".lens").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text(re.compile(r"Token 6 · id 5 .* computed")).wait_for()
     assert not broken_rules(page)
+
+
+def test_tools_for_the_prompt_show_tokens_costs_and_findings(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("prompt")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".token.special").first.wait_for()
+    page.get_by_text("system, message 1").first.wait_for()
+    page.get_by_text("$0.0000047, or $0.0000015 from a warm cache").wait_for()
+    assert page.locator(".cache-edge").count() == 0
+    page.get_by_label("A prompt that a cache holds").fill("What is a KV cache?")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".cache-edge").wait_for()
+    assert not broken_rules(page)
+    page.get_by_label("The call").fill("{ no JSON")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("alert").get_by_text("The call is no JSON").wait_for()
+    page.get_by_role("tab", name="Tokens of a text").click()
+    page.get_by_role("button", name="Count").click()
+    page.locator(".token").first.wait_for()
+    assert not broken_rules(page)
+    page.get_by_role("tab", name="Doctor").click()
+    page.get_by_text("bos_doubled").wait_for()
+    assert "tab=doctor" in page.url and not broken_rules(page)
 
 
 def test_the_call_as_code_is_code(canned, tabs):

@@ -27,13 +27,13 @@ QUESTION = "What happens when I call an LLM API?"
 class House:
     """A running `headrace up`."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, *flags):
         self.directory = directory
         self.log = directory / "output"
         # A variable of ours that the program does not know would stop it, and rightly so.
         env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         self.env = {**env, "HEADRACE_BOOTSTRAP_KEY": KEY}
-        command = [str(BINARY), "up", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0"]
+        command = [str(BINARY), "up", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0", *flags]
         with open(self.log, "wb") as output:
             self.process = subprocess.Popen(command, cwd=directory, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self.url = self._printed(r"is ready at (http://\S+)")
@@ -87,7 +87,7 @@ def test_every_page_that_is_offered_shows_what_really_happened(house, tabs):
     assert house.ask("x", temperature=9) == 400
     tab = tabs(house.console).sign_in(house.link)
     assert house.link not in tab.page.url and tab.page.evaluate("document.cookie") == ""
-    names = tab.page.locator(".side li a").evaluate_all("links => links.map((link) => link.getAttribute('href').slice(2))")
+    names = tab.page.locator(".side li a[href^='#']").evaluate_all("links => links.map((link) => link.getAttribute('href').slice(2))")
     assert set(names) <= set(PAGES) and {"keys", "money", "models", "audit", "settings"} <= set(names)
     for name in names:
         page = tab.go(name)
@@ -178,3 +178,25 @@ def test_a_call_is_found_with_its_waterfall(house, tabs):
     for stage in ["authenticate", "prefill", "decode", "settle"]:
         page.get_by_role("rowheader", name=stage, exact=True).wait_for()
     assert not broken_rules(page)
+
+
+def test_tools_for_the_prompt_show_what_the_model_really_sees(house, tabs):
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("prompt")
+    page.get_by_label("The call").fill(QUESTION)
+    page.get_by_label("A prompt that a cache holds").fill(QUESTION + " Really?")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".token.special").first.wait_for()
+    own = json.loads(subprocess.run([str(BINARY), "render", QUESTION, "--after", QUESTION + " Really?", "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
+    assert page.locator(".lens .token").count() == own["count"]
+    assert page.locator(".token.special").count() == own["special_tokens"]
+    assert own["cached_tokens"] > 0 and page.locator(".cache-edge").inner_text().startswith(f"a warm cache gives the {own['cached_tokens']} tokens")
+    assert not broken_rules(page)
+    page.get_by_role("tab", name="Tokens of a text").click()
+    page.get_by_label("Text, or ids").fill("Hello there")
+    page.get_by_role("button", name="Count").click()
+    page.locator(".lens .token").first.wait_for()
+    counted = json.loads(subprocess.run([str(BINARY), "tokenize", "Hello there", "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
+    assert page.locator(".lens .token").count() == counted["count"]
+    page.get_by_role("tab", name="Doctor").click()
+    page.get_by_text("Nothing is wrong with it").or_(page.get_by_text("findings")).first.wait_for()

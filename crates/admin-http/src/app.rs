@@ -13,7 +13,7 @@ use crate::names::Names;
 use crate::pages::Pages;
 use crate::plays::Plays;
 use crate::problem::Problem;
-use crate::seams::{Ask, Calls, House, Played, Playground};
+use crate::seams::{Ask, Calls, House, Played, Playground, Prompts};
 use crate::sessions::Sessions;
 use crate::throttle::Throttle;
 use crate::who::{Who, bad_credential, cookie_name};
@@ -40,6 +40,8 @@ pub struct Parts {
     pub house: Arc<dyn House>,
     /// What is known of calls.
     pub calls: Arc<dyn Calls>,
+    /// What models see.
+    pub prompts: Arc<dyn Prompts>,
     /// What makes calls for operators.
     pub playground: Arc<dyn Playground>,
     /// Now.
@@ -162,6 +164,15 @@ impl App {
     ) -> Result<T, Problem> {
         let calls = Arc::clone(&self.0.parts.calls);
         self.blocking(move || ask(calls.as_ref())).await
+    }
+
+    /// Asks what models see, off the event loop.
+    pub(crate) async fn ask_prompts<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Prompts) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let prompts = Arc::clone(&self.0.parts.prompts);
+        self.blocking(move || ask(prompts.as_ref())).await
     }
 
     /// The same of what does not block.

@@ -21,10 +21,10 @@ pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 /// How long a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body in JSON.
-pub(crate) struct Body<T>(pub(crate) T);
+/// A body in JSON, of so many bytes at most.
+pub(crate) struct Body<T, const MOST_BYTES: usize = MAX_BODY_BYTES>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned, S: Send + Sync, const MOST_BYTES: usize> FromRequest<S> for Body<T, MOST_BYTES> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
@@ -32,7 +32,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             let message = "the body must be JSON, with `content-type: application/json`";
             return Err(Problem::form(None, message));
         }
-        let bytes = read(request, MAX_BODY_BYTES).await?;
+        let bytes = read(request, MOST_BYTES).await?;
         let mut reader = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
@@ -70,7 +70,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-impl<T: JsonSchema> OperationInput for Body<T> {
+impl<T: JsonSchema, const MOST_BYTES: usize> OperationInput for Body<T, MOST_BYTES> {
     fn operation_input(ctx: &mut GenContext, operation: &mut Operation) {
         <Json<T> as OperationInput>::operation_input(ctx, operation);
     }

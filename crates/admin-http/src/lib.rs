@@ -30,8 +30,8 @@ pub use listener::{Connection, Listener, MAX_PORTS_TRIED, Secure, Secured};
 pub use pages::{Asset, Pages};
 pub use router::openapi;
 pub use seams::{
-    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Pieces, Played, Playground, ServedModel, Setting,
-    Verified, VerifyFinding,
+    Ask, AskedIn, Calls, Ended, Hold, House, Look, ModelPrices, Pieces, Played, Playground, Prompts,
+    RenderAsk, ServedModel, Setting, TokenizeAsk, Verified, VerifyFinding,
 };
 pub use server::AdminHttp;
 pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};

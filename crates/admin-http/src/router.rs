@@ -20,7 +20,7 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::Problem;
 use crate::routes::{
-    document, events, house, money, operators, places, playground, requests, served, session,
+    document, events, house, money, operators, places, playground, requests, served, session, words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 
@@ -85,6 +85,9 @@ fn routes() -> Routes {
         .get("/holds", BILLING, "Money that calls in flight hold", money::holds)
         .get("/prices", VIEWERS, "Prices, by model and date", served::prices)
         .get("/models", VIEWERS, "What is served", served::models)
+        .post("/models/{name}/render", DEVELOPERS, "Exactly what a model sees of a call, token by token, and what that costs", words::render)
+        .post("/models/{name}/tokenize", DEVELOPERS, "The tokens of a text, or the text of tokens", words::tokenize)
+        .get("/models/{name}/doctor", DEVELOPERS, "What is wrong with a model's files, and the way out", words::doctor)
         .get("/routes", VIEWERS, "Names that lead to several models", served::routes)
         .post(
             "/routes/{name}/resume",

@@ -10,6 +10,7 @@ pub(crate) mod playground;
 pub(crate) mod requests;
 pub(crate) mod served;
 pub(crate) mod session;
+pub(crate) mod words;
 
 use std::borrow::Cow;
 

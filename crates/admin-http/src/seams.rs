@@ -8,8 +8,8 @@ use headrace_admin::AdminError;
 use headrace_domain::{NanoDollars, ProjectId, UnixNanos};
 use headrace_identity::{OperatorRecord, ProjectRecord};
 use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::values::{Money, Time};
 
@@ -160,6 +160,72 @@ impl Hold {
     pub fn new(id: String, org: String, project: String, amount: NanoDollars, expires: UnixNanos) -> Self {
         Self { id, org, project, amount: amount.into(), expires: Time(expires) }
     }
+}
+
+/// What models see of prompts, and whether their files agree with each other, as JSON. Calls may block: some read files.
+pub trait Prompts: Send + Sync {
+    /// Exactly what a model sees of a call's body, token by token, and what that costs.
+    ///
+    /// # Errors
+    /// There is no such model, its words are its server's, or such a call would be refused.
+    fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError>;
+
+    /// A text's tokens, or what ids stand for.
+    ///
+    /// # Errors
+    /// As of [`Prompts::render`]; there is no such id.
+    fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError>;
+
+    /// What is wrong with a model's files, with the evidence and the way out.
+    ///
+    /// # Errors
+    /// There is no such model, its words are its server's, or its files cannot be read.
+    fn doctor(&self, model: &str) -> Result<Value, AdminError>;
+}
+
+/// A prompt that is to be seen.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenderAsk {
+    /// The body of a call: `messages`, `tools` and whatever else it would have. Its model is the path's.
+    pub body: Map<String, Value>,
+    /// Whose body it is.
+    #[serde(default)]
+    pub dialect: AskedIn,
+    /// Another body, whose prompt a cache is taken to hold.
+    #[serde(default)]
+    pub after: Option<Map<String, Value>>,
+}
+
+/// Whose body it is: OpenAI's chat completions, Anthropic's messages, OpenAI's responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AskedIn {
+    /// `POST /v1/chat/completions`
+    #[default]
+    Chat,
+    /// `POST /v1/messages`
+    Messages,
+    /// `POST /v1/responses`
+    Responses,
+}
+
+/// A text that is to be seen in tokens, or ids that are to be seen as text: one of both.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizeAsk {
+    /// The text.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// The ids.
+    #[serde(default)]
+    pub ids: Option<Vec<u32>>,
+    /// Control tokens that are spelt out in the text count as such.
+    #[serde(default)]
+    pub parse_special: bool,
+    /// With what the tokenizer puts around a text by itself.
+    #[serde(default)]
+    pub add_special: bool,
 }
 
 /// What an operator may have the house do as a project.

@@ -24,7 +24,8 @@ use tower_service::Service;
 
 use crate::listener::Peer;
 use crate::seams::{
-    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, ServedModel, Setting, Verified,
+    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, Prompts, RenderAsk, ServedModel,
+    Setting, TokenizeAsk, Verified,
 };
 use crate::sessions::{SESSION_LIFETIME, Sessions};
 use crate::who::CSRF_HEADER;
@@ -35,6 +36,7 @@ mod document;
 mod doors;
 mod plays;
 mod watching;
+mod words;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 const HOST: &str = "127.0.0.1:8081";
@@ -65,6 +67,32 @@ impl House for Empty {
     }
     fn shadow(&self, _: u32) -> Result<Value, AdminError> {
         Ok(json!([]))
+    }
+}
+
+/// Says what it was asked, of the model `m` alone.
+struct Echo;
+
+impl Echo {
+    fn of(model: &str, said: Value) -> Result<Value, AdminError> {
+        let unknown =
+            || AdminError { code: "unknown_model".to_owned(), message: String::new(), remedy: String::new() };
+        if model == "a/m" { Ok(said) } else { Err(unknown()) }
+    }
+}
+
+impl Prompts for Echo {
+    fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError> {
+        Self::of(
+            model,
+            json!({ "body": ask.body, "dialect": format!("{:?}", ask.dialect), "after": ask.after }),
+        )
+    }
+    fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError> {
+        Self::of(model, json!({ "text": ask.text, "ids": ask.ids }))
+    }
+    fn doctor(&self, model: &str) -> Result<Value, AdminError> {
+        Self::of(model, json!({ "findings": [] }))
     }
 }
 
@@ -226,6 +254,7 @@ impl World {
             sessions,
             directory,
             house: Arc::new(Empty),
+            prompts: Arc::new(Echo),
             calls: Arc::new(OneCall { ended: ended.clone() }),
             playground: Arc::clone(&played) as _,
             clock: Arc::clone(&clock) as _,

@@ -15,6 +15,7 @@ use crate::inside::Inside;
 use crate::known_calls::KnownCalls;
 use crate::output;
 use crate::playground;
+use crate::prompts::Sights;
 use crate::welcome::Manner;
 
 /// Where `up` listens if it can.
@@ -26,6 +27,7 @@ const FIRST_OPERATOR: &str = "owner";
 /// What operators see of the house, and have it do.
 pub(crate) struct Seen {
     pub(crate) inside: Inside,
+    pub(crate) prompts: Sights,
     pub(crate) calls: KnownCalls,
     pub(crate) playground: playground::House,
 }
@@ -128,9 +130,22 @@ impl Door {
         let Self { listener, secure, sessions, url, .. } = self;
         let port = listener.local_addr().port();
         let pages = Pages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
-        let Seen { inside, calls, playground } = seen;
-        let (house, calls, playground) = (Arc::new(inside), Arc::new(calls), Arc::new(playground));
-        let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url, port };
+        let Seen { inside, prompts, calls, playground } = seen;
+        let (house, prompts, calls, playground) =
+            (Arc::new(inside), Arc::new(prompts), Arc::new(calls), Arc::new(playground));
+        let parts = Parts {
+            service,
+            sessions,
+            directory,
+            house,
+            prompts,
+            calls,
+            playground,
+            clock,
+            pages,
+            url,
+            port,
+        };
         if let Err(error) = AdminHttp::new(parts).serve(listener, secure).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }

@@ -447,7 +447,7 @@ fn run(
         name: named.name.clone(),
         lane: Lane::Tokens(TokenLane {
             tokenizer: text.tokenizer,
-            template: text.template.map(Arc::new),
+            template: text.template,
             replies: text.replies,
             defaults: recommended_sampling(generation),
             capabilities: engine.capabilities().clone(),

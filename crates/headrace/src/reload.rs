@@ -127,8 +127,15 @@ impl Reloader {
     /// # Errors
     /// As of [`Reloader::settings`].
     pub(crate) fn prices(&self) -> Result<Vec<PriceConfig>, AdminError> {
-        let (config, _) = Config::read(self.settings()?, self.play_prices);
-        Ok(config.prices)
+        Ok(self.config()?.prices)
+    }
+
+    /// The configuration in force.
+    ///
+    /// # Errors
+    /// As of [`Reloader::settings`].
+    pub(crate) fn config(&self) -> Result<Config, AdminError> {
+        Ok(Config::read(self.settings()?, self.play_prices).0)
     }
 
     /// Reads again, and says on standard error what came of it. Blocks on files, and while models are loaded.

@@ -37,6 +37,7 @@ use crate::known_calls::KnownCalls;
 use crate::log::Log;
 use crate::models::Plan;
 use crate::outward::{Outward, page, register_log};
+use crate::prompts::Sights;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, Reloader, Runs};
 use crate::running::InMemory;
@@ -320,6 +321,7 @@ impl House {
         let inside = Inside::new(&gateway, self.ledger.clone(), &reloader, self.data_dir.path());
         let seen = Seen {
             inside,
+            prompts: Sights::new(&gateway, &reloader),
             calls,
             playground: playground::House::new(&gateway, &self.directory, &self.clock),
         };

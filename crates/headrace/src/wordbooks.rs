@@ -89,7 +89,7 @@ impl Wordbook {
         Ok(Self {
             grammars: Arc::new(grammars),
             tokenizer: words.tokenizer,
-            template: words.template.map(Arc::new),
+            template: words.template,
             replies: words.replies,
             defaults: recommended_sampling(wording.generation()),
             eos: wording.eos().to_vec(),

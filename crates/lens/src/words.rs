@@ -15,7 +15,7 @@ pub struct Words {
     /// Text to ids and back. What replies are read by stands in its text.
     pub tokenizer: Arc<Tokenizer>,
     /// A conversation to a prompt; `None`: the model knows no conversations.
-    pub template: Option<ChatTemplate>,
+    pub template: Option<Arc<ChatTemplate>>,
     /// How the model writes its replies.
     pub replies: ReplyStyle,
 }
@@ -68,6 +68,7 @@ impl Words {
             config.unk_token.clone(),
         );
         let template = ChatTemplate::compile(source, &tokens, TemplateLimits::default());
-        Ok(Self { tokenizer, template: Some(template.map_err(WordsError::Template)?), replies })
+        let template = template.map_err(WordsError::Template)?;
+        Ok(Self { tokenizer, template: Some(Arc::new(template)), replies })
     }
 }

@@ -13,6 +13,7 @@ export const PAGES = [
   { path: 'cache', name: 'Cache', icon: 'cache', needs: 'GET /cache', key: 'c', group: 'Observe', load: () => import('./pages/cache.js') },
   { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage|GET /credit', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
   { path: 'playground', name: 'Playground', icon: 'play', needs: 'POST /playground/chat/completions', key: 'p', group: 'Try', load: () => import('./pages/playground.js') },
+  { path: 'prompt', name: 'Prompt tools', icon: 'lens', needs: 'POST /models/{name}/render', key: 't', group: 'Try', load: () => import('./pages/prompt.js') },
   { path: 'keys', name: 'Keys and limits', icon: 'keys', needs: 'GET /keys', key: 'k', group: 'Manage', load: () => import('./pages/keys.js') },
   { path: 'models', name: 'Models and upstreams', icon: 'models', needs: 'GET /models', key: 'u', group: 'Manage', load: () => import('./pages/models.js') },
   { path: 'audit', name: 'Audit', icon: 'audit', needs: 'GET /audit', key: 'a', group: 'Manage', load: () => import('./pages/audit.js') },

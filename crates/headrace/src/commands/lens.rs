@@ -11,9 +11,10 @@ use std::process::ExitCode;
 
 use crate::output;
 
-pub(crate) use doctor::run as doctor;
+pub(crate) use doctor::{examine, run as doctor};
 pub(crate) use render::run as render;
 pub(crate) use tokenize::run as tokenize;
+pub(crate) use which::of_name;
 
 /// Prints a report as JSON.
 fn say_json(report: &impl serde::Serialize) -> ExitCode {

@@ -26,7 +26,7 @@ impl<'a> Patient<'a> {
     }
 
     pub(super) fn template(&self) -> Option<&ChatTemplate> {
-        self.words.template.as_ref()
+        self.words.template.as_deref()
     }
 
     /// Renders a conversation, with what opens an answer or without it.

@@ -1,9 +1,8 @@
 // Chat with any model, one or two at once. A call is sent once: its key is made and kept before anything is sent, so that Enter, a reload
 // or a broken connection ask for the same answer again.
 
-import { all, get, post } from '../api.js';
+import { all, get } from '../api.js';
 import { add, h, icon, put } from '../dom.js';
-import { dollars, money } from '../format.js';
 import { may } from '../session.js';
 import { button, copyButton, empty, failure, head, load, tabs, toast } from '../ui/parts.js';
 import { dialog } from '../ui/dialog.js';
@@ -11,6 +10,7 @@ import { blank, follow, stop } from '../playground/call.js';
 import { curl, python, typescript } from '../playground/code.js';
 import { bodyOf, clear, freshKey, messagesOf, restore, store, toolsOf } from '../playground/draft.js';
 import { settingsPanel } from '../playground/settings.js';
+import { drawn, see } from '../playground/sight.js';
 import { lens } from '../playground/tokens.js';
 import { drawAnswer, turnNode } from '../playground/turn.js';
 
@@ -57,7 +57,7 @@ class Playground {
     const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed }));
     const toggle = button('Parameters', () => { const open = side.classList.toggle('open'); toggle.setAttribute('aria-expanded', String(open)); }, { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' });
     put(this.acts, toggle, button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
-      may('POST /playground/tokenize') && button('Tokens', () => this.lens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.fresh(), { sign: 'plus' }));
+      may('POST /models/{name}/render') && button('Tokens', () => this.lens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.fresh(), { sign: 'plus' }));
     put(this.body, h('div', { class: 'pg-main card flush' }, this.panes, h('div', { class: 'pg-compose' }, this.said, this.pictures, h('div', { class: 'pg-row' }, this.attach(), this.input, this.sendButton))), side);
     this.drawPanes();
     this.input.focus();
@@ -245,38 +245,23 @@ class Playground {
     return dialog('The call as code', () => h('div', { class: 'dialog-body' }, tabs([{ id: 'curl', name: 'curl', show: shown(curl(base, body)) }, { id: 'python', name: 'Python', show: shown(python(base, body)) }, { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) }], { label: 'Languages' })), { wide: true });
   }
 
-  /** What the model sees, token by token. */
+  /** What the model sees, token by token, and what of it a cache holds that knows the conversation so far. */
   lens() {
     const { draft } = this;
     const pane = draft.panes[0];
     const typed = draft.input.trim() ? [{ role: 'user', text: draft.input }] : [];
-    const body = { model: pane.model, messages: messagesOf(draft, [...pane.turns, ...typed]) };
     const tools = toolsOf(draft);
-    if (tools.length) body.tools = tools;
+    const of = (turns) => ({ messages: messagesOf(draft, turns), ...(tools.length ? { tools } : {}) });
+    const body = of([...pane.turns, ...typed]);
+    // The prompt of the last answer: what stood before it.
+    const last = pane.turns.findLastIndex((turn) => turn.role === 'assistant');
+    const after = last > 0 ? of(pane.turns.slice(0, last)) : null;
     const used = pane.turns.findLast((turn) => turn.usage)?.usage;
     return dialog(`What ${pane.model} sees`, () => {
       const place = h('div', { class: 'dialog-body' });
-      load(place, async () => lens(await this.sight(body, used)), { signal: this.signal });
+      load(place, async () => lens(body.messages.length ? drawn(await see(pane.model, body, { after, signal: this.signal }), used) : { tokens: [] }), { signal: this.signal });
       return place;
     }, { wide: true });
-  }
-
-  async sight(body, used) {
-    const headers = this.draft.project ? { 'x-headrace-project': this.draft.project } : {};
-    const price = await get('prices', { signal: this.signal }).then((page) => (page.data ?? []).find((one) => one.model === body.model)).catch(() => null);
-    const cached = used?.prompt_tokens_details?.cached_tokens ?? null;
-    if (body.messages.length === 0) return { tokens: [] };
-    const told = await post('playground/tokenize', { ...body, return_token_strs: true }, { headers, signal: this.signal });
-    const tokens = (told.tokens ?? []).map((id, at) => { const text = told.token_strs?.[at] ?? `#${id}`; return { id, text: text.replaceAll('Ġ', ' ').replaceAll('Ċ', '\n'), special: /^<[|｜/]?[^<>\s]+[|｜]?>$/.test(text) }; });
-    const parts = new Map();
-    let part = null;
-    for (const [at, token] of tokens.entries()) {
-      if (token.special && /start|header|im_start/.test(token.text)) part = tokens[at + 1]?.text.trim() || part;
-      token.part = part;
-      if (part) parts.set(part, (parts.get(part) ?? 0) + 1);
-    }
-    const cost = price?.input ? money((dollars(price.input) * tokens.length / 1e6).toFixed(9)) : null;
-    return { tokens, cached: cached && cached < tokens.length ? cached : null, max: told.max_model_len, cost, parts: [...parts].map(([name, n]) => [`Of ${name}`, n]) };
   }
 }
 

@@ -44,24 +44,38 @@ export function heat(tokens) {
 }
 
 /**
- * The prompt by tokens.
- * @param {{tokens: {id: number, text: string, special: boolean, part?: string}[], cached?: number|null, block?: number|null, max?: number|null, price?: string|null, exact?: boolean}} sight
+ * A prompt by tokens: each of its own colour, marks of the template set apart, a line where a cache's blocks end.
+ * @param {{tokens: {id: number, text: string, special: string|null, part: string|null}[], cached?: number|null, was?: number|null, block?: number, max?: number|null, cost?: string|null}} sight
  */
-export function lens({ tokens, cached, max, cost, parts }) {
+export function lens({ tokens, all = tokens.length, cached, was, max, cost, parts, template, block, spelled, left }) {
   if (tokens.length === 0) return empty('No tokens.', 'Write something first.');
-  const said = h('span', { class: 'muted', role: 'status' }, 'Point at a token for its id.');
+  const said = h('p', { class: 'muted small lens-said', role: 'status' }, 'Point at a token for its id; arrow keys move along them.');
+  let at = -1;
   let tint = 0;
-  const body = h('div', { class: 'lens', tabindex: 0, role: 'group', 'aria-label': 'Tokens of the prompt', on: { pointerover: (event) => {
-    const index = event.target.dataset?.at;
-    if (index === undefined) return;
-    const token = tokens[Number(index)];
-    said.textContent = `Token ${count(Number(index) + 1)} · id ${token.id} · ${JSON.stringify(token.text)}${token.special ? ' · special' : ''}${token.part ? ` · ${token.part}` : ''}`;
-  } } }, tokens.map((token, at) => [
-    cached && at === cached ? h('span', { class: 'cache-edge', role: 'separator' }, `cached up to here (${count(cached)} tokens)`) : null,
-    h('span', { class: ['token', token.special ? 'special' : `tint-${tint++ % 4}`, cached && at < cached && 'cached'].filter(Boolean).join(' '), data: { at: String(at) } }, token.text.replaceAll('\n', '↵\n') || '∅'),
-  ]));
+  const spans = tokens.map((token) => h('span', { class: ['token', token.special ? 'special' : `tint-${tint++ % 4}`].join(' ') }, token.text.replaceAll('\n', '↵\n') || '∅'));
+  const places = new Map(spans.map((span, index) => [span, index]));
+  const edge = cached > 0 && h('span', { class: 'cache-edge', role: 'separator', 'aria-label': 'The cache ends here' }, `a warm cache gives the ${count(cached)} tokens above: whole blocks of ${count(block)}`);
+  const body = h('div', { class: 'lens', tabindex: 0, role: 'group', 'aria-label': 'Tokens of the prompt', on: {
+    pointerover: (event) => places.has(event.target) && point(places.get(event.target)),
+    keydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      point(Math.max(0, Math.min(spans.length - 1, at + step)));
+      spans[at].scrollIntoView({ block: 'nearest' });
+    } } }, spans.map((span, index) => [edge && index === Math.min(cached, spans.length) ? edge : null, span]), edge && cached >= spans.length ? edge : null);
+  function point(index) {
+    spans[at]?.classList.remove('at');
+    at = index;
+    const token = tokens[at];
+    spans[at].classList.add('at');
+    said.textContent = [`Token ${count(at + 1)}`, `id ${token.id}`, JSON.stringify(token.text), token.special && (token.special === 'special' ? 'special: left out of texts' : 'a mark that no text becomes'), token.part ?? 'the template’s own',
+      cached > 0 && (at < cached ? 'from a warm cache' : 'computed')].filter(Boolean).join(' · ');
+  }
   return [
-    facts(['Tokens', count(tokens.length)], ['Special', count(tokens.filter((token) => token.special).length)], ['From the cache, last time', cached ? `${count(cached)} (${percent(cached / tokens.length)})` : null],
-      ['Window', max && `${count(max)}, ${percent(tokens.length / max)} used`], ['Input costs', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
-    body, said];
+    facts(['Tokens', count(all)], ['Marks', count(tokens.filter((token) => token.special).length)], ['The template’s own', template !== undefined && count(template)],
+      ['A warm cache gives', cached !== null && cached !== undefined && `${count(cached)} (${percent(cached / all)})`], ['From the cache, last time', was !== null && was !== undefined && count(was)],
+      ['Window', max && `${count(max)}, ${percent(all / max)} used`], ['Input costs', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
+    spelled?.length > 0 && h('p', { class: 'notice warn' }, 'Spelt in the text, and no mark: ', spelled.map((text) => [h('code', {}, text), ' '])),
+    body, left && h('p', { class: 'muted small' }, left), said];
 }

@@ -166,7 +166,7 @@ export function tile(name, { unit, hint } = {}) {
 export function facts(...pairs) {
   const list = h('dl', { class: 'facts' });
   for (const [name, value] of pairs.filter(Boolean)) {
-    if (value === null || value === undefined || value === '') continue;
+    if (value === null || value === undefined || value === false || value === '') continue;
     add(list, h('div', {}, h('dt', {}, name), h('dd', {}, value)));
   }
   return list;

@@ -38,7 +38,8 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-fn examine(found: &Found) -> Diagnosis {
+/// Looks through a model's files.
+pub(crate) fn examine(found: &Found) -> Diagnosis {
     // Weights are looked for as well: a model may be computed elsewhere, and that is told.
     let checkpoint = found.path.as_deref().map(Checkpoint::open);
     let (rope, refused) = match &checkpoint {

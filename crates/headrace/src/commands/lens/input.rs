@@ -3,15 +3,13 @@
 use std::io::Read;
 
 use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role};
-use headrace_wire::WireLimits;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cli::lens::Body;
+use crate::sights::{self, NO_NAME};
 
 /// The most that is read of a file or of standard input.
 const MOST_BYTES: u64 = 64 << 20;
-/// Stands for the model's name in a body that has none.
-const NO_NAME: &str = "unnamed";
 
 /// The text that an argument stands for: `@FILE`, `-`, or itself.
 pub(super) fn text(argument: &str) -> Result<String, String> {
@@ -60,35 +58,15 @@ impl Asked {
     }
 
     fn of_body(parsed: Value, system: Option<&str>, body: Body) -> Result<Self, String> {
-        let (endpoint, list) = match body {
-            Body::Chat => (Endpoint::ChatCompletions, "messages"),
-            Body::Messages => (Endpoint::Messages, "messages"),
-            Body::Responses => (Endpoint::Responses, "input"),
+        let endpoint = match body {
+            Body::Chat => Endpoint::ChatCompletions,
+            Body::Messages => Endpoint::Messages,
+            Body::Responses => Endpoint::Responses,
         };
         if system.is_some() {
             return Err("--system goes with a text: a body has its own instructions".to_owned());
         }
-        let mut whole = match parsed {
-            Value::Array(_) => json!({ list: parsed }),
-            whole => whole,
-        };
-        let named = whole.get("model").and_then(Value::as_str).map(str::to_owned);
-        if let Some(members) = whole.as_object_mut() {
-            members.entry("model").or_insert_with(|| json!(NO_NAME));
-            if body == Body::Messages {
-                members.entry("max_tokens").or_insert_with(|| json!(1));
-            }
-        }
-        let limits = WireLimits::default();
-        let call = headrace_wire::parse(endpoint, whole.to_string().as_bytes(), &limits);
-        let call = call.map_err(|refused| format!("the body would be refused: {refused}"))?;
-        Ok(Self { model: named, call })
-    }
-
-    pub(super) fn conversation(&self) -> Result<&Conversation, String> {
-        match &self.call.prompt {
-            Prompt::Conversation(conversation) => Ok(conversation),
-            _ => Err("there is no conversation in it".to_owned()),
-        }
+        let named = parsed.get("model").and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { model: named, call: sights::read(endpoint, parsed)? })
     }
 }

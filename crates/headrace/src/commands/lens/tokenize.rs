@@ -7,6 +7,7 @@ use headrace_lens::{TokenList, Words, draw_tokens, token_list};
 use super::{input, which};
 use crate::cli::lens::TokenizeArgs;
 use crate::output;
+use crate::sights;
 
 pub(crate) fn run(args: &TokenizeArgs) -> ExitCode {
     match list(args) {
@@ -36,11 +37,5 @@ fn of_ids(words: &Words, text: &str) -> Result<TokenList, String> {
         .filter(|number| !number.is_empty())
         .map(|number| number.parse().map_err(|_| format!("`{number}` is no token id")))
         .collect();
-    let ids = ids?;
-    let known = |id: &&u32| words.tokenizer.token_bytes(**id).is_none();
-    if let Some(id) = ids.iter().find(known) {
-        let last = words.tokenizer.vocab_size().saturating_sub(1);
-        return Err(format!("there is no token {id}: the last id is {last}"));
-    }
-    Ok(TokenList::of_ids(&words.tokenizer, &ids))
+    sights::of_ids(words, &ids?)
 }

@@ -17,15 +17,15 @@ use crate::models::demo_files;
 use crate::wordbooks::open_wording;
 
 /// A model's words, and what is known of it.
-pub(super) struct Found {
-    pub(super) name: String,
-    pub(super) wording: Wording,
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) wording: Wording,
     /// Where its files are; `None`: in the program.
-    pub(super) path: Option<std::path::PathBuf>,
-    pub(super) family: Option<ReplyFamily>,
-    pub(super) tools_order: ToolsOrder,
+    pub(crate) path: Option<std::path::PathBuf>,
+    pub(crate) family: Option<ReplyFamily>,
+    pub(crate) tools_order: ToolsOrder,
     /// What its tokens cost now, where anybody has said.
-    pub(super) quote: Option<Quote>,
+    pub(crate) quote: Option<Quote>,
 }
 
 /// The model of that name or path; without one, the first that the configuration serves.
@@ -65,7 +65,11 @@ fn is_configured(config: &Config, name: &str) -> bool {
     served || config.relayed.iter().any(|model| model.name.as_str() == name)
 }
 
-fn of_name(config: &Config, name: &ModelName) -> Result<Found, String> {
+/// A model of a configuration.
+///
+/// # Errors
+/// There is none of that name, or its words are its server's.
+pub(crate) fn of_name(config: &Config, name: &ModelName) -> Result<Found, String> {
     let prices = PriceList::from_config(&config.prices).ok();
     let quote = prices.and_then(|prices| prices.quote(name, SystemClock::new().now()));
     let found = |path: Option<&Path>, family, tools_order| {

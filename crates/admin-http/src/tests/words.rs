@@ -1,0 +1,40 @@
+//! Tools for the prompt: what is asked reaches the program, bounded, and what it says comes back.
+
+use super::*;
+
+#[tokio::test]
+async fn prompts_texts_and_files_are_asked_for_by_the_models_name() {
+    let world = World::new();
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }] });
+    let ask = json!({ "body": body, "dialect": "messages", "after": body });
+    let seen = world.by(Role::Developer, Method::POST, "/models/a%2Fm/render", ask).await;
+    assert_eq!(seen.status.as_u16(), 200, "{seen:?}");
+    assert_eq!(seen.body, json!({ "body": body, "dialect": "Messages", "after": body }));
+    let ask = json!({ "ids": [1, 2] });
+    let seen = world.by(Role::Developer, Method::POST, "/models/a%2Fm/tokenize", ask).await;
+    assert_eq!(seen.body, json!({ "text": null, "ids": [1, 2] }));
+    let seen = world.by(Role::Developer, Method::GET, "/models/a%2Fm/doctor", Value::Null).await;
+    assert_eq!(seen.body, json!({ "findings": [] }));
+    for (method, path, ask, status, code) in [
+        (Method::GET, "/models/b/doctor", Value::Null, 404, "unknown_model"),
+        (Method::POST, "/models/b/tokenize", json!({ "text": "x" }), 404, "unknown_model"),
+        (Method::POST, "/models/a%2Fm/tokenize", json!({}), 400, "invalid"),
+        (Method::POST, "/models/a%2Fm/tokenize", json!({ "text": "x", "ids": [1] }), 400, "invalid"),
+        (Method::POST, "/models/a%2Fm/render", json!({ "body": {}, "dialect": "odd" }), 400, "invalid"),
+        (Method::POST, "/models/a%2Fm/render", json!({ "body": {}, "odd": 1 }), 400, "invalid"),
+        (
+            Method::POST,
+            "/models/a%2Fm/render",
+            json!({ "body": { "x": "y".repeat(1 << 20) } }),
+            413,
+            "too_large",
+        ),
+        (Method::POST, "/models/a%2Fm/tokenize", json!({ "text": "y".repeat(64 << 10) }), 413, "too_large"),
+    ] {
+        let refused = world.by(Role::Developer, method, path, ask).await;
+        assert_eq!((refused.status.as_u16(), refused.code()), (status, code), "{path}");
+    }
+    let long = json!({ "body": { "messages": "y".repeat(512 << 10) } });
+    let seen = world.by(Role::Developer, Method::POST, "/models/a%2Fm/render", long).await;
+    assert_eq!(seen.status.as_u16(), 200, "a prompt may be longer than an act");
+}

@@ -1,0 +1,30 @@
+// What a model sees, as the server tells it (`headrace render --json`), made ready to be drawn. Knows no page.
+
+import { post, segment } from '../api.js';
+import { count, money } from '../format.js';
+
+const NANO = 1e-9;
+/** A byte's place in a text is a place of UTF-8; texts here have others, so that pieces are shown and no slices. */
+const KINDS = { special: 'special', markup: 'markup' };
+
+/** Asks what a model sees of a body; `after` is a body whose prompt a cache is taken to hold. */
+export const see = (model, body, { dialect = 'chat', after = null, signal } = {}) => post(`models/${segment(model)}/render`, { body, dialect, after }, { signal });
+
+/** What {@link lens} draws, of a report. `used` is what the last answer's usage said, if there was one. */
+export function drawn(report, used) {
+  const tokens = report.tokens.map((token) => ({ id: token.id, text: token.piece, special: KINDS[token.kind] ?? null, part: null }));
+  const parts = [];
+  for (const part of report.parts ?? []) {
+    const name = part.what === 'tool' ? `tool ${part.whose}` : part.what === 'message' ? `${part.whose}, message ${part.index + 1}` : `${part.what} of message ${part.index + 1}`;
+    for (let at = part.first_token; at < part.first_token + part.tokens && at < tokens.length; at++) tokens[at].part = name;
+    parts.push([name, part.tokens]);
+  }
+  const dollars = (nano) => money((nano * NANO).toFixed(12));
+  const cost = report.cost && (report.cost.cached_nano_dollars < report.cost.uncached_nano_dollars
+    ? `${dollars(report.cost.uncached_nano_dollars)}, or ${dollars(report.cost.cached_nano_dollars)} from a warm cache` : dollars(report.cost.uncached_nano_dollars));
+  return {
+    tokens, parts, cost, all: report.count, max: report.context, template: report.template_tokens, block: report.block_tokens,
+    cached: report.cached_tokens ?? null, was: used?.prompt_tokens_details?.cached_tokens ?? null, spelled: (report.spelled ?? []).map((one) => one.text),
+    left: report.count > report.tokens.length ? `Only the first ${count(report.tokens.length)} are shown.` : null,
+  };
+}

@@ -1,0 +1,133 @@
+//! What served models see of prompts, for operators: the words are those that calls are served with. Must not know who asks.
+
+use std::sync::{Arc, Weak};
+
+use headrace_admin::AdminError;
+use headrace_admin_http::{AskedIn, Prompts, RenderAsk, TokenizeAsk};
+use headrace_domain::{Clock, Endpoint, ModelName, SystemClock};
+use headrace_gateway::{Gateway, Lane, ServedModel};
+use headrace_ledger::prices::{PriceList, Quote};
+use headrace_lens::{Words, token_list};
+use headrace_prompt::ReplyStyle;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::commands::lens;
+use crate::reload::Reloader;
+use crate::sights::{self, Report};
+
+/// The most tokens that are listed one by one; a longer prompt is counted whole, and its beginning is shown.
+const MOST_TOKENS_LISTED: usize = 20_000;
+
+/// See the top of the file.
+pub(crate) struct Sights {
+    gateway: Weak<Gateway>,
+    reloader: Arc<Reloader>,
+}
+
+impl Sights {
+    pub(crate) fn new(gateway: &Arc<Gateway>, reloader: &Arc<Reloader>) -> Self {
+        Self { gateway: Arc::downgrade(gateway), reloader: Arc::clone(reloader) }
+    }
+
+    /// A model that is served, by its own name.
+    fn served(&self, name: &str) -> Result<Arc<ServedModel>, AdminError> {
+        let gateway = self.gateway.upgrade();
+        let catalog = gateway.map(|gateway| gateway.catalog());
+        let found = catalog.and_then(|all| all.models().find(|model| model.name.as_str() == name).cloned());
+        found.ok_or_else(|| unknown(name))
+    }
+
+    fn quote(&self, name: &ModelName) -> Option<Quote> {
+        let prices = PriceList::from_config(&self.reloader.prices().ok()?).ok()?;
+        prices.quote(name, SystemClock::new().now())
+    }
+}
+
+impl Prompts for Sights {
+    fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError> {
+        let served = self.served(model)?;
+        let words = words(&served)?;
+        let endpoint = match ask.dialect {
+            AskedIn::Chat => Endpoint::ChatCompletions,
+            AskedIn::Messages => Endpoint::Messages,
+            AskedIn::Responses => Endpoint::Responses,
+        };
+        let order = served.policy.tools_order;
+        let see = |body: Map<String, Value>, before| {
+            let call = sights::read(endpoint, Value::Object(body))?;
+            sights::seen(&words, order, &call, before)
+        };
+        let before = ask.after.map(|body| see(body, None)).transpose().map_err(refused)?;
+        let mut sight = see(ask.body, before.as_ref()).map_err(refused)?;
+        let cost = sights::cost(self.quote(&served.name).as_ref(), &sight);
+        sight.tokens.truncate(MOST_TOKENS_LISTED);
+        let context = served.lane.context_window().and_then(|most| usize::try_from(most).ok());
+        told(&Report { model: model.to_owned(), context, cost, sight })
+    }
+
+    fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError> {
+        let served = self.served(model)?;
+        let words = words(&served)?;
+        let list = match (&ask.text, &ask.ids) {
+            (Some(text), _) => token_list(&words.tokenizer, text, ask.parse_special, ask.add_special)
+                .map_err(|error| error.to_string()),
+            (None, ids) => sights::of_ids(&words, ids.as_deref().unwrap_or_default()),
+        };
+        let mut list = list.map_err(refused)?;
+        list.tokens.truncate(MOST_TOKENS_LISTED);
+        told(&list)
+    }
+
+    fn doctor(&self, model: &str) -> Result<Value, AdminError> {
+        let served = self.served(model)?;
+        let found = lens::of_name(&self.reloader.config()?, &served.name).map_err(refused)?;
+        told(&Examined { model, diagnosis: lens::examine(&found) })
+    }
+}
+
+#[derive(Serialize)]
+struct Examined<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    diagnosis: headrace_lens::Diagnosis,
+}
+
+/// The words that a model is served with.
+fn words(model: &ServedModel) -> Result<Words, AdminError> {
+    match &model.lane {
+        Lane::Tokens(lane) => Ok(Words {
+            tokenizer: Arc::clone(&lane.tokenizer),
+            template: lane.template.clone(),
+            replies: lane.replies,
+        }),
+        Lane::Vectors(lane) => {
+            let tokenizer = Arc::clone(&lane.tokenizer);
+            Ok(Words { tokenizer, template: None, replies: ReplyStyle::PLAIN })
+        }
+        Lane::Messages(_) => Err(AdminError {
+            code: "no_words".to_owned(),
+            message: format!(
+                "`{}` is asked in messages: its words are its server's, and nobody here knows them",
+                model.name
+            ),
+            remedy: "Give `path` beside `targets` in the configuration".to_owned(),
+        }),
+    }
+}
+
+fn unknown(name: &str) -> AdminError {
+    AdminError {
+        code: "unknown_model".to_owned(),
+        message: format!("no model `{name}` is served"),
+        remedy: "GET /admin/v1/models lists those that are".to_owned(),
+    }
+}
+
+fn refused(message: String) -> AdminError {
+    AdminError { code: "refused".to_owned(), message, remedy: String::new() }
+}
+
+fn told(report: &impl Serialize) -> Result<Value, AdminError> {
+    serde_json::to_value(report).map_err(|error| refused(error.to_string()))
+}

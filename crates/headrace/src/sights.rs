@@ -1,0 +1,121 @@
+//! What a model sees of a call, and what that costs: for the command line and for operators over HTTP alike. Must not know who asks, nor
+//! where a model's words come from.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Clock, Conversation, Endpoint, PriceTier, Prompt, SystemClock, Usage};
+use headrace_gateway::ToolsOrder;
+use headrace_ledger::prices::Quote;
+use headrace_lens::{PromptSight, TokenList, Words, sight};
+use headrace_prompt::RenderOptions;
+use headrace_wire::WireLimits;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Stands for the model's name in a body that has none.
+pub(crate) const NO_NAME: &str = "unnamed";
+
+/// What a model sees of a call.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    pub(crate) model: String,
+    /// Longest context, in positions.
+    pub(crate) context: Option<usize>,
+    /// What the prompt costs; `None`: nobody has said.
+    pub(crate) cost: Option<Cost>,
+    #[serde(flatten)]
+    pub(crate) sight: PromptSight,
+}
+
+/// Of a prompt, in nano-dollars.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Cost {
+    /// Where nothing of it comes from a cache.
+    pub(crate) uncached_nano_dollars: i64,
+    /// Where as much of it as can be comes from there.
+    pub(crate) cached_nano_dollars: i64,
+}
+
+/// A body as a server would read it: an object, or its list of messages alone. What every call has to have is put in where it is left
+/// out.
+///
+/// # Errors
+/// The body would be refused.
+pub(crate) fn read(endpoint: Endpoint, parsed: Value) -> Result<Call, String> {
+    let list = if endpoint == Endpoint::Responses { "input" } else { "messages" };
+    let mut whole = match parsed {
+        Value::Array(_) => json!({ list: parsed }),
+        whole => whole,
+    };
+    if let Some(members) = whole.as_object_mut() {
+        members.entry("model").or_insert_with(|| json!(NO_NAME));
+        if endpoint == Endpoint::Messages {
+            members.entry("max_tokens").or_insert_with(|| json!(1));
+        }
+    }
+    let call = headrace_wire::parse(endpoint, whole.to_string().as_bytes(), &WireLimits::default());
+    call.map_err(|refused| format!("the body would be refused: {refused}"))
+}
+
+/// The conversation of a call.
+///
+/// # Errors
+/// It has none.
+pub(crate) fn conversation(call: &Call) -> Result<&Conversation, String> {
+    match &call.prompt {
+        Prompt::Conversation(conversation) => Ok(conversation),
+        _ => Err("there is no conversation in it".to_owned()),
+    }
+}
+
+/// What a model of these words sees of a call, as it would be served. `before` is the prompt of another one, which a cache is taken to
+/// hold.
+///
+/// # Errors
+/// Such a call would be refused.
+pub(crate) fn seen(
+    words: &Words,
+    order: ToolsOrder,
+    call: &Call,
+    before: Option<&PromptSight>,
+) -> Result<PromptSight, String> {
+    let conversation = shown(order, conversation(call)?);
+    let now = SystemClock::new().now();
+    let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
+    sight(words, &conversation, &options, before).map_err(|error| error.to_string())
+}
+
+/// The conversation as the server gives it to the template.
+fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation> {
+    if order == ToolsOrder::AsSent || conversation.tools.is_empty() {
+        return Cow::Borrowed(conversation);
+    }
+    let mut sorted = conversation.clone();
+    for tool in &mut sorted.tools {
+        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
+    }
+    Cow::Owned(sorted)
+}
+
+/// What a prompt costs at these prices.
+pub(crate) fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<Cost> {
+    let all = u64::try_from(sight.count).ok()?;
+    let cached = u64::try_from(sight.cached_tokens.unwrap_or(sight.cacheable_tokens)).ok()?;
+    let rates = quote?.rates(PriceTier::Standard, all);
+    let whole = rates.cost(&Usage { input: all, ..Usage::default() }).ok()?;
+    let usage = Usage { input: all.saturating_sub(cached), cached_input: cached, ..Usage::default() };
+    let cached = rates.cost(&usage).ok()?;
+    Some(Cost { uncached_nano_dollars: whole.get(), cached_nano_dollars: cached.get() })
+}
+
+/// The text that ids stand for, and each of them.
+///
+/// # Errors
+/// One of them is none.
+pub(crate) fn of_ids(words: &Words, ids: &[u32]) -> Result<TokenList, String> {
+    if let Some(id) = ids.iter().find(|id| words.tokenizer.token_bytes(**id).is_none()) {
+        let last = words.tokenizer.vocab_size().saturating_sub(1);
+        return Err(format!("there is no token {id}: the last id is {last}"));
+    }
+    Ok(TokenList::of_ids(&words.tokenizer, ids))
+}
