@@ -70,7 +70,8 @@ let listening = null;
 function listen(close) {
   listening?.abort();
   listening = new AbortController();
-  let went = 0;
+  // Long ago: on a page that is just there the clock stands at nothing, too.
+  let went = -Infinity;
   document.addEventListener('keydown', (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') {
       event.preventDefault();
@@ -80,7 +81,7 @@ function listen(close) {
     if (event.key === 'Escape') close();
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target) || document.querySelector('dialog[open]')) return;
     if (event.timeStamp - went < 1200) {
-      went = 0;
+      went = -Infinity;
       const page = PAGES.find((one) => one.key === event.key && open(one));
       if (page) { event.preventDefault(); go(page.path); }
     } else if (event.key === 'g') went = event.timeStamp;
