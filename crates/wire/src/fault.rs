@@ -239,6 +239,11 @@ impl Fault {
         self
     }
 
+    /// Whether it has that code.
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.code == code
+    }
+
     /// The code.
     #[cfg(test)]
     pub(crate) const fn code(&self) -> &'static str {

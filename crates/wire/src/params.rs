@@ -100,10 +100,7 @@ impl<'l> Knobs<'l> {
             "top_p" => self.sampling.top_p = r.optional(|r| decimal(r, Low::Above(0.0), 1.0))?,
             "top_k" => self.sampling.top_k = r.optional(top_k)?,
             "seed" => self.sampling.seed = r.optional(seed)?,
-            "max_tokens" => {
-                let cap = limits.max_output_tokens_per_request;
-                self.sampling.max_tokens = r.optional(|r| integer(r, 0, cap))?;
-            }
+            "max_tokens" => self.sampling.max_tokens = r.optional(|r| self.most_tokens(r))?,
             "headrace" => {
                 let mut explain = false;
                 r.optional(|r| {
@@ -184,6 +181,20 @@ impl<'l> Knobs<'l> {
         Ok(true)
     }
 
+    /// The most tokens of an answer. None at all is an answer where an endpoint has a use for that: what is told as the least is what is
+    /// taken.
+    fn most_tokens(&self, r: &mut Reader<'_>) -> Read<u32> {
+        let cap = self.limits.max_output_tokens_per_request;
+        if self.none_may_come {
+            return integer(r, 0, cap);
+        }
+        // Whether a prompt is only scored is known when all is read.
+        let least = u32::from(self.endpoint != Endpoint::Completions);
+        integer(r, least, cap).map_err(|fault| {
+            if least == 0 && fault.is(Code::IntegerBelowMinValue) { too_few(cap) } else { fault }
+        })
+    }
+
     fn include_usage_of(&mut self, r: &mut Reader<'_>) -> Read<()> {
         r.object(|r, key| match key.as_ref() {
             "include_usage" => {
@@ -242,8 +253,7 @@ impl<'l> Knobs<'l> {
     fn settle_lengths(&mut self) -> Read<()> {
         let sampling = &mut self.sampling;
         if sampling.max_tokens == Some(0) && !self.echo && !self.none_may_come {
-            let message = "it must be at least 1 (0 only scores a prompt: completions with `echo`)";
-            return Err(Fault::at("max_tokens", Code::IntegerBelowMinValue, message));
+            return Err(too_few(self.limits.max_output_tokens_per_request).under_key("max_tokens"));
         }
         match (sampling.max_tokens, self.max_completion_tokens) {
             (Some(old), Some(new)) if old != new => {
@@ -335,6 +345,12 @@ pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
     Err(Fault::new(code, format!("it must be at least {low} and at most {high}")))
 }
 
+/// Completions may ask for no token only where the prompt is repeated, and so scored.
+fn too_few(cap: u32) -> Fault {
+    let message = format!("it must be at least 1 and at most {cap} (0, with `echo`, only scores the prompt)");
+    Fault::new(Code::IntegerBelowMinValue, message)
+}
+
 fn small(r: &mut Reader<'_>, high: u8) -> Read<u8> {
     let value = integer(r, 0, u32::from(high))?;
     Ok(u8::try_from(value).unwrap_or(high))
@@ -368,22 +384,18 @@ fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
 
 /// vLLM's spelling: −1 and 0 switch it off.
 fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
+    let out_of =
+        |code| Fault::new(code, format!("it must be at least -1 and at most {} (-1 and 0: off)", u32::MAX));
     let text = whole(r)?;
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
-        Ok(value) if value < -1 => {
-            Err(Fault::new(Code::IntegerBelowMinValue, "it must be at least -1 (-1 and 0: off)"))
+        Ok(value) if value < -1 => Err(out_of(Code::IntegerBelowMinValue)),
+        Ok(value) => {
+            u32::try_from(value).map(NonZeroU32::new).map_err(|_| out_of(Code::IntegerAboveMaxValue))
         }
-        Ok(value) => u32::try_from(value).map(NonZeroU32::new).map_err(|_| too_large()),
-        Err(_) if text.starts_with('-') => {
-            Err(Fault::new(Code::IntegerBelowMinValue, "it must be at least -1 (-1 and 0: off)"))
-        }
-        Err(_) => Err(too_large()),
+        Err(_) if text.starts_with('-') => Err(out_of(Code::IntegerBelowMinValue)),
+        Err(_) => Err(out_of(Code::IntegerAboveMaxValue)),
     }
-}
-
-fn too_large() -> Fault {
-    Fault::new(Code::IntegerAboveMaxValue, format!("it must be at most {}", u32::MAX))
 }
 
 /// Any whole number of 64 bits, with sign or without.
