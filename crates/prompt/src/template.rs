@@ -45,13 +45,15 @@ pub struct ChatTemplate {
     pub(crate) shown: Shown,
 }
 
-/// What a template lets a caller say about thinking.
+/// What a template lets a caller say about thinking, and about the length of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Switches {
     /// Whether to think: `enable_thinking` or `thinking`.
     pub thinking: bool,
     /// How hard: `reasoning_effort`.
     pub effort: bool,
+    /// How much the answer is to say: `verbosity`.
+    pub verbosity: bool,
 }
 
 /// The special tokens as text: those that a template may name, and all that message text must not become.
@@ -147,6 +149,7 @@ impl ChatTemplate {
         let switches = Switches {
             thinking: asked.contains("enable_thinking") || asked.contains("thinking"),
             effort: asked.contains("reasoning_effort"),
+            verbosity: asked.contains("verbosity"),
         };
         let name = name.to_owned();
         let unknown =

@@ -43,6 +43,9 @@ fn put(call: &Call) -> Read<Call> {
         } else if call.reasoning.enabled == Some(false) {
             body.text("reasoning_effort", "none");
         }
+        if let Some(verbosity) = conversation.template.get("verbosity") {
+            value(body.field("verbosity"), verbosity);
+        }
         if call.tier == ServiceTier::Flex {
             body.text("service_tier", "flex");
         }

@@ -27,6 +27,7 @@ pub(super) struct Echo {
     /// An object; `None`: text.
     pub(super) format: Option<String>,
     pub(super) top_logprobs: u32,
+    pub(super) verbosity: Option<String>,
 }
 
 impl Echo {
@@ -86,7 +87,9 @@ impl Echo {
         field(out, "background", &ask.background);
         raw(out, "\"text\":{\"format\":");
         raw(out, self.format.as_deref().unwrap_or(r#"{"type":"text"}"#));
-        raw(out, ",\"verbosity\":\"medium\"},");
+        raw(out, ",\"verbosity\":");
+        value(out, self.verbosity.as_deref().unwrap_or("medium"));
+        raw(out, "},");
         json(out, "tool_choice", self.tool_choice.as_deref().unwrap_or("\"auto\""));
         raw(out, "\"tools\":[");
         out.extend_from_slice(&self.tools);

@@ -15,6 +15,7 @@ use crate::{WireLimits, custom};
 
 use super::parts;
 use super::sealed::Sealed;
+use super::tools::Tools;
 
 /// What stands before what is left of turns that were compacted.
 const COMPACTED: &str = "What was said before, in short:\n";
@@ -26,6 +27,8 @@ pub(super) struct Turns {
     pub(super) origins: Vec<MessageOrigin>,
     /// Items behind which a cached prefix is to end.
     pub(super) marked: Vec<u32>,
+    /// What items of the developer's offer beside the call's own tools.
+    pub(super) tools: Tools,
 }
 
 /// An item's fields, whatever its type.
@@ -42,6 +45,7 @@ struct Draft {
     output: Option<Content>,
     summary: Option<String>,
     sealed: Option<String>,
+    tools: Option<Tools>,
 }
 
 /// Types of items that are taken.
@@ -54,6 +58,7 @@ enum Kinds {
     CustomOutput,
     Reasoning,
     Compaction,
+    Tools,
 }
 
 impl Turns {
@@ -122,6 +127,14 @@ impl Turns {
                     return Err(Fault::at("encrypted_content", Code::InvalidValue, message));
                 };
                 self.push(Message::text(Role::System, format!("{COMPACTED}{text}")), index);
+            }
+            Kinds::Tools => {
+                if draft.role != Some(Role::System) {
+                    let message = "it must be `developer`: nobody else offers tools";
+                    return Err(Fault::at("role", Code::InvalidValue, message));
+                }
+                let more = draft.tools.ok_or_else(missing("tools"))?;
+                self.tools.add(more).map_err(|fault| fault.under_key("tools"))?;
             }
         }
         Ok(())
@@ -219,10 +232,11 @@ fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
         Some("custom_tool_call_output") => Ok(Kinds::CustomOutput),
         Some("reasoning") => Ok(Kinds::Reasoning),
         Some("compaction" | "compaction_summary") => Ok(Kinds::Compaction),
+        Some("additional_tools") => Ok(Kinds::Tools),
         Some("item_reference") => unsupported("the item that it names is not there; send the item itself"),
         Some(_) => unsupported(
-            "only messages, reasoning, compactions, and calls of functions and custom tools with their outputs are taken; \
-             leave it out, or say what it holds in a message",
+            "only messages, reasoning, compactions, additional tools, and calls of functions and custom tools with their \
+             outputs are taken; leave it out, or say what it holds in a message",
         ),
     }
 }
@@ -237,7 +251,8 @@ impl Draft {
                 ("id" | "status" | "phase" | "created_by", _) => {
                     r.optional(|r| label(r, limits)).map(drop)?
                 }
-                ("role", Kinds::Message) => draft.role = Some(role(r)?),
+                ("tools", Kinds::Tools) => draft.tools = Some(Tools::read(r, limits)?),
+                ("role", Kinds::Message | Kinds::Tools) => draft.role = Some(role(r)?),
                 ("content", Kinds::Message) => draft.content = Some(parts::read(r, limits, "content")?),
                 ("content", Kinds::Reasoning) => {
                     draft.thought = r.optional(|r| parts::list(r, limits, ""))?;

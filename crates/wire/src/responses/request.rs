@@ -23,7 +23,7 @@ use super::items::{self, Turns};
 use super::tools::{self, Tools};
 
 /// Parameters that change nothing in the answer, or are taken where they ask for what happens anyway.
-const KNOWN: &[(&str, Accept, &str)] = &[
+pub(crate) const KNOWN: &[(&str, Accept, &str)] = &[
     (
         "prompt_cache_retention",
         Words(&["in_memory", "in-memory", "24h"]),
@@ -215,14 +215,7 @@ impl Draft {
                         self.form = format(&mut r.inner(text), &mut self.echo)?;
                     }
                 }
-                "verbosity" => match r.optional(Reader::string)?.as_deref() {
-                    None | Some("medium") => {}
-                    Some(_) => {
-                        let message =
-                            "only `medium` is there; ask for a shorter or longer answer in the instructions";
-                        return Err(Fault::new(Code::UnsupportedValue, message));
-                    }
-                },
+                "verbosity" => self.echo.verbosity = r.optional(verbosity)?,
                 _ => return Err(Fault::unknown()),
             }
             Ok(())
@@ -261,8 +254,21 @@ impl Draft {
         })
     }
 
-    fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
-        tools::check(&self.choice, &self.tools.tools)?;
+    /// Tools that items of the input offer, behind the call's own.
+    fn take_added(&mut self, limits: &WireLimits) -> Read<()> {
+        if let Some(turns) = &mut self.turns {
+            let added = std::mem::take(&mut turns.tools);
+            self.tools.add(added).map_err(|fault| fault.under_key("input"))?;
+        }
+        if self.tools.tools.len() > limits.max_tools {
+            let message = format!("with those of its items, there may be at most {}", limits.max_tools);
+            return Err(Fault::at("tools", Code::ArrayAboveMaxLength, message));
+        }
+        Ok(())
+    }
+
+    /// What it goes on from and what becomes of it must fit together.
+    fn check_state(&self) -> Read<()> {
         if self.ask.previous.is_some() && self.ask.conversation.is_some() {
             let message = "it goes on from its conversation; send one of the two";
             return Err(Fault::at("previous_response_id", Code::InvalidValue, message));
@@ -271,6 +277,17 @@ impl Draft {
             let message = "it needs `store: true`: nobody could ask for the answer otherwise";
             return Err(Fault::at("background", Code::InvalidValue, message));
         }
+        Ok(())
+    }
+
+    fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
+        self.take_added(knobs.limits)?;
+        // What it goes on from may hold the tools that it names, and the calls that its outputs name.
+        let goes_on = self.ask.previous.is_some() || self.ask.conversation.is_some();
+        if !goes_on {
+            tools::check(&self.choice, &self.tools.tools)?;
+        }
+        self.check_state()?;
         if self.logprobs || self.top_logprobs.is_some_and(|top| top > 0) {
             let top = self.top_logprobs.unwrap_or(0);
             knobs.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));
@@ -291,26 +308,25 @@ impl Draft {
             ..
         } = self;
         (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
+        let verbosity = echo.verbosity.clone().filter(|word| word != USUAL_VERBOSITY);
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
-        let Turns { mut messages, mut origins, marked } = turns.unwrap_or_default();
+        let Turns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
             messages.insert(0, Message::text(Role::System, instructions));
             origins.insert(0, MessageOrigin::System);
         }
-        if ask.store || ask.conversation.is_some() {
-            ask.input = input;
-        }
+        ask.input = input;
         ask.skipped_tools = tools.skipped;
         let conversation = Conversation {
             messages,
             tools: tools.tools,
             tool_choice: choice,
             one_call,
+            template: verbosity.map(|word| (VERBOSITY.to_owned(), word.into())).into_iter().collect(),
             ..Conversation::default()
         };
-        // What it goes on from may hold the calls that its outputs name.
-        if ask.previous.is_none() && ask.conversation.is_none() {
+        if !goes_on {
             items::check(&conversation)?;
         }
         Ok(Call {
@@ -330,6 +346,17 @@ impl Draft {
             response: Some(Arc::new(ask)),
             ..Call::of_prompt(Endpoint::Responses, settled.model, Prompt::Conversation(conversation))
         })
+    }
+}
+
+/// How much is said: a variable of the chat template, where it has that. The usual is what is said anyway.
+const VERBOSITY: &str = "verbosity";
+const USUAL_VERBOSITY: &str = "medium";
+
+fn verbosity(r: &mut Reader<'_>) -> Read<String> {
+    match r.string()?.as_ref() {
+        word @ ("low" | "medium" | "high") => Ok(word.to_owned()),
+        _ => Err(Fault::new(Code::InvalidValue, "it must be `low`, `medium` or `high`")),
     }
 }
 

@@ -9,6 +9,7 @@ use super::answer::{Answer, End};
 use super::items::{self, Turns};
 use super::request::metadata;
 use super::sealed::Sealed;
+use super::tools;
 use crate::encode::{ReplyMeta, answer_id};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
@@ -39,6 +40,18 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     }
     before.finish();
     let Prompt::Conversation(conversation) = &mut call.prompt else { return Ok(call) };
+    // What turns before this one offered is still there, unless this one offers another by that name.
+    for tool in before.tools.tools {
+        if conversation.tools.iter().all(|own| own.name != tool.name) {
+            conversation.tools.push(tool);
+        }
+    }
+    tools::check(&conversation.tool_choice, &conversation.tools)?;
+    let most = limits.max_tools;
+    if conversation.tools.len() > most {
+        let message = format!("with those of what it goes on from, there are more than {most}");
+        return Err(Fault::at("tools", Code::ArrayAboveMaxLength, message).into());
+    }
     let own = std::mem::take(&mut conversation.messages);
     let instructed = call.origins.first() == Some(&MessageOrigin::System)
         && own.first().is_some_and(|first| first.role == Role::System);

@@ -478,3 +478,59 @@ fn the_grammar_of_a_custom_tool_is_told_to_models_of_others() {
         Some("client_metadata.a")
     );
 }
+
+#[test]
+fn a_developer_may_offer_more_tools_in_an_item() {
+    let tool = |name: &str| json!({"type": "function", "name": name, "parameters": {"type": "object"}});
+    let more = |name: &str| json!({"type": "additional_tools", "role": "developer", "id": "at_1", "tools": [tool(name)]});
+    let said = json!({"role": "user", "content": "hi"});
+    let body = with(
+        &json!({"input": [more("g"), said], "tools": [tool("f")], "tool_choice": {"type": "function", "name": "g"}}),
+    );
+    let told = read(&body).unwrap();
+    let names =
+        |call: &Call| conversation(call).tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&told), ["f", "g"], "behind the call's own, wherever the input stands");
+    assert_eq!(conversation(&told).messages.len(), 1, "the model reads them as tools, not as words");
+    let echo = &told.response.as_ref().unwrap().echo;
+    let echo: Value = serde_json::from_str(&format!("{{{}}}", echo.trim_end_matches(','))).unwrap();
+    assert_eq!(echo["tools"].as_array().unwrap().len(), 1, "what is repeated is the parameter");
+    // A later turn still has them; what it offers itself by that name is what it means.
+    let history = json!([more("g"), more("h")]).to_string();
+    let next = with(
+        &json!({"previous_response_id": "resp_1", "tools": [tool("h")], "tool_choice": {"type": "function", "name": "g"}}),
+    );
+    let next = crate::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
+    assert_eq!(names(&next), ["h", "g"]);
+    for (bad, param) in [
+        (json!({"input": [more("f"), said], "tools": [tool("f")]}), "input.tools[0].name"),
+        (json!({"input": [{"type": "additional_tools", "role": "user", "tools": []}]}), "input[0].role"),
+        (json!({"input": [{"type": "additional_tools", "role": "developer"}]}), "input[0].tools"),
+        (json!({"input": [said], "tool_choice": {"type": "function", "name": "g"}}), "tool_choice"),
+    ] {
+        let bad = read(&with(&bad)).unwrap_err();
+        assert!(
+            bad.param.as_deref().is_some_and(|at| at.split('.').next() == param.split('.').next()),
+            "{bad}"
+        );
+    }
+    let lost =
+        with(&json!({"previous_response_id": "resp_1", "tool_choice": {"type": "function", "name": "x"}}));
+    let lost = crate::with_history(read(&lost).unwrap(), &[&history], &WireLimits::default()).unwrap_err();
+    assert_eq!(lost.param.as_deref(), Some("tool_choice"));
+}
+
+#[test]
+fn verbosity_is_repeated_and_reaches_templates_and_chats() {
+    for word in ["low", "high"] {
+        let told = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
+        assert_eq!(conversation(&told).template.get("verbosity"), Some(&json!(word)));
+        assert!(told.response.as_ref().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
+        let chat: Value = serde_json::from_str(body_of(&as_chat(&told).unwrap())).unwrap();
+        assert_eq!(chat["verbosity"], word);
+    }
+    let usual = read(&with(&json!({"text": {"verbosity": "medium"}}))).unwrap();
+    assert_eq!(usual, read(&with(&json!({}))).unwrap(), "the usual is what is said anyway");
+    let bad = read(&with(&json!({"text": {"verbosity": "none"}}))).unwrap_err();
+    assert_eq!((bad.code, bad.param.as_deref()), (Code::InvalidValue, Some("text.verbosity")));
+}

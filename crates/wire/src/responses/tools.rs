@@ -46,6 +46,23 @@ impl Tools {
         Ok(all)
     }
 
+    /// Takes further ones. A name stands once: for the answer's sake a call of it must say which tool is meant.
+    pub(super) fn add(&mut self, more: Self) -> Read<()> {
+        for tool in more.tools {
+            push_tool(&mut self.tools, tool)?;
+        }
+        self.skip(more.skipped);
+        Ok(())
+    }
+
+    fn skip(&mut self, names: Vec<String>) {
+        for name in names {
+            if !self.skipped.contains(&name) {
+                self.skipped.push(name);
+            }
+        }
+    }
+
     fn tool(&mut self, r: Reader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
         let kind = type_of(&r)?;
         match kind.as_ref() {
@@ -55,9 +72,7 @@ impl Tools {
                 // A name of OpenAI's, not the caller's words: whatever else it is, it is not repeated.
                 let known = HOSTED.iter().find(|hosted| **hosted == kind.as_ref());
                 let name = (*known.unwrap_or(&"other")).to_owned();
-                if !self.skipped.contains(&name) {
-                    self.skipped.push(name);
-                }
+                self.skip(vec![name]);
                 Ok(())
             }
             _ => Err(Fault::at("type", Code::UnsupportedValue, NOT_HERE)),
@@ -118,7 +133,7 @@ const HOSTED: &[&str] = &[
 ];
 
 const NOT_HERE: &str = "only tools of type `function` and `custom` are here: those that you run yourself. Leave it out, or ask the \
-                        operator to have others skipped (`wire.skip_hosted_tools`)";
+                        operator to have others skipped (`responses.skip_hosted_tools`)";
 
 fn type_of<'a>(r: &Reader<'a>) -> Read<Cow<'a, str>> {
     let mut r = r.again();

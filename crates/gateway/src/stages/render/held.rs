@@ -1,7 +1,7 @@
 //! What a call asks of its answer and models that take tokens do not keep to yet: refused by name, as nothing is dropped in silence.
 //! Must not know how it will be kept to.
 
-use headrace_domain::{Call, Code, Prompt, Stage};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 
 use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
@@ -9,8 +9,12 @@ use crate::refused::Why;
 
 /// Refuses the first parameter that would go unheeded.
 pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
-    let wishes =
-        if matches!(call.prompt, Prompt::Conversation(_)) { reasoning(model, lane, call) } else { None };
+    let wishes = match &call.prompt {
+        Prompt::Conversation(conversation) => {
+            reasoning(model, lane, call).or_else(|| verbosity(lane, call, conversation))
+        }
+        _ => None,
+    };
     match wishes {
         None => Ok(()),
         Some((param, what)) => {
@@ -18,6 +22,20 @@ pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Resul
             Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
         }
     }
+}
+
+/// How much it is to say, and its template has no words for that.
+fn verbosity(
+    lane: &TokenLane,
+    call: &Call,
+    conversation: &Conversation,
+) -> Option<(&'static str, &'static str)> {
+    let has_switch = lane.template.as_ref().is_some_and(|template| template.switches().verbosity);
+    // Variables that a caller names itself are the caller's to know.
+    let asks = call.endpoint == Endpoint::Responses && conversation.template.contains_key("verbosity");
+    let what =
+        "has a template without a switch for that; ask for a shorter or longer answer in the instructions";
+    (asks && !has_switch).then_some(("text.verbosity", what))
 }
 
 /// What is wished of its thinking, and the model cannot do. Not to think is what one does that has no thoughts.
