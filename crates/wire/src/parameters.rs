@@ -2,16 +2,20 @@
 //! know models.
 
 mod documented;
+mod fate;
+mod others;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use headrace_domain::Endpoint;
 
-use crate::refused::{Accept, Known, rows};
+use crate::refused::{Known, rows};
 use crate::relay::DECIDED_HERE;
 
-/// What is honoured: the name, the endpoints that have it (`c` chat, `t` completions, `m` messages), a value that is taken, and
+use fate::fate;
+
+/// What is honoured: the name, the endpoints that have it (`c` chat, `t` completions, `m` messages, `r` responses), a value that is taken, and
 /// what is done with it.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
@@ -25,7 +29,7 @@ const HONOURED: &[Row] = &[
         r#"{"type":"ephemeral"}"#,
         "where a prefix ends that is kept for 5 minutes or an hour after its last use, on the models that are computed here; of four at most",
     ),
-    ("cache_salt", "ctm", r#""s""#, "narrows who shares cached prefixes"),
+    ("cache_salt", "ctmr", r#""s""#, "narrows who shares cached prefixes"),
     (
         "chat_template_kwargs",
         "cm",
@@ -47,16 +51,16 @@ const HONOURED: &[Row] = &[
     ),
     ("echo", "t", "true", "the prompt stands before the answer"),
     ("enable_thinking", "c", "false", "whether the model thinks first, where its template has a switch"),
-    ("frequency_penalty", "ct", "1", "from -2 to 2"),
+    ("frequency_penalty", "ctr", "1", "from -2 to 2"),
     (
         "headrace",
-        "ctm",
+        "ctmr",
         r#"{"explain":true}"#,
         "Headrace's own: `explain` puts times and cost into the answer",
     ),
-    ("ignore_eos", "ct", "true", "the model's own end does not end the answer"),
+    ("ignore_eos", "ctr", "true", "the model's own end does not end the answer"),
     ("include_reasoning", "c", "false", "false leaves reasoning out of the answer"),
-    ("logit_bias", "ct", r#"{"1":5}"#, "from -100 to 100 for each token id"),
+    ("logit_bias", "ctr", r#"{"1":5}"#, "from -100 to 100 for each token id"),
     ("logprobs", "c", "true", "with `top_logprobs`"),
     ("logprobs", "t", "5", "up to `wire.max_logprobs`"),
     ("max_completion_tokens", "c", "5", "the newer name of `max_tokens`"),
@@ -69,9 +73,9 @@ const HONOURED: &[Row] = &[
         "text, calls of tools and their results; images, documents and sounds are refused by their place",
     ),
     ("metadata", "m", r#"{"user_id":"u"}"#, "a label of the caller's user"),
-    ("min_p", "ct", "0.1", "from 0 to 1"),
-    ("min_tokens", "ct", "1", "no end before so many tokens"),
-    ("model", "ctm", "", "a model, an alias or a route"),
+    ("min_p", "ctr", "0.1", "from 0 to 1"),
+    ("min_tokens", "ctr", "1", "no end before so many tokens"),
+    ("model", "ctmr", "", "a model, an alias or a route"),
     ("n", "ct", "2", "up to `wire.max_n`, and `wire.max_choices` with all prompts"),
     (
         "output_config",
@@ -85,8 +89,8 @@ const HONOURED: &[Row] = &[
         r#"{"type":"json_schema","schema":{}}"#,
         "the older name of `output_config.format`",
     ),
-    ("parallel_tool_calls", "c", "false", "false: one call at most"),
-    ("presence_penalty", "ct", "1", "from -2 to 2"),
+    ("parallel_tool_calls", "cr", "false", "false: one call at most"),
+    ("presence_penalty", "ctr", "1", "from -2 to 2"),
     (
         "parse_special",
         "t",
@@ -101,7 +105,7 @@ const HONOURED: &[Row] = &[
         r#""low""#,
         "`none` switches thinking off; other words reach the model's template, and may be a number of tokens by its configuration",
     ),
-    ("repetition_penalty", "ct", "1.1", "above 0 to 2"),
+    ("repetition_penalty", "ctr", "1.1", "above 0 to 2"),
     (
         "response_format",
         "ct",
@@ -109,17 +113,17 @@ const HONOURED: &[Row] = &[
         "`text`, `json_object`, `json_schema`, and vLLM's `structural_tag`",
     ),
     ("return_token_ids", "ct", "true", "ids beside the text"),
-    ("seed", "ctm", "7", "same seed, same answer"),
+    ("seed", "ctmr", "7", "same seed, same answer"),
     (
         "service_tier",
-        "ct",
+        "ctr",
         r#""flex""#,
         "`flex` runs when nothing else waits; `auto` and `default` are the usual; others are refused",
     ),
-    ("stop", "ct", r#"["a"]"#, "up to four"),
+    ("stop", "ctr", r#"["a"]"#, "up to four"),
     ("stop_sequences", "m", r#"["a"]"#, "up to `wire.max_stop_strings`"),
-    ("stop_token_ids", "ct", "[1]", "up to `wire.max_stop_token_ids`"),
-    ("stream", "ctm", "true", "server-sent events"),
+    ("stop_token_ids", "ctr", "[1]", "up to `wire.max_stop_token_ids`"),
+    ("stream", "ctmr", "true", "server-sent events"),
     (
         "stream_options",
         "ct",
@@ -144,7 +148,7 @@ const HONOURED: &[Row] = &[
         r#""s""#,
         "what follows the gap that the answer fills, in the marks that the model was taught; one that has none refuses it",
     ),
-    ("temperature", "ct", "0.5", "from 0 to 2"),
+    ("temperature", "ctr", "0.5", "from 0 to 2"),
     ("temperature", "m", "0.5", "from 0 to 1"),
     (
         "thinking",
@@ -158,17 +162,83 @@ const HONOURED: &[Row] = &[
         "100",
         "the most tokens of thought, where a token of the model's ends one",
     ),
-    ("timeout", "ctm", "5", "Headrace's own: seconds within which the first token must come"),
-    ("tool_choice", "cm", "", "all of the dialect's; what must be called must be offered"),
+    ("timeout", "ctmr", "5", "Headrace's own: seconds within which the first token must come"),
+    ("tool_choice", "cmr", "", "all of the dialect's; what must be called must be offered"),
     (
         "tools",
         "cm",
         "",
         "functions and custom tools in OpenAI's dialect, custom ones in Anthropic's; those that run at a server are refused",
     ),
-    ("top_k", "ctm", "5", "-1 and 0 switch it off"),
+    ("top_k", "ctmr", "5", "-1 and 0 switch it off"),
     ("top_logprobs", "c", "0", "up to `wire.max_logprobs`, with `logprobs`"),
-    ("top_p", "ctm", "0.5", "above 0 to 1"),
+    ("top_p", "ctmr", "0.5", "above 0 to 1"),
+    ("background", "r", "true", "it is worked on while nobody waits; needs `store`"),
+    ("client_metadata", "r", r#"{"a":"b"}"#, "a client's labels (Codex): accepted, and changes no answer"),
+    (
+        "conversation",
+        "r",
+        r#""conv_1""#,
+        "what is said goes on from a stored conversation, and is added to it",
+    ),
+    (
+        "include",
+        "r",
+        r#"["reasoning.encrypted_content"]"#,
+        "`message.output_text.logprobs` and `reasoning.encrypted_content`; what hosted tools would give is never there",
+    ),
+    (
+        "input",
+        "r",
+        "",
+        "a text, or items: messages, reasoning, compactions, calls with their outputs, additional tools, references to stored items",
+    ),
+    ("instructions", "r", r#""s""#, "instructions of this response alone"),
+    ("max_output_tokens", "r", "5", "as the model's window allows"),
+    ("max_tool_calls", "r", "5", "bounds calls of hosted tools, of which there are none"),
+    ("metadata", "r", r#"{"a":"b"}"#, "up to 16 labels, which the answer repeats"),
+    (
+        "previous_response_id",
+        "r",
+        r#""resp_1""#,
+        "goes on from a stored response, or from the newest one of the same WebSocket",
+    ),
+    (
+        "prompt_cache_key",
+        "r",
+        r#""k""#,
+        "repeated in the answer; prompts are cached by content within a tenant",
+    ),
+    (
+        "prompt_cache_options",
+        "r",
+        r#"{"mode":"explicit"}"#,
+        "`mode`, `ttl` of `30m`, `comparison_response_id`",
+    ),
+    (
+        "reasoning",
+        "r",
+        r#"{"effort":"low"}"#,
+        "`effort` as chat's `reasoning_effort`; `summary`: thoughts are shown as one",
+    ),
+    ("safety_identifier", "r", r#""s""#, "a label of the end user, which the answer repeats"),
+    ("store", "r", "false", "stored unless false"),
+    ("stream_options", "r", r#"{"include_obfuscation":false}"#, "padding is refused"),
+    (
+        "text",
+        "r",
+        r#"{"verbosity":"low"}"#,
+        "`format` holds the answer to a form; `verbosity` reaches templates that have it, and servers that are asked in chat, and is refused by others",
+    ),
+    (
+        "tools",
+        "r",
+        "",
+        "functions and custom tools; those that run at OpenAI's are left out and named in `skipped_tools`, or refused by `responses.skip_hosted_tools`",
+    ),
+    ("top_logprobs", "r", "3", "up to `wire.max_logprobs`"),
+    ("truncation", "r", r#""auto""#, "`auto` leaves out the oldest turns until the rest fits"),
+    ("user", "r", r#""u""#, "a label of the end user, which the answer repeats"),
 ];
 
 /// An endpoint on the page.
@@ -204,6 +274,13 @@ const PLACES: &[Place] = &[
         known: Known::Messages,
         documented: &[("Anthropic", documented::ANTHROPIC_MESSAGES)],
     },
+    Place {
+        title: "POST /v1/responses",
+        endpoint: Endpoint::Responses,
+        letter: 'r',
+        known: Known::Responses,
+        documented: &[("OpenAI", documented::OPENAI_RESPONSES)],
+    },
 ];
 
 impl Place {
@@ -217,25 +294,6 @@ impl Place {
     fn documented_by(&self, name: &str) -> &'static str {
         let lists = |list: &str| list.split_whitespace().any(|listed| listed == name);
         self.documented.iter().find(|(_, list)| lists(list)).map_or("–", |(who, _)| who)
-    }
-}
-
-/// What becomes of a parameter that is known and not honoured.
-fn fate(accept: &Accept, why: &str) -> String {
-    let unless =
-        |what: String| format!("accepted as {what}, which is what happens anyway; refused otherwise: {why}");
-    match accept {
-        Accept::Label | Accept::Labels => format!("accepted: {why}, and changes no answer"),
-        Accept::Hint => format!("accepted: {why}, and changes no answer"),
-        Accept::Words(words) => {
-            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-            unless(words.join(" or "))
-        }
-        Accept::Only(word) => unless(format!("`[\"{word}\"]`")),
-        Accept::Bool(value) => unless(format!("`{value}`")),
-        Accept::Number(value) => unless(format!("`{value}`")),
-        Accept::Empty => unless("nothing".to_owned()),
-        Accept::Nothing => format!("refused: {why}"),
     }
 }
 
@@ -254,6 +312,7 @@ pub fn parameters_page() -> String {
                 writeln!(page, "| `{name}` | {} | {} |", place.documented_by(name), fate.replace('|', "\\|"));
         }
     }
+    page.push_str(&others::sections());
     page.push_str(RELAYED);
     page.push_str("\n| parameter | why it is refused |\n|---|---|\n");
     for (name, _, why) in DECIDED_HERE {
@@ -274,7 +333,7 @@ const HEAD: &str = "\
 Every parameter that OpenAI, Anthropic or vLLM documents, and what becomes of it. The rule is one: what could change an answer is
 honoured or refused by its name, and what nobody knows is refused as `unknown_parameter`. Null is as good as absent.
 
-The first three tables are of models whose prompts are rendered here: the embedded engine, and servers that are asked by token ids.
+The first four tables are of models whose prompts are rendered here: the embedded engine, and servers that are asked by token ids.
 What holds an answer to a form or forces calls of tools needs an engine that can be held; where it cannot, it is refused by name. What
 concerns thinking reaches the model as far as its template has switches for it.
 ";
@@ -291,11 +350,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::refused::Accept;
     use crate::{WireLimits, parse};
 
     fn body(place: &Place) -> Value {
         match place.endpoint {
             Endpoint::Completions => json!({"model": "m", "prompt": "x"}),
+            Endpoint::Responses => json!({"model": "m", "input": "x"}),
             endpoint => {
                 let messages =
                     json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]);
@@ -330,15 +391,20 @@ mod tests {
                     parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
                 body[*name] = serde_json::from_str(value).unwrap();
                 match *name {
-                    "top_logprobs" => body["logprobs"] = json!(true),
-                    "stream_options" => body["stream"] = json!(true),
+                    "top_logprobs" if place.endpoint == Endpoint::ChatCompletions => {
+                        body["logprobs"] = json!(true);
+                    }
+                    "stream_options" if place.endpoint != Endpoint::Responses => body["stream"] = json!(true),
                     "add_generation_prompt" => body["continue_final_message"] = json!(true),
                     _ => {}
                 }
                 let call = parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default());
                 let call = call.unwrap_or_else(|bad| panic!("{} {name}: {bad}", place.title));
-                // Those whose value here is what is usual anyway, or a label.
-                let usual = ["best_of", "context_management", "metadata"];
+                // Those whose value here is what is usual anyway, or a label that no answer repeats.
+                let usual = match place.endpoint {
+                    Endpoint::Responses => &["client_metadata", "stream_options"][..],
+                    _ => &["best_of", "context_management", "metadata"][..],
+                };
                 assert_eq!(call == plain, usual.contains(name), "{} {name}", place.title);
             }
         }

@@ -160,12 +160,34 @@ const MESSAGES: &[Row] = &[
     ("betas", Empty, LATER),
 ];
 
+/// OpenAI's responses.
+const RESPONSES: &[Row] = &[
+    (
+        "prompt_cache_retention",
+        Words(&["in_memory", "in-memory", "24h"]),
+        "cached prompts stay in memory, no longer than there is room; leave it out",
+    ),
+    ("prompt", Nothing, "prompts are not kept here; send the text"),
+    ("context_management", Empty, "turns are compacted when asked to: `POST /v1/responses/compact`"),
+    ("moderation", Nothing, "it is not supported; leave it out"),
+    ("background_options", Nothing, "it is not supported; leave it out"),
+    ("access_programs", Nothing, "it is not supported; leave it out"),
+    ("verbosity", Nothing, "use `text.verbosity`"),
+    ("response_format", Nothing, "use `text.format`"),
+    ("reasoning_effort", Nothing, "use `reasoning.effort`"),
+    ("max_tokens", Nothing, "use `max_output_tokens`"),
+    ("max_completion_tokens", Nothing, "use `max_output_tokens`"),
+    ("messages", Nothing, "use `input`, or `POST /v1/chat/completions`"),
+    ("n", Nothing, "an answer is one; send several requests"),
+];
+
 /// Which parameters beside the honoured ones an endpoint knows.
 #[derive(Clone, Copy)]
 pub(crate) enum Known {
     Chat,
     Completions,
     Messages,
+    Responses,
     Encode,
 }
 
@@ -175,6 +197,7 @@ pub(crate) fn rows(known: Known) -> impl Iterator<Item = &'static Row> {
         Known::Chat => [TEMPLATES, OPENAI, CHAT],
         Known::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
         Known::Messages => [TEMPLATES, MESSAGES, &[]],
+        Known::Responses => [RESPONSES, &[], &[]],
         Known::Encode => [ENCODE, &[], &[]],
     };
     tables.into_iter().flatten()

@@ -14,6 +14,32 @@ pub(super) const OPENAI_CHAT: &str = "audio frequency_penalty function_call func
 pub(super) const OPENAI_COMPLETIONS: &str = "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty \
     prompt seed stop stream stream_options suffix temperature top_p user";
 
+/// OpenAI's `responses.create`.
+pub(super) const OPENAI_RESPONSES: &str = "access_programs background background_options context_management conversation include \
+    input instructions max_output_tokens max_tool_calls metadata model moderation parallel_tool_calls previous_response_id prompt \
+    prompt_cache_key prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier store stream \
+    stream_options temperature text tool_choice tools top_logprobs top_p truncation user";
+
+/// OpenAI's `embeddings.create`, `moderations.create`, `files.create`, `files.list`, `uploads.create`, `uploads.complete`,
+/// `batches.create` and `batches.list`.
+pub(super) const OPENAI_EMBEDDINGS: &str = "dimensions encoding_format input model user";
+pub(super) const OPENAI_MODERATIONS: &str = "input model";
+pub(super) const OPENAI_FILE: &str = "expires_after file purpose";
+pub(super) const OPENAI_FILES: &str = "after limit order purpose";
+pub(super) const OPENAI_UPLOAD: &str = "bytes expires_after filename mime_type purpose";
+pub(super) const OPENAI_UPLOADED: &str = "md5 part_ids";
+pub(super) const OPENAI_BATCH: &str =
+    "completion_window endpoint input_file_id metadata output_expires_after";
+pub(super) const OPENAI_BATCHES: &str = "after limit";
+
+/// Anthropic's `messages.batches.create` and `messages.batches.list`.
+pub(super) const ANTHROPIC_BATCH: &str = "requests";
+pub(super) const ANTHROPIC_BATCHES: &str = "after_id before_id limit";
+
+/// Jina's and Cohere's reranking, and vLLM's scoring.
+pub(super) const RERANK: &str = "documents model query return_documents top_n";
+pub(super) const SCORE: &str = "model text_1 text_2";
+
 /// Anthropic's `messages.create`, beta included.
 pub(super) const ANTHROPIC_MESSAGES: &str = "betas billing_policy cache_control compaction container context_management diagnostics \
     fallback_credit_token fallbacks inference_geo max_tokens mcp_servers messages metadata model output_config output_format \

@@ -15,33 +15,11 @@ use crate::form::json_form;
 use crate::json::{Kind, Reader};
 use crate::names::schema_name;
 use crate::params::{Knobs, integer, label};
-use crate::refused::Accept::{self, Empty, Nothing, Words};
-use crate::refused::neutral;
+use crate::refused::{self, Known};
 
 use super::echo::Echo;
 use super::items::{self, Turns};
 use super::tools::{self, Tools};
-
-/// Parameters that change nothing in the answer, or are taken where they ask for what happens anyway.
-pub(crate) const KNOWN: &[(&str, Accept, &str)] = &[
-    (
-        "prompt_cache_retention",
-        Words(&["in_memory", "in-memory", "24h"]),
-        "cached prompts stay in memory, no longer than there is room; leave it out",
-    ),
-    ("prompt", Nothing, "prompts are not kept here; send the text"),
-    ("context_management", Empty, "turns are compacted when asked to: `POST /v1/responses/compact`"),
-    ("moderation", Nothing, "it is not supported; leave it out"),
-    ("background_options", Nothing, "it is not supported; leave it out"),
-    ("access_programs", Nothing, "it is not supported; leave it out"),
-    ("verbosity", Nothing, "use `text.verbosity`"),
-    ("response_format", Nothing, "use `text.format`"),
-    ("reasoning_effort", Nothing, "use `reasoning.effort`"),
-    ("max_tokens", Nothing, "use `max_output_tokens`"),
-    ("max_completion_tokens", Nothing, "use `max_output_tokens`"),
-    ("messages", Nothing, "use `input`, or `POST /v1/chat/completions`"),
-    ("n", Nothing, "an answer is one; send several requests"),
-];
 
 /// Parameters of the other endpoints' that mean the same here.
 const SHARED: &[&str] = &[
@@ -190,7 +168,7 @@ impl Draft {
                 self.ask.cuts = cuts.unwrap_or(false);
             }
             "stream_options" => r.optional(stream_options).map(drop)?,
-            _ => return known(key, r, limits),
+            _ => return refused::read(Known::Responses, key, r, limits),
         }
         Ok(())
     }
@@ -362,16 +340,6 @@ fn verbosity(r: &mut Reader<'_>) -> Read<String> {
 
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const SUMMARIES: &[&str] = &["auto", "concise", "detailed"];
-
-fn known(key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    let Some((_, accept, why)) = KNOWN.iter().find(|(name, ..)| *name == key) else {
-        return Err(Fault::unknown());
-    };
-    match r.optional(|r| neutral(accept, r, limits))? {
-        None | Some(true) => Ok(()),
-        Some(false) => Err(Fault::new(Code::UnsupportedParameter, *why)),
-    }
-}
 
 /// What the answer's text is held to; `None`: to nothing.
 fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {

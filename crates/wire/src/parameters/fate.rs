@@ -1,0 +1,22 @@
+//! What becomes of a parameter that is known and not honoured, in words. Knows no endpoint.
+
+use crate::refused::Accept;
+
+/// What becomes of a parameter that is known and not honoured.
+pub(super) fn fate(accept: &Accept, why: &str) -> String {
+    let unless =
+        |what: String| format!("accepted as {what}, which is what happens anyway; refused otherwise: {why}");
+    match accept {
+        Accept::Label | Accept::Labels => format!("accepted: {why}, and changes no answer"),
+        Accept::Hint => format!("accepted: {why}, and changes no answer"),
+        Accept::Words(words) => {
+            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+            unless(words.join(" or "))
+        }
+        Accept::Only(word) => unless(format!("`[\"{word}\"]`")),
+        Accept::Bool(value) => unless(format!("`{value}`")),
+        Accept::Number(value) => unless(format!("`{value}`")),
+        Accept::Empty => unless("nothing".to_owned()),
+        Accept::Nothing => format!("refused: {why}"),
+    }
+}
