@@ -517,6 +517,20 @@ def test_turns_over_a_websocket_are_told_as_streams_are(client):
         assert turn(connection, input="And so?")[-1].type in ("response.completed", "response.incomplete")
 
 
+def test_a_turn_that_is_not_stored_is_gone_on_from_over_its_websocket(client):
+    with client.responses.connect() as connection:
+        first = turn(connection, input="What is a KV cache?", store=False)[-1].response
+        second = turn(connection, input="Why?", store=False, previous_response_id=first.id)[-1].response
+        said = [{"role": "user", "content": "What is a KV cache?"}, {"role": "assistant", "content": first.output_text}]
+        whole = client.responses.create(
+            model=MODEL, input=[*said, {"role": "user", "content": "Why?"}], store=False, max_output_tokens=12, temperature=0
+        )
+        assert words(second) == words(whole) and second.usage.input_tokens == whole.usage.input_tokens
+        with client.responses.connect() as other:
+            [refused] = turn(other, input="Why?", previous_response_id=second.id)
+        assert (refused.type, refused.error.code) == ("error", "previous_response_not_found")
+
+
 @pytest.mark.direct("behind another server no place of a change is known")
 def test_a_response_is_told_what_it_changed(client):
     def ask(instructions, **options):

@@ -37,6 +37,9 @@ pub trait Front: Send + Sync + 'static {
     /// A question that was let in.
     type Questioner: Admitted;
 
+    /// What a connection of turns keeps from one to the next, for as long as it is open.
+    type Turns: Default + Send + Sync;
+
     /// Decides by its head whether a call comes in. An answer is a refusal: its body is left with the peer.
     fn admit(self: &Arc<Self>, head: Head) -> Result<Self::Admitted, Answer<Self::Stream>>;
 
@@ -47,6 +50,11 @@ pub trait Front: Send + Sync + 'static {
         admitted: Self::Admitted,
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
+    /// The call as one of a connection of turns: it may go on from what that keeps, and is kept there.
+    fn in_turns(&self, admitted: Self::Admitted, _turns: &Self::Turns) -> Self::Admitted {
+        admitted
+    }
 
     /// The body of the call that one message of a connection of turns stands for. An answer is a refusal.
     ///

@@ -82,6 +82,7 @@ impl<F: Front> Turns<'_, F> {
             .max_frame_size(Some(MOST_TURN_BYTES));
         let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
         let over = Instant::now() + LONGEST;
+        let kept = F::Turns::default();
         // One that came while another was under way.
         let mut next = None;
         let end = loop {
@@ -92,7 +93,7 @@ impl<F: Front> Turns<'_, F> {
                     Err(end) => break end,
                 },
             };
-            if let Err(end) = self.turn(&mut socket, message, &mut next).await {
+            if let Err(end) = self.turn(&mut socket, message, &kept, &mut next).await {
                 break end;
             }
         };
@@ -176,6 +177,7 @@ impl<F: Front> Turns<'_, F> {
         &self,
         socket: &mut Socket<'_>,
         message: Utf8Bytes,
+        kept: &F::Turns,
         next: &mut Option<Utf8Bytes>,
     ) -> Result<(), End> {
         let Shared { front, memory, stats, clock, .. } = self.shared;
@@ -203,7 +205,7 @@ impl<F: Front> Turns<'_, F> {
             Err(refusal) => return self.refused(socket, refusal).await,
         };
         let body = Turn { body, bytes, taken: &taken };
-        let answer = self.beside(socket, next, front.call(admitted, body)).await?;
+        let answer = self.beside(socket, next, front.call(front.in_turns(admitted, kept), body)).await?;
         if answer.status != 200 {
             return self.refused(socket, answer).await;
         }

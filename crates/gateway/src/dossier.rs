@@ -13,6 +13,7 @@ use crate::batch_line::BatchLine;
 use crate::board::Seat;
 use crate::canary::Trial;
 use crate::catalog::ServedModel;
+use crate::objects::newest::Turns;
 use crate::shadows::{Running, Shadow};
 
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
@@ -29,6 +30,8 @@ pub(crate) struct Dossier {
     pub(crate) shadow: Option<Box<Shadow>>,
     /// Which request of a batch it is; mostly none.
     pub(crate) batch: Option<Box<BatchLine>>,
+    /// What its connection of turns keeps; mostly it came on none.
+    pub(crate) turns: Option<Turns>,
     /// What the model that takes it is watched for.
     pub(crate) trial: Option<Box<Trial>>,
     /// Where it is seen by whoever watches, if there was room.
@@ -138,6 +141,7 @@ impl Dossier {
             line: Timeline::new(),
             shadow: None,
             batch: None,
+            turns: None,
             trial: None,
             seat: None,
             start_ns: started_mono_ns,

@@ -12,6 +12,7 @@ use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
 use headrace_wire::turn_body;
 
 use crate::dossier::Dossier;
+use crate::objects::newest::Turns;
 use crate::questions::Questioner;
 use crate::refused::Why;
 use crate::stages::{self, Entered};
@@ -28,6 +29,7 @@ impl Front for Gateway {
     type Admitted = Entered;
     type Questioner = Questioner;
     type Asked = Asked;
+    type Turns = Turns;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Entered, Answer> {
         stages::enter(self, head, None, |_| ())
@@ -40,6 +42,11 @@ impl Front for Gateway {
 
     fn knows(&self, credentials: &Credentials) -> bool {
         self.would_let_in(credentials)
+    }
+
+    fn in_turns(&self, mut entered: Entered, turns: &Turns) -> Entered {
+        entered.dossier.turns = Some(turns.clone());
+        entered
     }
 
     fn turn(&self, message: Bytes) -> Result<Bytes, Answer> {

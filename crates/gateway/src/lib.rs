@@ -50,6 +50,7 @@ pub use lane::{Inputs, Lane, Makes, MessageLane, TokenLane, VectorLane};
 pub use memory::MemoryBounds;
 pub use notices::Notice;
 pub use objects::Asked;
+pub use objects::newest::Turns;
 pub use policy::{OffForm, OnBreak, PastAnswers, Policy, Spellers, ThinkingPolicy, ToolsOrder};
 pub use questions::Questioner;
 pub use routes::{Arm, Fallbacks, Route, Sticky};

@@ -12,6 +12,7 @@ mod history;
 pub(crate) mod keep;
 mod message_batches;
 mod moderations;
+pub(crate) mod newest;
 pub(crate) mod references;
 mod responses;
 pub(crate) mod running;

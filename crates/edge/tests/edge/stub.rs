@@ -205,6 +205,7 @@ impl Front for Stub {
     type Admitted = Call;
     type Questioner = Questioned;
     type Asked = Call;
+    type Turns = ();
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Call, Answer<Pieces>> {
         self.asked.fetch_add(1, Ordering::SeqCst);

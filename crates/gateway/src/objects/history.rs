@@ -1,6 +1,8 @@
 //! What a response goes on from: put before what its caller sent, and counted as if it had been sent. Must not know how it is
 //! rendered.
 
+use std::sync::Arc;
+
 use headrace_domain::{Call, Code, Stage};
 use headrace_identity::Principal;
 use headrace_objects::{MOST_ITEMS, ObjectError, ObjectStore, Order, PageAsk};
@@ -11,6 +13,7 @@ use crate::refused::Why;
 use crate::stages::render::estimate;
 use crate::state::Taken;
 
+use super::newest::Turns;
 use super::owned;
 
 impl Gateway {
@@ -23,13 +26,20 @@ impl Gateway {
         call: Box<Call>,
         mut taken: Taken,
         principal: &Principal,
+        turns: Option<&Turns>,
     ) -> Result<(Box<Call>, Taken), Why> {
         let Some(ask) = call.response.clone() else { return Ok((call, taken)) };
         let lists = match (&ask.previous, &ask.conversation) {
             (None, None) => return Ok((call, taken)),
-            (Some(id), _) => self.responses_before(principal, id).await?,
-            (None, Some(id)) => self.said_before(principal, id).await?,
+            (Some(id), _) => match turns.and_then(|turns| turns.find(&principal.project, id)) {
+                Some(kept) => kept,
+                None => Arc::new(self.responses_before(principal, id).await?),
+            },
+            (None, Some(id)) => Arc::new(self.said_before(principal, id).await?),
         };
+        if let Some(turns) = turns {
+            turns.goes_on_from(Arc::clone(&lists));
+        }
         let bytes: usize = lists.iter().map(String::len).sum();
         taken.body_bytes = taken.body_bytes.saturating_add(bytes);
         let needed = estimate::reading(taken.body_bytes);

@@ -46,6 +46,18 @@ pub(crate) async fn end(gateway: &Gateway, dossier: &Dossier, work: &Work, body:
     put(gateway, dossier, work, String::from_utf8_lossy(body).into_owned(), ended).await
 }
 
+/// Keeps an answer that ended for the next turn of its connection, if it came on one.
+pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) {
+    let (Some(turns), Some(ask)) = (&dossier.turns, &work.call.response) else { return };
+    let (Some(project), Some(key)) = (dossier.record.project.clone(), &dossier.record.key) else { return };
+    let created = dossier.record.started;
+    let body = String::from_utf8_lossy(body).into_owned();
+    let mut record = begun(dossier.id, project, (created, created), ask, body);
+    ended(&mut record);
+    let ResponseRecord { id, project, input, output, .. } = record;
+    turns.ended((id, project), [input, output], gateway.memory(), key);
+}
+
 async fn put(
     gateway: &Gateway,
     dossier: &Dossier,

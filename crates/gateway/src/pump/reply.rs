@@ -102,7 +102,10 @@ impl Written {
 impl Reply {
     pub(super) fn new(work: &Work, dossier: &Dossier) -> Self {
         let meta = reply_meta(work, dossier);
-        let (choices, encoder) = (work.choices() as usize, encoder(&work.call, meta));
+        let (choices, mut encoder) = (work.choices() as usize, encoder(&work.call, meta));
+        if dossier.turns.is_some() {
+            encoder.keep();
+        }
         Self {
             content_type: encoder.content_type(),
             encoder: Some(encoder),

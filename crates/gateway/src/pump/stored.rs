@@ -92,10 +92,11 @@ impl Carried {
 
     async fn complete_response(&mut self, gateway: &Gateway) -> Ending {
         self.encode_end(gateway).await;
-        let kept = self.reply.as_mut().and_then(Reply::kept);
-        let Some(body) = kept.filter(|_| keep::is_kept(&self.dossier, &self.round.work)) else {
+        let Some(body) = self.reply.as_mut().and_then(Reply::kept) else { return Ending::Completed };
+        keep::for_next_turn(gateway, &self.dossier, &self.round.work, &body);
+        if !keep::is_kept(&self.dossier, &self.round.work) {
             return Ending::Completed;
-        };
+        }
         let work = Arc::clone(&self.round.work);
         match Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
             Ok(()) => {

@@ -74,14 +74,27 @@ impl Received {
         }
         let goes_on =
             call.response.as_ref().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
+        let turns = dossier.turns.as_ref();
+        forget_input(&mut call, turns.is_some());
+        if let Some(turns) = turns {
+            turns.begun();
+        }
         let (call, taken) = match goes_on {
             // Apart, so that no other call has room for it.
-            true => Box::pin(gateway.with_history(call, taken, &principal)).await?,
+            true => Box::pin(gateway.with_history(call, taken, &principal, turns)).await?,
             false => (call, taken),
         };
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })
+    }
+}
+
+/// Lets go of an input as it was sent where nobody will go on from it.
+fn forget_input(call: &mut Call, is_kept: bool) {
+    let Some(ask) = call.response.as_mut().and_then(Arc::get_mut) else { return };
+    if !ask.store && ask.conversation.is_none() && !is_kept {
+        ask.input = String::new();
     }
 }
 

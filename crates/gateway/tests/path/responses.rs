@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
 use headrace_domain::{Endpoint, Outcome};
+use headrace_gateway::Gateway;
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
 
@@ -172,4 +173,54 @@ async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did
         let (_, ended) = look(&world, ObjectMethod::Get, &path).await;
         assert_eq!((&ended["status"], &ended["id"]), (&json!(status), &begun["id"]), "{script:?}");
     }
+}
+
+/// A turn of a connection: its message is a body.
+async fn turn(world: &World, turns: &<Gateway as Front>::Turns, more: &Value) -> (u16, Value) {
+    let arrival = world.arrival(Endpoint::Responses, body(more).to_string());
+    let Ok(entered) = world.gateway.admit(arrival.head) else { panic!("not let in") };
+    let answer = world.gateway.call(world.gateway.in_turns(entered, turns), arrival.body).await;
+    let status = answer.status;
+    (status, serde_json::from_str(&read(answer).await).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
+    let world = World::new(Setup::default());
+    let turns = Default::default();
+    let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
+    let (status, second) =
+        turn(&world, &turns, &json!({"store": false, "input": "more", "previous_response_id": id(&first)}))
+            .await;
+    assert_eq!((status, &second["previous_response_id"]), (200, &first["id"]));
+    let (status, third) = turn(
+        &world,
+        &turns,
+        &json!({"store": false, "input": "and more", "previous_response_id": id(&second)}),
+    )
+    .await;
+    assert_eq!(status, 200);
+    // It is what the whole conversation would have been.
+    let said = |told: &Value| told["output"][0]["content"][0]["text"].clone();
+    let whole = json!({"store": false, "input": [
+        {"role": "user", "content": "say ha"}, {"role": "assistant", "content": said(&first)},
+        {"role": "user", "content": "more"}, {"role": "assistant", "content": said(&second)},
+        {"role": "user", "content": "and more"},
+    ]});
+    let (_, sent) = ask(&world, &whole).await;
+    assert_eq!(third["usage"], sent["usage"]);
+    let jobs = world.engine.jobs.lock().unwrap().clone();
+    assert_eq!(jobs[2].prompt, jobs[3].prompt);
+    // The newest alone is kept, on this connection alone, and nothing on the disk.
+    for (turns, from) in [(&turns, &first), (&turns, &second), (&Default::default(), &third)] {
+        let (status, refused) = turn(&world, turns, &json!({"previous_response_id": id(from)})).await;
+        assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
+    }
+    assert_eq!(look(&world, ObjectMethod::Get, &format!("responses/{}", id(&third))).await.0, 404);
+    // What was refused took nothing away.
+    let (status, _) =
+        turn(&world, &turns, &json!({"store": false, "previous_response_id": id(&third)})).await;
+    assert_eq!(status, 200);
+    drop(turns);
+    world.balance_when_idle().await;
 }

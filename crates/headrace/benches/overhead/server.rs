@@ -96,6 +96,7 @@ impl Front for Hello {
     type Admitted = Anybody;
     type Questioner = Anybody;
     type Asked = Anybody;
+    type Turns = ();
 
     fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
         Ok(Anybody(self.key.clone()))

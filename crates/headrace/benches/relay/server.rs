@@ -127,6 +127,7 @@ impl Front for Plain {
     type Admitted = Anybody;
     type Questioner = Anybody;
     type Asked = Anybody;
+    type Turns = ();
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Anybody, Answer<Passing>> {
         Ok(Anybody(self.key.clone(), head.endpoint))

@@ -72,7 +72,9 @@ pub trait ReplyEncoder: Send {
     }
     /// When all of it was there, in seconds since 1970: said before `finish`, for answers that show it.
     fn ended_at(&mut self, _unix_s: u64) {}
-    /// What is to be stored of the answer, once it has finished: it as an object.
+    /// Has the answer kept even if it is not to be stored: somebody goes on from it.
+    fn keep(&mut self) {}
+    /// What is to be kept of the answer, once it has finished: it as an object.
     fn kept(&mut self) -> Option<Bytes> {
         None
     }

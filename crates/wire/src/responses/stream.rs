@@ -19,6 +19,8 @@ pub(crate) struct ResponseStream {
     open: Option<usize>,
     begun: bool,
     over: bool,
+    /// Whether it is kept as an object.
+    keeps: bool,
     kept: Option<Bytes>,
 }
 
@@ -38,8 +40,10 @@ const END: &str = "}\n\n";
 impl ResponseStream {
     /// The encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
+        let answer = Answer::new(call, meta);
         Self {
-            answer: Answer::new(call, meta),
+            keeps: answer.ask().store,
+            answer,
             sequence: 0,
             open: None,
             begun: false,
@@ -54,7 +58,7 @@ impl ResponseStream {
         raw(out, ",\"response\":");
         let from = out.len();
         self.answer.write(status, end, out);
-        if status != Status::InProgress && self.answer.ask().store {
+        if status != Status::InProgress && self.keeps {
             self.kept = out.get(from..).map(Bytes::copy_from_slice);
         }
         raw(out, END);
@@ -290,6 +294,10 @@ impl ReplyEncoder for ResponseStream {
 
     fn ended_at(&mut self, unix_s: u64) {
         self.answer.ended_at(unix_s);
+    }
+
+    fn keep(&mut self) {
+        self.keeps = true;
     }
 
     fn kept(&mut self) -> Option<Bytes> {

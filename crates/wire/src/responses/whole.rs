@@ -12,13 +12,16 @@ use crate::error::write_error;
 pub(crate) struct ResponseWhole {
     answer: Answer,
     over: bool,
+    /// Whether it is kept as an object.
+    keeps: bool,
     kept: Option<Bytes>,
 }
 
 impl ResponseWhole {
     /// The encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
-        Self { answer: Answer::new(call, meta), over: false, kept: None }
+        let answer = Answer::new(call, meta);
+        Self { keeps: answer.ask().store, answer, over: false, kept: None }
     }
 }
 
@@ -50,7 +53,7 @@ impl ReplyEncoder for ResponseWhole {
         let end = End { usage: Some(usage), failed: None, explain };
         let from = out.len();
         self.answer.write(self.answer.last_status(), &end, out);
-        if self.answer.ask().store {
+        if self.keeps {
             self.kept = out.get(from..).map(Bytes::copy_from_slice);
         }
     }
@@ -65,6 +68,10 @@ impl ReplyEncoder for ResponseWhole {
 
     fn ended_at(&mut self, unix_s: u64) {
         self.answer.ended_at(unix_s);
+    }
+
+    fn keep(&mut self) {
+        self.keeps = true;
     }
 
     fn kept(&mut self) -> Option<Bytes> {

@@ -1,0 +1,116 @@
+//! The newest response of a connection of turns, kept in memory for as long as the connection is open: the next turn goes on from it,
+//! whether it was stored or not. One for each connection, within a bound and within the memory of its key. Knows no connection.
+//!
+//! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>.
+
+use std::sync::Arc;
+
+use headrace_call_api::Reserved;
+use headrace_domain::{KeyId, ProjectId};
+use parking_lot::Mutex;
+
+use crate::memory::Memory;
+
+/// Bytes of items that are kept for one connection. A longer conversation goes on from what is stored.
+const MOST_KEPT_BYTES: usize = 8 << 20;
+
+/// What a connection of turns keeps. Its copies keep the same.
+#[derive(Clone, Default)]
+pub struct Turns(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    newest: Option<Newest>,
+    /// What the turn that runs goes on from.
+    before: Option<Arc<Vec<String>>>,
+}
+
+/// A response, with all that led to it.
+struct Newest {
+    id: String,
+    project: ProjectId,
+    /// JSON lists of items, oldest first.
+    lists: Arc<Vec<String>>,
+    /// Their bytes. Given back with the connection, or by the next turn.
+    _memory: Reserved,
+}
+
+impl Turns {
+    /// The items of the response with that id and of all that led to it, if it is the newest one.
+    pub(super) fn find(&self, project: &ProjectId, id: &str) -> Option<Arc<Vec<String>>> {
+        let kept = self.0.lock();
+        let newest = kept.newest.as_ref().filter(|newest| newest.id == id && newest.project == *project);
+        newest.map(|newest| Arc::clone(&newest.lists))
+    }
+
+    /// A turn begins.
+    pub(crate) fn begun(&self) {
+        self.0.lock().before = None;
+    }
+
+    /// The turn that has begun goes on from these items.
+    pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>) {
+        self.0.lock().before = Some(lists);
+    }
+
+    /// The turn has ended well: it is the newest one, if there is room for it.
+    pub(super) fn ended(
+        &self,
+        (id, project): (String, ProjectId),
+        more: [String; 2],
+        memory: &Memory,
+        key: &KeyId,
+    ) {
+        let mut kept = self.0.lock();
+        // The room of the one before is the next one's.
+        kept.newest = None;
+        let before = kept.before.take().unwrap_or_default();
+        let bytes: usize = before.iter().chain(&more).map(String::len).sum();
+        if bytes > MOST_KEPT_BYTES {
+            return;
+        }
+        let Ok(memory) = memory.reserve(key, bytes as u64) else { return };
+        let mut lists = Arc::unwrap_or_clone(before);
+        lists.extend(more);
+        kept.newest = Some(Newest { id, project, lists: Arc::new(lists), _memory: memory });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryBounds;
+
+    #[test]
+    fn the_newest_turn_alone_is_kept_within_its_bounds() {
+        let memory = Memory::new(MemoryBounds { call: 1 << 30, key: 100, all: 1 << 30 });
+        let (key, project) = (KeyId::new("k").unwrap(), ProjectId::new("p").unwrap());
+        let (turns, other) = (Turns::default(), ProjectId::new("q").unwrap());
+        let end = |id: &str, bytes: usize| {
+            let more = ["x".repeat(bytes), String::new()];
+            turns.clone().ended((id.to_owned(), project.clone()), more, &memory, &key);
+        };
+        end("a", 30);
+        let first = turns.find(&project, "a").unwrap();
+        assert_eq!((first.len(), memory.taken()), (2, 30));
+        assert!(turns.find(&other, "a").is_none() && turns.find(&project, "b").is_none());
+        turns.goes_on_from(first);
+        end("b", 60);
+        assert!(turns.find(&project, "a").is_none(), "a newer one took its place");
+        let second = turns.find(&project, "b").unwrap();
+        assert_eq!((second.len(), memory.taken()), (4, 90));
+        // One that is not gone on from leads to nothing; one that does not fit is not kept, and its room is free.
+        end("c", 101);
+        assert!(turns.find(&project, "c").is_none() && turns.find(&project, "b").is_none());
+        assert_eq!(memory.taken(), 0);
+        end("d", 100);
+        assert_eq!(turns.find(&project, "d").unwrap().len(), 2);
+        drop(turns);
+        assert_eq!(memory.taken(), 0, "given back with the connection");
+        let roomy = Memory::new(MemoryBounds { call: 1 << 30, key: 1 << 30, all: 1 << 30 });
+        let turns = Turns::default();
+        let long = ["x".repeat(MOST_KEPT_BYTES + 1), String::new()];
+        turns.ended(("e".to_owned(), project.clone()), long, &roomy, &key);
+        assert!(turns.find(&project, "e").is_none());
+    }
+}
