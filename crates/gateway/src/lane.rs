@@ -75,6 +75,8 @@ pub struct MessageLane {
     pub context_window: Option<u32>,
     /// What it takes beside text; `None`: nobody has said, and its servers decide.
     pub inputs: Option<Inputs>,
+    /// All of its servers speak the Responses API, and are asked in it.
+    pub passes_responses: bool,
 }
 
 /// What a model takes beside text.
@@ -148,6 +150,11 @@ impl Lane {
     /// Whether calls go in messages.
     pub(crate) const fn is_messages(&self) -> bool {
         matches!(self, Self::Messages(_))
+    }
+
+    /// Whether a response goes out as it came.
+    pub(crate) const fn passes_responses(&self) -> bool {
+        matches!(self, Self::Messages(MessageLane { passes_responses: true, .. }))
     }
 
     /// The token lane, where it is that.

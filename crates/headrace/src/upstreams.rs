@@ -422,7 +422,14 @@ impl Fronted {
         }
         let default_max_tokens = model.default_max_tokens;
         let (lane, recommended) = match book {
-            None => (Lane::Messages(MessageLane { context_window: window, inputs: model.inputs }), None),
+            None => {
+                let passes_responses = model
+                    .targets
+                    .iter()
+                    .all(|target| at(target).is_some_and(|site| site.config.passes_responses));
+                let lane = MessageLane { context_window: window, inputs: model.inputs, passes_responses };
+                (Lane::Messages(lane), None)
+            }
             Some(book) => match book.lane(&engines) {
                 Some(lane) => (Lane::Tokens(lane), book.default_max_tokens),
                 None => return,
@@ -494,7 +501,11 @@ impl Fronted {
             self.relay(&name, site, &listed.id, listed.context_window, before);
             self.models.push(Arc::new(ServedModel {
                 name,
-                lane: Lane::Messages(MessageLane { context_window: listed.context_window, inputs: None }),
+                lane: Lane::Messages(MessageLane {
+                    context_window: listed.context_window,
+                    inputs: None,
+                    passes_responses: site.config.passes_responses,
+                }),
                 created_unix_s: listed.created.unwrap_or(before.created_unix_s),
                 default_max_tokens: None,
                 limits: LimitSpec::UNLIMITED,

@@ -11,7 +11,7 @@ pub use failure::{FailureClass, UpstreamFailure, failure};
 pub use reply::{EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage, end_of_stream};
 pub(crate) use request::DECIDED_HERE;
 pub use request::{
-    Edits, SoFar, beginning, can_resume, edited, first_media, form_asked, model_named, opening, resumed,
-    skim, skim_question, texts, translated, user_named,
+    Edits, ResponseState, SoFar, beginning, can_resume, edited, first_media, form_asked, model_named,
+    opening, response_state, resumed, skim, skim_question, texts, translated, user_named,
 };
 pub(crate) use request::{Object, array, object};

@@ -6,9 +6,11 @@ use bytes::Bytes;
 use headrace_domain::{Code, ProjectId, Stage, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{ItemRecord, ObjectError, ObjectStore, items_with_ids};
+use headrace_wire::relay::response_state;
 use headrace_wire::{item_references, with_items};
 
 use crate::Gateway;
+use crate::catalog::Catalog;
 use crate::refused::Why;
 
 /// What a body that names items has somewhere.
@@ -19,16 +21,59 @@ const MOST_REFERENCES: usize = 256;
 const DIGITS: usize = 32;
 
 /// Whether a body may name items: most do not, and are not looked into.
-pub(crate) fn may_refer(body: &[u8]) -> bool {
+fn may_refer(body: &[u8]) -> bool {
     memchr::memmem::find(body, MARK).is_some()
 }
 
+/// Whether anything of a response's body may be found here, or be left to a server that speaks the Responses API.
+pub(crate) fn concern(body: &[u8], catalog: &Catalog) -> bool {
+    passes(catalog) || may_refer(body)
+}
+
+fn passes(catalog: &Catalog) -> bool {
+    catalog.models().any(|model| model.lane.passes_responses())
+}
+
 impl Gateway {
+    /// The body of a response with the items of ours that it names, and whether it may go as it is to servers that speak the Responses
+    /// API: not where it asks for what is done here alone, or goes on from a response that is kept here.
+    ///
+    /// # Errors
+    /// It names items that are not here, or too many; what is stored cannot be read.
+    pub(crate) async fn with_state(
+        &self,
+        body: Bytes,
+        catalog: &Catalog,
+        principal: &Principal,
+    ) -> Result<(Bytes, bool), Why> {
+        let may_pass = passes(catalog) && !self.is_ours(&body, principal).await?;
+        if !may_refer(&body) {
+            return Ok((body, may_pass));
+        }
+        match self.with_items(body.clone(), principal).await {
+            // Its server may know them.
+            Err(why) if may_pass && why.code == Code::ItemNotFound => Ok((body, true)),
+            found => Ok((found?, may_pass)),
+        }
+    }
+
+    async fn is_ours(&self, body: &Bytes, principal: &Principal) -> Result<bool, Why> {
+        let whole = body.clone();
+        let state = match body.len() > self.config().render_inline_bytes {
+            true => tokio::task::spawn_blocking(move || response_state(&whole)).await.unwrap_or_default(),
+            false => response_state(&whole),
+        };
+        let Some(id) = state.previous.filter(|_| !state.ours) else { return Ok(state.ours) };
+        let (project, now) = (principal.project.clone(), self.parts().clock.now());
+        let kept = self.objects().ask(move |store| store.response(&project, &id, now)).await?;
+        Ok(kept.is_some())
+    }
+
     /// The body with the items that it names in it.
     ///
     /// # Errors
     /// One is not there, or it names too many.
-    pub(crate) async fn with_items(&self, body: Bytes, principal: &Principal) -> Result<Bytes, Why> {
+    async fn with_items(&self, body: Bytes, principal: &Principal) -> Result<Bytes, Why> {
         let limits = &self.config().wire;
         let ids = item_references(&body, limits);
         if ids.is_empty() {

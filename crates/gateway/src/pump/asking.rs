@@ -95,6 +95,7 @@ fn no_way_on() -> Why {
 fn bound_field(facts: &RelayFacts, endpoint: Endpoint) -> &'static str {
     match (facts.dialect, endpoint) {
         (Dialect::OpenAi, Endpoint::ChatCompletions) => facts.max_tokens_field,
+        (Dialect::OpenAi, Endpoint::Responses) => "max_output_tokens",
         _ => "max_tokens",
     }
 }

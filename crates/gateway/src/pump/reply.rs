@@ -133,6 +133,11 @@ impl Reply {
 
     /// Takes a piece of an answer that is in the caller's dialect already. Its end is kept for the answer's.
     pub(super) fn pass(&mut self, passed: &Passed, dossier: &Dossier) {
+        if self.passed_end.is_none()
+            && let Some(encoder) = &mut self.encoder
+        {
+            encoder.passed();
+        }
         let end = self.passed_end.get_or_insert_default();
         let bytes = if passed.last { end } else { &mut self.written.bytes };
         bytes.extend_from_slice(&passed.bytes);

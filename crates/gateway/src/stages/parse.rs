@@ -25,12 +25,12 @@ impl Received {
     pub(crate) async fn parse(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Parsed, Why> {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
-        let body = match endpoint == Endpoint::Responses && references::may_refer(&body) {
-            // Apart, so that no other call has room for it.
-            true => Box::pin(gateway.with_items(body, &principal)).await?,
-            false => body,
-        };
         let catalog = gateway.catalog();
+        let (body, may_pass) = match endpoint == Endpoint::Responses && references::concern(&body, &catalog) {
+            // Apart, so that no other call has room for it.
+            true => Box::pin(gateway.with_state(body, &catalog, &principal)).await?,
+            false => (body, false),
+        };
         let asker = Asker {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
@@ -49,13 +49,13 @@ impl Received {
             let (limits, catalog) = (config.wire.clone(), Arc::clone(&catalog));
             let reading = tokio::task::spawn_blocking(move || {
                 let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
-                let read = read(&catalog, &asker, named, endpoint, body, &limits);
+                let read = read(&catalog, &asker, named, (endpoint, may_pass), body, &limits);
                 (read, taken)
             });
             reading.await.map_err(|_| stopped())?
         } else {
             let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
-            (read(&catalog, &asker, named, endpoint, body, &config.wire), taken)
+            (read(&catalog, &asker, named, (endpoint, may_pass), body, &config.wire), taken)
         };
         let Read { mut call, asked, model } = read?;
         if dossier.batch.is_some() {
@@ -154,14 +154,17 @@ fn read(
     catalog: &Catalog,
     asker: &Asker,
     named: Named,
-    endpoint: Endpoint,
+    (endpoint, may_pass): (Endpoint, bool),
     body: Bytes,
     limits: &WireLimits,
 ) -> Result<Read, BadRequest> {
     let Named { asked, model } = named;
-    let in_messages = model.as_ref().is_some_and(|model| model.lane.is_messages());
-    // A response is always read: what is sent on of it is a chat.
-    if in_messages && endpoint != Endpoint::Responses {
+    let sent_on = model.as_ref().is_some_and(|model| match endpoint {
+        // A response is read where what is sent on of it is a chat, or where it goes on from what is kept here.
+        Endpoint::Responses => may_pass && model.lane.passes_responses(),
+        _ => model.lane.is_messages(),
+    });
+    if sent_on {
         let call = Box::new(headrace_wire::relay::skim(endpoint, body, limits)?);
         return Ok(Read { call, asked, model });
     }

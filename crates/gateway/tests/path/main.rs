@@ -23,6 +23,7 @@ mod moves;
 mod notices;
 mod panics;
 mod parts;
+mod passed_responses;
 mod pins;
 mod places;
 mod prices;

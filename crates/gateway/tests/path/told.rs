@@ -178,6 +178,31 @@ fn price(model: &str, times: i64) -> Value {
         "output": times * 4_000_000_000})
 }
 
+/// Has a world offer a model whose servers speak the Responses API, and are asked in it, beside its own.
+pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
+    offer(world, &[(model, servers)], BTreeMap::new());
+    let catalog = world.gateway.catalog();
+    let passing = |model: &Arc<ServedModel>| {
+        let mut model = (**model).clone();
+        if let Lane::Messages(lane) = &mut model.lane {
+            lane.passes_responses = true;
+        }
+        Arc::new(model)
+    };
+    let prices = json!([price(MODEL, 1), price(model, 1)]).to_string();
+    let offer = Offer {
+        models: catalog.models().map(passing).collect(),
+        aliases: BTreeMap::new(),
+        prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(&prices).unwrap()).unwrap(),
+        costs: CostList::default(),
+        fleet: Arc::clone(catalog.fleet()),
+        judge: world.judge.clone(),
+        weights: BTreeMap::new(),
+        names: NameRules::default(),
+    };
+    drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
+}
+
 /// `own`: beside the model that the world has by itself.
 fn swap(
     world: &World,

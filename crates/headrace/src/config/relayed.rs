@@ -22,6 +22,8 @@ pub(crate) struct UpstreamConfig {
     pub(crate) region: Option<Region>,
     /// Every model that it lists is served, as `NAME/MODEL`.
     pub(crate) serve: bool,
+    /// It speaks the Responses API, and is asked in it.
+    pub(crate) passes_responses: bool,
     /// What tokens of its models cost that have no price of their own.
     pub(crate) price: Option<PriceConfig>,
     /// Of all that it is made of, its secrets included: another one is another server.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{KeyId, ModelName, Region};
+use headrace_domain::{Dialect, KeyId, ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_fleet::Hedge;
 use headrace_gateway::{Inputs, OffForm, OnBreak, PastAnswers, Policy, Spellers, ToolsOrder};
@@ -42,6 +42,8 @@ const PAST_ANSWERS: &[&str] = &["generated", "text"];
 const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
 /// The names of [`OffForm`].
 const OFF_FORM: &[&str] = &["refuse", "retry", "pass"];
+/// How responses are asked for.
+const RESPONSES: &[&str] = &["translate", "pass"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
 impl Reader {
@@ -94,6 +96,10 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     };
     let region = region(table);
     let serve = table.take("serve", Kind::Flag) == Some(Parsed::Flag(true));
+    let passes_responses = table.take_text("responses", Kind::Choice(RESPONSES)).as_deref() == Some("pass");
+    if passes_responses && kind.is_some_and(|kind| kind.dialect() != Dialect::OpenAi) {
+        table.problem("responses", "`pass` is for kinds that speak OpenAI's dialect themselves".to_owned());
+    }
     let price = price(table, &spec.name);
     kind?;
     for why in spec.check() {
@@ -105,7 +111,15 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
         fingerprint.update(&secret.len().to_le_bytes()).update(secret);
     }
     let fingerprint = *fingerprint.finalize().as_bytes();
-    Some(UpstreamConfig { setting: table.what.clone(), spec, region, serve, price, fingerprint })
+    Some(UpstreamConfig {
+        setting: table.what.clone(),
+        spec,
+        region,
+        serve,
+        passes_responses,
+        price,
+        fingerprint,
+    })
 }
 
 fn region(table: &mut Table) -> Option<Region> {
@@ -491,5 +505,23 @@ mod tests {
         for (name, good) in [("openai", true), ("", false), ("a/b", false), ("a b", false)] {
             assert_eq!(bad_name(name).is_none(), good, "{name}");
         }
+    }
+
+    #[test]
+    fn responses_are_passed_to_who_says_that_it_speaks_them() {
+        let passes = |kind: &str, how: &str| {
+            let text = format!(
+                "[[upstreams]]\nname = \"a\"\nkind = \"{kind}\"\nurl = \"http://127.0.0.1:9\"\n{how}"
+            );
+            let mut settings = super::super::layers::Settings::defaults();
+            settings.file(Path::new("h.toml"), &text);
+            let config = super::super::Config::from_settings(settings, false);
+            config.map(|config| config.upstreams[0].passes_responses).map_err(|error| error.to_string())
+        };
+        assert_eq!(passes("openai", ""), Ok(false), "nothing changes for who says nothing");
+        assert_eq!(passes("openai", "responses = \"translate\""), Ok(false));
+        assert_eq!(passes("vllm", "responses = \"pass\""), Ok(true));
+        assert!(passes("anthropic", "responses = \"pass\"").unwrap_err().contains("OpenAI's dialect"));
+        assert!(passes("openai", "responses = \"maybe\"").unwrap_err().contains("translate, pass"));
     }
 }

@@ -72,6 +72,8 @@ pub trait ReplyEncoder: Send {
     }
     /// When all of it was there, in seconds since 1970: said before `finish`, for answers that show it.
     fn ended_at(&mut self, _unix_s: u64) {}
+    /// What somebody else wrote of the answer goes out: of this encoder comes at most how it failed.
+    fn passed(&mut self) {}
     /// Has the answer kept even if it is not to be stored: somebody goes on from it.
     fn keep(&mut self) {}
     /// What is to be kept of the answer, once it has finished: it as an object.

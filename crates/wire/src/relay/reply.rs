@@ -10,10 +10,13 @@ mod finish;
 mod glance;
 mod lenient;
 mod openai;
+mod responses;
 mod usage;
 
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod responses_tests;
 #[cfg(test)]
 mod round_trip_tests;
 
@@ -51,7 +54,7 @@ pub struct ReplyReader {
 impl ReplyReader {
     /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
-        let choices = if endpoint == Endpoint::Messages { 1 } else { choices };
+        let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
         Self { endpoint, stream, answer: Answer::new(choices), blocks: Blocks::default() }
     }
 
@@ -72,9 +75,9 @@ impl ReplyReader {
         self.delivered(true);
         let mut reading = Reading::new(out);
         match self.endpoint {
+            Endpoint::Responses => responses::event(name, data, &mut self.answer, &mut reading)?,
             Endpoint::ChatCompletions
             | Endpoint::Completions
-            | Endpoint::Responses
             | Endpoint::Embeddings
             | Endpoint::Rerank
             | Endpoint::Score => {
@@ -100,7 +103,8 @@ impl ReplyReader {
         self.delivered(false);
         let mut reading = Reading::new(out);
         match self.endpoint {
-            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
+            Endpoint::Responses => responses::whole(body, &mut self.answer, &mut reading)?,
+            Endpoint::ChatCompletions | Endpoint::Completions => {
                 openai::whole(body, &mut self.answer, &mut reading)?;
             }
             Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => {

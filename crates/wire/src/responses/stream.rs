@@ -3,12 +3,13 @@
 //! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
 use bytes::{Bytes, BytesMut};
-use headrace_domain::{Call, ReplyEvent, TokenLogprob, Usage};
+use headrace_domain::{Call, Dialect, ReplyEvent, TokenLogprob, Usage};
 
 use super::answer::{Answer, Body, End, Item, Status, write_part, write_text};
 use super::gathered::Taken;
 use crate::ErrorFacts;
 use crate::encode::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
+use crate::error::write_error;
 use crate::json_out::{chat_logprobs, raw, value};
 
 /// See the top of the file.
@@ -19,6 +20,8 @@ pub(crate) struct ResponseStream {
     open: Option<usize>,
     begun: bool,
     over: bool,
+    /// What its client has seen is somebody else's.
+    passed: bool,
     /// Whether it is kept as an object.
     keeps: bool,
     kept: Option<Bytes>,
@@ -48,6 +51,7 @@ impl ResponseStream {
             open: None,
             begun: false,
             over: false,
+            passed: false,
             kept: None,
         }
     }
@@ -280,6 +284,13 @@ impl ReplyEncoder for ResponseStream {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
+        if self.passed {
+            // Under what id and number its server would have gone on, only that knows.
+            raw(out, "event: error\ndata: ");
+            write_error(Dialect::OpenAi, facts, out);
+            raw(out, "\n\n");
+            return;
+        }
         self.start(out);
         self.close(Status::Incomplete, out);
         self.response("response.failed", Status::Failed, &End { failed: Some(facts), ..End::default() }, out);
@@ -294,6 +305,10 @@ impl ReplyEncoder for ResponseStream {
 
     fn ended_at(&mut self, unix_s: u64) {
         self.answer.ended_at(unix_s);
+    }
+
+    fn passed(&mut self) {
+        self.passed = true;
     }
 
     fn keep(&mut self) {

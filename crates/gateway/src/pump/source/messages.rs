@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
+use headrace_domain::{Endpoint, FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
 use headrace_wire::WireLimits;
@@ -402,7 +402,21 @@ impl MessageSource {
         self.hear(events.get(before..).unwrap_or_default());
         // It was asked for in the caller's place: for the bill.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
-        if for_us { None } else { self.told(&facts, event.raw.clone(), dossier) }
+        if for_us { None } else { self.told(&facts, self.whole_end(&facts, event), dossier) }
+    }
+
+    /// An event as it came. The last one of a response has what ends every stream behind it, which its server may leave out.
+    fn whole_end(&self, facts: &EventFacts, event: &RelayedEvent) -> Bytes {
+        let is_response = self.work.call.endpoint == Endpoint::Responses;
+        let as_is = self.asked.as_ref().is_some_and(|asked| asked.as_is);
+        if !(facts.kind == EventKind::End && is_response && as_is) {
+            return event.raw.clone();
+        }
+        let end = end_of_stream(Endpoint::Responses);
+        let mut bytes = BytesMut::with_capacity(event.raw.len() + end.len());
+        bytes.extend_from_slice(&event.raw);
+        bytes.extend_from_slice(end);
+        bytes.freeze()
     }
 
     /// Keeps what is to be judged: what is told in events, or what was overheard.

@@ -39,7 +39,15 @@ pub(super) fn prepare(
     salt: &CacheSalt,
     max_tokens: u32,
 ) -> Result<Messages, Why> {
-    let chat = (call.endpoint == Endpoint::Responses).then(|| as_chat(call)).transpose();
+    let passes = call.endpoint == Endpoint::Responses && matches!(call.prompt, Prompt::Relayed(_));
+    if passes && !model.lane.passes_responses() {
+        let message = format!(
+            "The call goes to servers that speak the Responses API as it came, and those of `{}` do not.",
+            model.name
+        );
+        return Err(Why::new(Code::Untranslatable, message).with_param("model"));
+    }
+    let chat = (call.endpoint == Endpoint::Responses && !passes).then(|| as_chat(call)).transpose();
     let chat = chat.map_err(|bad| Why::from(bad).at(Stage::Render))?;
     let is_chat = chat.is_some();
     let asked = chat.as_ref().unwrap_or(call);
@@ -70,7 +78,7 @@ pub(super) fn prepare(
         );
         return Err(Why::new(Code::Untranslatable, message).with_param("prompt"));
     }
-    let other = other.filter(|_| call.endpoint != Endpoint::Completions && !encodes);
+    let other = other.filter(|_| call.endpoint != Endpoint::Completions && !encodes && !passes);
     let translated = other.map(|dialect| {
         // Its length goes by the name that the other dialect has for it.
         let mut asked = asked.clone();
@@ -81,8 +89,11 @@ pub(super) fn prepare(
         Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
         _ => {
             let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
-            let may_resume =
-                model.policy.on_break == OnBreak::Continue && call.stream && !is_chat && can_resume(call);
+            let may_resume = model.policy.on_break == OnBreak::Continue
+                && call.stream
+                && !is_chat
+                && !passes
+                && can_resume(call);
             let messages = Messages { trail, may_resume, ..estimated(relayed, translated) };
             Ok(Messages { chat: chat.map(Box::new), ..messages })
         }

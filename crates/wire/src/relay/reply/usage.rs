@@ -103,6 +103,29 @@ impl Reports {
         );
     }
 
+    /// The `usage` of OpenAI's Responses API.
+    pub(super) fn responses(&mut self, usage: &RawValue, notes: &mut Notes) {
+        let body: ResponsesUsage = match fault::object(usage.get().as_bytes()) {
+            Ok(body) => body,
+            Err(fault) => return notes.add(FaultKind::UsageAbsurd, || fault.message),
+        };
+        self.take(
+            &Report {
+                prompt: body.input_tokens,
+                answer: body.output_tokens,
+                total: body.total_tokens,
+                read: body.input_tokens_details.cached_tokens,
+                written: body.input_tokens_details.cache_write_tokens,
+                reasoning: body.output_tokens_details.reasoning_tokens,
+                audio_prompt: body.input_tokens_details.audio_tokens,
+                audio_answer: body.output_tokens_details.audio_tokens,
+                ..Report::default()
+            },
+            Counts::openai,
+            notes,
+        );
+    }
+
     /// Anthropic's `usage`.
     pub(super) fn anthropic(&mut self, usage: &RawValue, notes: &mut Notes) {
         let body: AnthropicUsage<'_> = match fault::object(usage.get().as_bytes()) {
@@ -321,6 +344,21 @@ struct AnswerDetails {
     reasoning_tokens: Count,
     #[serde(default)]
     audio_tokens: Count,
+}
+
+/// `usage` of the Responses API.
+#[derive(Deserialize)]
+struct ResponsesUsage {
+    #[serde(default)]
+    input_tokens: Count,
+    #[serde(default)]
+    output_tokens: Count,
+    #[serde(default)]
+    total_tokens: Count,
+    #[serde(default, deserialize_with = "or_default")]
+    input_tokens_details: PromptDetails,
+    #[serde(default, deserialize_with = "or_default")]
+    output_tokens_details: AnswerDetails,
 }
 
 /// `usage` of Anthropic's dialect.

@@ -50,14 +50,18 @@ fn not_skimmed() -> BadRequest {
     BadRequest { param: None, code: Code::InternalError, message }
 }
 
+/// Whether answers of an endpoint tell what they took without being asked.
+const fn reports_itself(endpoint: Endpoint) -> bool {
+    matches!(endpoint, Endpoint::Messages | Endpoint::Responses)
+}
+
 /// Places of the body, first to last, and what stands there instead.
 #[derive(Default)]
 struct Cuts(Vec<(Range<usize>, BytesMut)>);
 
 impl Cuts {
     fn of(call: &Call, edits: &Edits<'_>, body: &[u8]) -> Option<Self> {
-        let wants_usage =
-            edits.usage && call.stream && !call.include_usage && call.endpoint != Endpoint::Messages;
+        let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
         let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
         let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
         let find = |key: &str| fields.iter().find(|field| field.key == key);

@@ -106,6 +106,32 @@ pub(super) fn messages(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLi
     r.array(limits.max_messages, |r, _| message(look, r, limits))
 }
 
+/// `input` of the Responses API, or of embeddings: a text, or a list.
+pub(super) fn input(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != Kind::Array {
+        return text(look, r);
+    }
+    r.array(limits.max_messages, |r, _| item(look, r, limits))
+}
+
+fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != Kind::Object {
+        return free(look, r);
+    }
+    r.object(|r, key| match key.as_ref() {
+        "content" | "output" | "summary" => content(look, r, limits),
+        "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
+        "type" | "role" | "status" | "phase" | "id" | "call_id" => word(look, r),
+        "encrypted_content" => opaque(look, r),
+        "tools" => described(look, r, limits.max_tools),
+        "name" => text(look, r),
+        key => {
+            look.key(key);
+            free(look, r)
+        }
+    })
+}
+
 fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     if r.kind()? != Kind::Object {
         return free(look, r);

@@ -21,14 +21,16 @@ const KINDS: &[(&str, MediaKind)] = &[
 /// Sources of a document that are text.
 const TEXTS: &[&str] = &["text", "content"];
 
-/// The first part of the body's messages that is not `taken`, by its place, such as `messages[2].content[1]`, and what it is. The
-/// body has been read before, so that it is JSON within bounds.
+/// The first part of the body's messages, or of its items, that is not `taken`, by its place, such as `messages[2].content[1]`, and what
+/// it is. The body has been read before, so that it is JSON within bounds.
 pub fn first_media(body: &[u8], taken: impl Fn(MediaKind) -> bool) -> Option<(String, MediaKind)> {
     let body: Value = serde_json::from_slice(body).ok()?;
-    let messages = body.get("messages")?.as_array()?;
+    let (list, messages) =
+        ["messages", "input"].into_iter().find_map(|list| Some((list, body.get(list)?.as_array()?)))?;
     messages.iter().enumerate().find_map(|(at, message)| {
-        let (place, kind) = in_content(message.get("content")?, &taken)?;
-        Some((format!("messages[{at}].{place}"), kind))
+        let content = ["content", "output"].into_iter().find_map(|name| message.get(name))?;
+        let (place, kind) = in_content(content, &taken)?;
+        Some((format!("{list}[{at}].{place}"), kind))
     })
 }
 

@@ -3,12 +3,12 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Endpoint, Prompt, RawWish, ReasoningWish, Relayed, ServiceTier};
+use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed, ServiceTier};
 
 use super::look::{self, Look};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::Knobs;
+use crate::params::{Knobs, integer};
 use crate::refused::Accept::{self, Empty, Nothing, Number};
 use crate::refused::neutral;
 use crate::{BadRequest, WireLimits};
@@ -79,6 +79,9 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
             "messages" => look::messages(&mut size, r, limits),
             "system" => look::content(&mut size, r, limits),
             "tools" | "functions" => look::described(&mut size, r, limits.max_tools),
+            "input" | "text" | "max_output_tokens" if endpoint == Endpoint::Responses => {
+                of_response(key, &mut size, &mut knobs, r)
+            }
             "prompt" if endpoint == Endpoint::Completions => {
                 let most = limits.max_prompts;
                 prompts = r.optional(|r| self::prompts(&mut size, r, limits, most))?.unwrap_or(1);
@@ -88,7 +91,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
                 let most = limits.max_encode_texts;
                 r.optional(|r| self::prompts(&mut size, r, limits, most)).map(drop)
             }
-            "stream_options" if endpoint != Endpoint::Messages => {
+            "stream_options" if !matches!(endpoint, Endpoint::Messages | Endpoint::Responses) => {
                 knobs.include_usage = r.optional(include_usage)?.unwrap_or(false);
                 Ok(())
             }
@@ -110,41 +113,40 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         // Nothing is generated.
         settled.sampling.max_tokens = Some(0);
     }
+    let prompt = Relayed { body: Bytes::new(), text_bytes: size.text_bytes, media: size.media };
     Ok(Call {
-        endpoint,
-        model: settled.model,
-        prompt: Prompt::Relayed(Relayed {
-            body: Bytes::new(),
-            text_bytes: size.text_bytes,
-            media: size.media,
-        }),
-        origins: Vec::new(),
         sampling: settled.sampling,
         stream: knobs.stream,
-        include_usage: knobs.include_usage || endpoint == Endpoint::Messages,
-        return_token_ids: false,
+        include_usage: knobs.include_usage || matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
         echo: knobs.echo,
-        raw: RawWish::default(),
         explain: knobs.explain,
-        diagnoses: false,
-        previous_answer: None,
-        cache_marks: Vec::new(),
-        clears: None,
-        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
-        form: None,
-        reasoning: ReasoningWish::default(),
-        response: None,
+        ..Call::of_prompt(endpoint, settled.model, Prompt::Relayed(prompt))
     })
+}
+
+/// What only a response has.
+fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
+    let limits = knobs.limits;
+    match key {
+        "input" => look::input(size, r, limits),
+        "text" => look::described(size, r, limits.max_tools),
+        _ => {
+            let cap = limits.max_output_tokens_per_request;
+            knobs.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
+            Ok(())
+        }
+    }
 }
 
 /// What is read just as `parse` reads it.
 fn is_read(endpoint: Endpoint, key: &str) -> bool {
     match key {
-        "model" | "stream" | "max_tokens" | "headrace" | "timeout" | "cache_salt" => true,
-        "n" => endpoint != Endpoint::Messages,
+        "model" | "stream" | "headrace" | "timeout" | "cache_salt" => true,
+        "max_tokens" => endpoint != Endpoint::Responses,
+        "n" => !matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
         "max_completion_tokens" => endpoint == Endpoint::ChatCompletions,
         "echo" | "best_of" => endpoint == Endpoint::Completions,
         _ => false,

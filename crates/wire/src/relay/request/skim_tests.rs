@@ -247,3 +247,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_a_response_its_bound_and_its_size_are_read() {
+    let body = json!({"model": "m", "stream": true, "max_output_tokens": 7, "instructions": "12", "of_tomorrow": {"a": [1.50]},
+    "tools": [{"type": "web_search"}], "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "1234"},
+            {"type": "input_image", "image_url": "data:image/png;base64,AAAAAAAAAAAA"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "12345678"},
+        {"type": "item_of_tomorrow", "words": ["12"]},
+    ]});
+    let call = read(Endpoint::Responses, &body.to_string()).unwrap();
+    assert_eq!((call.sampling.max_tokens, call.stream, call.sampling.n), (Some(7), true, 1));
+    let (plain, media) = size(Endpoint::Responses, &body);
+    assert_eq!(media, 1);
+    let mut longer = body.clone();
+    longer["input"][1]["output"] = json!("12345678 and as many more");
+    assert_eq!(
+        size(Endpoint::Responses, &longer).0 - plain,
+        " and as many more".len(),
+        "texts count, data does not"
+    );
+    for (param, code) in
+        [("max_output_tokens", "integer_below_min_value"), ("priority", "unsupported_parameter")]
+    {
+        let mut bad = body.clone();
+        bad[param] = if param == "priority" { json!(5) } else { json!(0) };
+        let bad = read(Endpoint::Responses, &bad.to_string()).unwrap_err();
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code));
+    }
+}

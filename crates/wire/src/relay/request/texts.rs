@@ -10,10 +10,13 @@ use crate::json::{Kind, Reader};
 const UNREAD: &[&str] = &[
     "cache_control",
     "cache_salt",
+    "client_metadata",
     "headrace",
+    "include",
     "metadata",
     "modalities",
     "model",
+    "previous_response_id",
     "prompt_cache_key",
     "prompt_cache_retention",
     "reasoning_effort",
@@ -47,15 +50,19 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
     let limits = WireLimits {
         max_messages: usize::MAX,
         max_content_parts: usize::MAX,
+        max_tools: usize::MAX,
         max_tool_calls: usize::MAX,
         ..WireLimits::default()
     };
     r.object(|r, key| match key.as_ref() {
         "messages" => look::messages(texts, r, &limits),
         "system" => look::content(texts, r, &limits),
-        "tools" | "functions" | "response_format" | "output_config" => look::described(texts, r, usize::MAX),
+        "tools" | "functions" | "response_format" | "output_config" | "text" => {
+            look::described(texts, r, usize::MAX)
+        }
         "prompt" => prompt(texts, r),
-        "suffix" | "input" | "instructions" => look::free(texts, r),
+        "input" => look::input(texts, r, &limits),
+        "suffix" | "instructions" => look::free(texts, r),
         "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids" => {
             texts.unreadable |= r.kind()? != Kind::Null;
             r.skip()

@@ -1,0 +1,245 @@
+//! Events and whole bodies of OpenAI's Responses API, as its servers write them, into an [`Answer`]. What is not read here, such as the
+//! work of tools that run at the server, goes out as it came all the same.
+//!
+//! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, Reading, Spoken};
+use super::calls::Piece;
+use super::facts::EventKind;
+use super::fault::{self, FaultKind, ReplyFault};
+use super::lenient::{Count, Text, or_default};
+
+/// The data that ends a stream, where a server sends it. The last event of a response has ended it before.
+const DONE: &[u8] = b"[DONE]";
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    response: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    delta: Text<'a>,
+    #[serde(default)]
+    output_index: Count,
+    #[serde(default, borrow)]
+    item: Option<&'a RawValue>,
+}
+
+/// A response, in an event or as a body.
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(default, borrow)]
+    id: Text<'a>,
+    #[serde(default, borrow)]
+    model: Text<'a>,
+    #[serde(default, borrow)]
+    status: Text<'a>,
+    #[serde(default, borrow)]
+    output: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    service_tier: Text<'a>,
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    incomplete_details: Details<'a>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Details<'a> {
+    #[serde(default, borrow)]
+    reason: Text<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Item<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    call_id: Text<'a>,
+    #[serde(default, borrow)]
+    name: Text<'a>,
+    /// Of a function.
+    #[serde(default, borrow)]
+    arguments: Text<'a>,
+    /// Of a custom tool.
+    #[serde(default, borrow)]
+    input: Text<'a>,
+    #[serde(default, borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    summary: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Part<'a> {
+    #[serde(default, borrow)]
+    text: Text<'a>,
+    #[serde(default, borrow)]
+    refusal: Text<'a>,
+}
+
+impl Item<'_> {
+    fn is_call(&self) -> bool {
+        matches!(self.kind.as_str(), "function_call" | "custom_tool_call")
+    }
+}
+
+/// Reads one event of a stream.
+pub(super) fn event(
+    name: &[u8],
+    data: &[u8],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    let data = data.trim_ascii();
+    if data.is_empty() {
+        reading.facts.kind = EventKind::Ping;
+        return Ok(());
+    }
+    if answer.over {
+        if data != DONE {
+            answer.notes.add(FaultKind::AfterEnd, || format!("an event of {} bytes", data.len()));
+        }
+        return Ok(());
+    }
+    answer.begun = true;
+    if data == DONE {
+        answer.over = true;
+        reading.facts.kind = EventKind::End;
+        return answer.is_over();
+    }
+    let event: Event<'_> = fault::object(data)?;
+    reading.facts.kind = EventKind::Content;
+    let key = event.output_index.given();
+    match event.kind.as_str() {
+        "response.output_text.delta" => answer.said(0, Spoken::Answer, event.delta.as_str(), reading),
+        "response.refusal.delta" => answer.said(0, Spoken::Refusal, event.delta.as_str(), reading),
+        "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+            answer.said(0, Spoken::Reasoning, event.delta.as_str(), reading);
+        }
+        "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+            answer.called(0, Piece { key, arguments: event.delta.as_str(), ..Piece::default() }, reading)?;
+        }
+        "response.output_item.added" => {
+            let item = item_of(event.item);
+            if item.is_call() {
+                let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments: "" };
+                answer.called(0, piece, reading)?;
+            }
+        }
+        "response.output_item.done" if item_of(event.item).is_call() => answer.call_over(0, key, reading),
+        "response.created" | "response.in_progress" | "response.queued" => {
+            let body: Body<'_> = body_of(event.response)?;
+            answer.named(body.model.given(), body.id.given());
+        }
+        "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
+            reading.facts.kind = EventKind::End;
+            return ended(&body_of(event.response)?, event.response, answer, reading);
+        }
+        "error" => return Err(error_inside(data)),
+        // An error may have any shape.
+        "" if name == b"error" || holds_error(data) => return Err(error_inside(data)),
+        "" => return Err(ReplyFault::new(FaultKind::Misshapen, "its `type` is missing")),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Reads a body that is no stream.
+pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let body: Body<'_> = match fault::object(data) {
+        Err(_) if holds_error(data) => return Err(error_inside(data)),
+        read => read?,
+    };
+    if body.status.given().is_none() {
+        return Err(match body.error.is_some() || holds_error(data) {
+            true => error_inside(data),
+            false => ReplyFault::new(FaultKind::Misshapen, "its `status` is missing"),
+        });
+    }
+    answer.begun = true;
+    reading.facts.kind = EventKind::Content;
+    for (at, item) in list::<&RawValue>(body.output).into_iter().enumerate() {
+        let item = item_of(Some(item));
+        let reasons = item.kind.as_str() == "reasoning";
+        for part in list::<Part<'_>>(item.summary).iter().chain(&list(item.content)) {
+            let spoken = if reasons { Spoken::Reasoning } else { Spoken::Answer };
+            answer.said(0, spoken, part.text.as_str(), reading);
+            answer.said(0, Spoken::Refusal, part.refusal.as_str(), reading);
+        }
+        if item.is_call() {
+            let key = u64::try_from(at).ok();
+            let arguments = item.arguments.given().unwrap_or(item.input.as_str());
+            let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments };
+            answer.called(0, piece, reading)?;
+            answer.call_over(0, key, reading);
+        }
+    }
+    let raw = serde_json::from_slice(data).ok();
+    ended(&body, raw, answer, reading)
+}
+
+/// How a response ended, and what it took: also one that failed.
+fn ended(
+    body: &Body<'_>,
+    raw: Option<&RawValue>,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    answer.named(body.model.given(), body.id.given());
+    if let Some(tier) = body.service_tier.given() {
+        answer.usage.tier(tier);
+    }
+    if let Some(usage) = body.usage {
+        answer.usage.responses(usage, &mut answer.notes);
+    }
+    answer.over = true;
+    let reason = match body.status.as_str() {
+        // A call makes it one of calls.
+        "completed" => "stop",
+        "incomplete" if body.incomplete_details.reason.as_str() == "max_output_tokens" => "length",
+        "incomplete" => body.incomplete_details.reason.given().unwrap_or("incomplete"),
+        "failed" if body.error.is_some() => {
+            return Err(error_inside(raw.map_or("{}", RawValue::get).as_bytes()));
+        }
+        "failed" => "error",
+        "cancelled" => "cancelled",
+        other => {
+            let message = format!("it is {:?}, and no more of it comes", crate::fault::head(other, 40));
+            return Err(ReplyFault::new(FaultKind::BrokeOff, message));
+        }
+    };
+    answer.finished(0, reason, None, reading)?;
+    answer.is_over()
+}
+
+/// What an item is, as far as that is known here: there are many kinds, and new ones come.
+fn item_of(item: Option<&RawValue>) -> Item<'_> {
+    item.and_then(|item| serde_json::from_str(item.get()).ok()).unwrap_or_default()
+}
+
+/// A list of what is looked for; anything else is none of it.
+fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> Vec<T> {
+    list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
+}
+
+fn body_of(response: Option<&RawValue>) -> Result<Body<'_>, ReplyFault> {
+    let missing = || ReplyFault::new(FaultKind::Misshapen, "its `response` is missing");
+    fault::object(response.ok_or_else(missing)?.get().as_bytes())
+}
+
+fn holds_error(data: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(data).is_ok_and(|value| {
+        ["error", "detail", "message"].iter().any(|name| value.get(name).is_some_and(|said| !said.is_null()))
+    })
+}
+
+fn error_inside(data: &[u8]) -> ReplyFault {
+    fault::error_inside(headrace_domain::Dialect::OpenAi, data)
+}
