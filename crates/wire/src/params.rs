@@ -191,7 +191,11 @@ impl<'l> Knobs<'l> {
         // Whether a prompt is only scored is known when all is read.
         let least = u32::from(self.endpoint != Endpoint::Completions);
         integer(r, least, cap).map_err(|fault| {
-            if least == 0 && fault.is(Code::IntegerBelowMinValue) { too_few(cap) } else { fault }
+            let mut codes = [Code::IntegerBelowMinValue, Code::IntegerAboveMaxValue].into_iter();
+            match codes.find(|code| least == 0 && fault.is(*code)) {
+                Some(code) => out_of_bounds(code, cap),
+                None => fault,
+            }
         })
     }
 
@@ -251,9 +255,10 @@ impl<'l> Knobs<'l> {
     }
 
     fn settle_lengths(&mut self) -> Read<()> {
+        let cap = self.limits.max_output_tokens_per_request;
         let sampling = &mut self.sampling;
         if sampling.max_tokens == Some(0) && !self.echo && !self.none_may_come {
-            return Err(too_few(self.limits.max_output_tokens_per_request).under_key("max_tokens"));
+            return Err(out_of_bounds(Code::IntegerBelowMinValue, cap).under_key("max_tokens"));
         }
         match (sampling.max_tokens, self.max_completion_tokens) {
             (Some(old), Some(new)) if old != new => {
@@ -346,9 +351,9 @@ pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
 }
 
 /// Completions may ask for no token only where the prompt is repeated, and so scored.
-fn too_few(cap: u32) -> Fault {
+fn out_of_bounds(code: Code, cap: u32) -> Fault {
     let message = format!("it must be at least 1 and at most {cap} (0, with `echo`, only scores the prompt)");
-    Fault::new(Code::IntegerBelowMinValue, message)
+    Fault::new(code, message)
 }
 
 fn small(r: &mut Reader<'_>, high: u8) -> Read<u8> {

@@ -28,6 +28,7 @@ use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 
 use answer::{Answer, Reading};
 use anthropic::Blocks;
+use responses::Called;
 
 /// What ends a good stream: the event that some servers leave out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
@@ -49,13 +50,20 @@ pub struct ReplyReader {
     stream: bool,
     answer: Answer,
     blocks: Blocks,
+    called: Called,
 }
 
 impl ReplyReader {
     /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
         let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
-        Self { endpoint, stream, answer: Answer::new(choices), blocks: Blocks::default() }
+        Self {
+            endpoint,
+            stream,
+            answer: Answer::new(choices),
+            blocks: Blocks::default(),
+            called: Called::default(),
+        }
     }
 
     /// Takes one event of a stream. With `out` it also gives what the event says, as reply events; without, nothing is copied,
@@ -75,7 +83,9 @@ impl ReplyReader {
         self.delivered(true);
         let mut reading = Reading::new(out);
         match self.endpoint {
-            Endpoint::Responses => responses::event(name, data, &mut self.answer, &mut reading)?,
+            Endpoint::Responses => {
+                responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)?;
+            }
             Endpoint::ChatCompletions
             | Endpoint::Completions
             | Endpoint::Embeddings

@@ -84,6 +84,24 @@ struct Part<'a> {
     refusal: Text<'a>,
 }
 
+/// Which items are calls: they stand among others, and are counted by themselves.
+#[derive(Debug, Default)]
+pub(super) struct Called(Vec<Option<u64>>);
+
+impl Called {
+    /// The item at that place is one. Its number among them.
+    fn begin(&mut self, place: Option<u64>) -> Option<u64> {
+        self.0.push(place);
+        u64::try_from(self.0.len() - 1).ok()
+    }
+
+    /// The number of the one at that place; one behind all of them where none is there.
+    fn number(&self, place: Option<u64>) -> Option<u64> {
+        let at = self.0.iter().rposition(|call| *call == place).unwrap_or(self.0.len());
+        u64::try_from(at).ok()
+    }
+}
+
 impl Item<'_> {
     fn is_call(&self) -> bool {
         matches!(self.kind.as_str(), "function_call" | "custom_tool_call")
@@ -94,6 +112,7 @@ impl Item<'_> {
 pub(super) fn event(
     name: &[u8],
     data: &[u8],
+    called: &mut Called,
     answer: &mut Answer,
     reading: &mut Reading<'_>,
 ) -> Result<(), ReplyFault> {
@@ -116,7 +135,7 @@ pub(super) fn event(
     }
     let event: Event<'_> = fault::object(data)?;
     reading.facts.kind = EventKind::Content;
-    let key = event.output_index.given();
+    let place = event.output_index.given();
     match event.kind.as_str() {
         "response.output_text.delta" => answer.said(0, Spoken::Answer, event.delta.as_str(), reading),
         "response.refusal.delta" => answer.said(0, Spoken::Refusal, event.delta.as_str(), reading),
@@ -124,16 +143,20 @@ pub(super) fn event(
             answer.said(0, Spoken::Reasoning, event.delta.as_str(), reading);
         }
         "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+            let key = called.number(place);
             answer.called(0, Piece { key, arguments: event.delta.as_str(), ..Piece::default() }, reading)?;
         }
         "response.output_item.added" => {
             let item = item_of(event.item);
             if item.is_call() {
+                let key = called.begin(place);
                 let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments: "" };
                 answer.called(0, piece, reading)?;
             }
         }
-        "response.output_item.done" if item_of(event.item).is_call() => answer.call_over(0, key, reading),
+        "response.output_item.done" if item_of(event.item).is_call() => {
+            answer.call_over(0, called.number(place), reading);
+        }
         "response.created" | "response.in_progress" | "response.queued" => {
             let body: Body<'_> = body_of(event.response)?;
             answer.named(body.model.given(), body.id.given());
@@ -165,7 +188,8 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     }
     answer.begun = true;
     reading.facts.kind = EventKind::Content;
-    for (at, item) in list::<&RawValue>(body.output).into_iter().enumerate() {
+    let mut called = Called::default();
+    for item in list::<&RawValue>(body.output) {
         let item = item_of(Some(item));
         let reasons = item.kind.as_str() == "reasoning";
         for part in list::<Part<'_>>(item.summary).iter().chain(&list(item.content)) {
@@ -174,7 +198,7 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
             answer.said(0, Spoken::Refusal, part.refusal.as_str(), reading);
         }
         if item.is_call() {
-            let key = u64::try_from(at).ok();
+            let key = called.begin(None);
             let arguments = item.arguments.given().unwrap_or(item.input.as_str());
             let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments };
             answer.called(0, piece, reading)?;
