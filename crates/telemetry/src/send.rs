@@ -86,9 +86,9 @@ impl Sender {
 
     async fn once(&self, body: Bytes) -> Result<Vec<u8>, Try> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
-        let again = |error: reqwest::Error| {
-            let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            Try::Again { wait: None, why: format!("{}: {cause}", shown(&self.url)) }
+        let again = |error: reqwest::Error| Try::Again {
+            wait: None,
+            why: format!("{}: {}", shown(&self.url), cause(&error)),
         };
         let mut response = request.send().await.map_err(again)?;
         let (status, asked) = (response.status(), retry_after(response.headers()));
@@ -190,7 +190,14 @@ fn client(config: &TelemetryConfig, tls: bool) -> Result<Client, TelemetryError>
         None if !tls => builder.tls_certs_only([]),
         None => builder,
     };
-    builder
-        .build()
-        .map_err(|error| failed(error.source().map_or_else(|| error.to_string(), ToString::to_string)))
+    builder.build().map_err(|error| failed(cause(&error)))
+}
+
+/// What is at the bottom of an error: that nobody listens, and not that sending failed.
+fn cause(error: &reqwest::Error) -> String {
+    let mut last: &dyn Error = error;
+    while let Some(below) = last.source() {
+        last = below;
+    }
+    last.to_string()
 }

@@ -62,11 +62,9 @@ impl Passed {
                             return Ok(answer.with_header("x-headrace-upstream", &*facts.upstream));
                         }
                         Err(fault) => {
-                            tracing::warn!(
-                                upstream = &*facts.upstream,
-                                cause = fault.cause,
-                                "a count failed"
-                            );
+                            // What the server said of it may repeat what it was asked.
+                            let code = fault.why.code.name();
+                            tracing::warn!(upstream = &*facts.upstream, code, "a count failed");
                             if !fault.may_move {
                                 return Err(fault.why);
                             }

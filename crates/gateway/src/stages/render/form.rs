@@ -109,8 +109,9 @@ fn compile(
         GrammarFault::Vocabulary { .. } => {
             invalid(Code::UnsupportedParameter, format!("`{param}`: {fault}."), param)
         }
-        GrammarFault::Broke { detail } => {
-            tracing::error!(detail, "a form could not be compiled");
+        // What broke there may repeat the caller's form, which the log must not have.
+        GrammarFault::Broke { .. } => {
+            tracing::error!(param, "a form could not be compiled: what compiles it broke");
             let message = format!("`{param}`: compiling it failed on this side. Nothing was charged.");
             Why::new(Code::RenderFailed, message)
         }
