@@ -4,7 +4,7 @@ An intent is (id, answer, train questions, held-out questions).  Topics of `fact
 topic's names; `SINGLE` gives the others, with questions of their own around which `around` puts more words."""
 from facts import T, PIPE, CMP
 from values import expand, cap
-import random
+import random, re
 
 
 class _First(random.Random):
@@ -25,17 +25,17 @@ WHAT = ["What is $n?", "what is $n", "What's $n?", "[Explain|Describe|Define] $n
         "I keep hearing about $n. What is it?", "[Please explain|Help me understand] $n.", "What do you know about $n?", "What do people mean by $n?", "Briefly, what is $n?",
         "In short, what is $n?", "Explain $n [briefly|simply|in one sentence|in simple words].", "What [exactly is|is meant by] $n?", "Hi, what is $n?", "Hello! What is $n?", "So what is $n?", "$n?", "what $n is",
         "$n, what is that?", "I do not [know|understand] what $n is.", "Give me a short explanation of $n.", "Question: what is $n?", "Do you know what $n is?",
-        "~What would you say $n is?", "~Give me a definition of $n.", "~I'd like to understand $n.", "~Teach me about $n, please.", "~Could you tell me what $n is?"]
+        "Say what $n is.", "What would be a definition of $n?", "Give me the definition of $n.", "A definition of $n, please.", "How would you define $n?", "I want to understand $n.", "I'd like to know what $n is.", "Teach me what $n is.", "Teach me $n.", "Could you say what $n is?", "Can you tell me what $n is?", "Please tell me about $n.", "Tell me what $n [is|means].", "I want to learn about $n.", "What sort of thing is $n?", "What is $n, please?", "Would you explain $n?", "I have a question about $n: what is it?", "~What would you say $n is?", "~Give me a definition of $n.", "~I'd like to understand $n.", "~Teach me about $n, please.", "~Could you tell me what $n is?"]
 WHY = ["Why is $n important?", "Why does $n matter?", "Why do we need $n?", "What is the point of $n?", "Why should I care about $n?", "why $n?", "Why $n?", "What is $n good for?", "What is the [use|benefit|purpose] of $n?",
-       "Why is $n [useful|needed]?", "Why would I want $n?", "Tell me why $n matters.", "~What do I gain from $n?", "~Why is there $n at all?", "~Explain why $n is important."]
+       "Why is $n [useful|needed]?", "Why would I want $n?", "Tell me why $n matters.", "What do I get from $n?", "What do we gain with $n?", "Why is there $n?", "Why do servers have $n?", "Explain why we need $n.", "Explain why $n matters.", "Explain the point of $n.", "Why does anybody need $n?", "What does $n help with?", "Tell me why $n is important.", "What does one gain with $n?", "What makes $n important?", "For what do we need $n?", "Is $n important? Why?", "~What do I gain from $n?", "~Why is there $n at all?", "~Explain why $n is important."]
 HOW = ["How does $n work?", "how does $n work", "What happens during $n?", "How does $n work in an LLM server?", "How is $n done?", "Explain how $n works.", "Tell me how $n works.", "[Can|Could] you explain how $n works?",
-       "What are the details of $n?", "How does $n actually work?", "~Describe how $n works.", "~In what way does $n work?", "~I want to know how $n works."]
+       "What are the details of $n?", "How does $n actually work?", "Describe the way $n works.", "Describe the details of $n.", "In which way does $n work?", "I want to know the details of $n.", "I want to understand how $n works.", "Show me how $n works.", "What is the way $n works?", "Please explain how $n works.", "How exactly does $n work?", "I would like to know how $n works.", "Tell me more about how $n works.", "~Describe how $n works.", "~In what way does $n work?", "~I want to know how $n works."]
 LIKE = ["Explain $n with an analogy.", "What is $n like in everyday life?", "Explain $n to a child.", "Explain $n like I am five.", "Give me an analogy for $n.", "What can I compare $n to?", "Give me a picture for $n.",
-        "~Is there an everyday analogy for $n?", "~Explain $n as if I were a child."]
-MORE = {"why": ["Why does it matter?", "Why?", "Why is that important?", "And why?", "What is it good for?", "Why do we need it?", "Why does that matter?", "~Why is it useful?", "~And why does it matter?"],
-        "how": ["How does it work?", "And how does that work?", "How?", "Tell me more.", "Go on.", "Say more about it.", "More details, please.", "~How does that work exactly?", "~Can you tell me more about it?"],
-        "like": ["Can you give me an analogy?", "I do not get it. Use a simple picture.", "Explain it to a child.", "An analogy, please.", "What is it like?", "~Explain that with an analogy.", "~Give me a picture of it."]}
-SWITCH = ["And what is $n?", "What about $n?", "Now explain $n.", "And $n?", "OK. What is $n?", "Thanks. And what is $n?", "~And how about $n?", "~Next: $n."]
+        "Is there an analogy for $n?", "Explain $n as you would to a child.", "Explain $n to me as to a small child.", "I need an everyday picture of $n.", "Explain $n as if I knew nothing.", "Do you have an analogy for $n?", "What in everyday life is like $n?", "Compare $n with something from everyday life.", "~Is there an everyday analogy for $n?", "~Explain $n as if I were a child."]
+MORE = {"why": ["Why does it matter?", "Why?", "Why is that important?", "And why?", "What is it good for?", "Why do we need it?", "Why does that matter?", "Why is that useful?", "What is that good for?", "Why should I care?", "And why is it important?", "And why do we need that?", "What is the use of it?", "Tell me why.", "~Why is it useful?", "~And why does it matter?"],
+        "how": ["How does it work?", "And how does that work?", "How?", "Tell me more.", "Go on.", "Say more about it.", "More details, please.", "How does it work exactly?", "How exactly?", "Can you say more?", "Can you tell me more?", "Tell me more about it.", "Tell me more about that.", "I want to know more.", "And how does it work?", "Explain how it works.", "~How does that work exactly?", "~Can you tell me more about it?"],
+        "like": ["Can you give me an analogy?", "I do not get it. Use a simple picture.", "Explain it to a child.", "An analogy, please.", "What is it like?", "Explain it with an analogy.", "Give me an analogy.", "Give me a picture.", "Explain that like I am five.", "A picture for that, please.", "Is there an analogy for it?", "Explain it simply, with a picture.", "~Explain that with an analogy.", "~Give me a picture of it."]}
+SWITCH = ["And what is $n?", "What about $n?", "Now explain $n.", "And $n?", "OK. What is $n?", "Thanks. And what is $n?", "How about $n?", "And $n, what is that?", "Next question: what is $n?", "Now $n.", "Next, explain $n.", "Then what is $n?", "~And how about $n?", "~Next: $n."]
 
 
 def names(key): return NAMES.get(key, T[key]["n"])
@@ -154,6 +154,21 @@ CALL_ANSWER = "A call goes through these stages:\n" + "\n".join(f"{i}. {s}" for 
 AROUND = ["$q", "$q", "$q", "$q", "$q", "Hi! $q", "Hello, $q", "Please tell me: $q", "A question: $q", "Quick question. $q", "$q Please be brief.", "$q Thanks!", "OK, $q", "I wonder: $q", "$q I am new to this."]
 
 
+# Other ways to ask what begins like this; what the evaluation asks is taken out again.
+SAME = [(r"What (?:is|are) (?!the difference|input|you\b|the command|error )(.+)\?", ["What's $x?", "Tell me about $x.", "Explain $x.", "Describe $x.", "Define $x.", "[Can|Could] you explain $x?", "Tell me what $x means.", "What do you mean by $x?", "[I would like|I'd like|I want] to know about $x.", "Give me the definition of $x.", "What do people call $x?", "Say what $x means.", "$x?", "$x, what is that?", "Do you know about $x?", "Hi! $q"]),
+        (r"How (?:do|can) I (.+)\?", ["How do I $x?", "How can I $x?", "How could I $x?", "I want to $x.", "I want to $x. How?", "I need to $x.", "Tell me how to $x.", "Tell me how I can $x.", "How to $x?", "how to $x", "What must I do to $x?", "What is the way to $x?", "Can I $x?", "Is there a way to $x?", "Please help me to $x.", "I would like to $x.", "Show me how to $x.", "What should I do to $x?", "I do not know how to $x."]),
+        (r"Why (do|does|is|are|did|was) (.+)\?", ["Tell me: $q", "[Can|Could] you tell me: $q", "I do not understand: $q", "Please explain: $q", "$q I wonder."]),
+        (r"What does ([a-z].+) do\?", ["What is $x for?", "Tell me what $x does.", "Explain $x.", "What happens with $x?", "When do I use $x?", "What can I do with $x?", "$x, what does it do?"]),
+        (r"What does (status \d+|\w+_\w+) mean\?", ["I get $x. What now?", "My call fails with $x.", "The server says $x.", "The answer was $x. What does that mean?", "I got $x. What is that?", "The error is $x.", "What should I do about $x?", "Why $x?", "There is $x in my log.", "Help, I see $x!", "$x?", "What is the meaning of $x?", "I keep getting $x."]),
+        (r"What is error (\d+)\?", ["I get a $x. What now?", "I got a $x.", "What is a $x?", "Why is there a $x?", "The server sends a $x.", "My call ended with a $x, why?", "What is the meaning of a $x?", "What means $x?"])]
+
+
+def reworded(q):
+    for pattern, ways in SAME:
+        if found := re.fullmatch(pattern, q): return [w.replace("$x", found.group(1)).replace("$q", q) for w in ways]
+    return []
+
+
 def intents():
     """All intents: id -> (answer, train questions, held-out questions)."""
     found = {}
@@ -162,9 +177,11 @@ def intents():
             qs = [(q.removeprefix("~").replace("$n", n), q.startswith("~")) for q in asks for n in names(key)]
             found[f"{key}.{way}"] = (topic_answer(key, way), [q for q, held in qs if not held], [q for q, held in qs if held])
     for key, answer, qs in SINGLE:
-        found[key] = (answer or CALL_ANSWER, [q for q in qs if q[0] != "~"], [q[1:] for q in qs if q[0] == "~"])
+        held = [q[1:] for q in qs if q[0] == "~"]; train = [q for q in qs if q[0] != "~"]; kept = {q.lower().rstrip("?.") for q in held}
+        commands = [f"{w} {m.group(1)}?" for q in train if "Run headrace" in (answer or "") and (m := re.fullmatch(r"How (?:do|can) I (.+)\?", q)) for w in ("Which command do I use to", "What is the command to", "With which command can I", "What do I run to", "Which command do I need to")]
+        found[key] = (answer or CALL_ANSWER, train * 3 + [w for q in train + commands for w in (reworded(q) or [q]) if w.lower().rstrip("?.") not in kept], held)
     for a, b, sentences in CMP:
-        qs = ["What is the difference between $x and $y?", "Compare $x and $y.", "$x or $y: what is the difference?", "How is $x different from $y?", "$x vs $y?", "What distinguishes $x from $y?", "~How do $x and $y differ?", "~Explain the difference between $x and $y."]
+        qs = ["What is the difference between $x and $y?", "Compare $x and $y.", "$x or $y: what is the difference?", "How is $x different from $y?", "$x vs $y?", "What distinguishes $x from $y?", "How does $x differ from $y?", "Explain how $x and $y are different.", "Tell me the difference between $x and $y.", "In what do $x and $y differ?", "What is different between $x and $y?", "Explain $x and $y: how are they different?", "Difference between $x and $y?", "~How do $x and $y differ?", "~Explain the difference between $x and $y."]
         qs = [q.replace("$x", x).replace("$y", y) for q in qs for x, y in ((names(a)[0], names(b)[0]), (names(b)[0], names(a)[0]))]
         found[f"{a}-{b}"] = (" ".join(sentences[:2]), [q for q in qs if q[0] != "~"], [q[1:] for q in qs if q[0] == "~"])
     return found
