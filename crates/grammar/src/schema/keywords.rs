@@ -125,6 +125,10 @@ pub(super) fn format_pattern(format: &str) -> Option<&'static str> {
         "hostname" => Some(
             "^[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?){0,3}$",
         ),
+        // At most 64 characters before the `@` (RFC 5321, 4.5.3.1.1), in one part or in up to three; after it a host name as above.
+        "email" => Some(
+            "^(?:[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,64}|[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,20}(?:\\.[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,20}){1,2})@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?){0,3}$",
+        ),
         "date" => Some(concat!("^", date!(), "$")),
         "time" => Some(concat!("^", time!(), "$")),
         "date-time" => Some(concat!("^", date!(), "T", time!(), "$")),
