@@ -116,7 +116,7 @@ fn what_stands_in_tags_has_its_schema() {
     for id in tokenizer.encode_plain("Let me: <fn=add>{\"n\": 12", false).unwrap() {
         state.accept(id).unwrap();
     }
-    let mut mask = vec![0; 80];
+    let mut mask = vec![0; 128];
     state.mask(&mut mask).unwrap();
     let may = |text: &str| {
         let ids = tokenizer.encode_plain(text, false).unwrap();
@@ -135,7 +135,7 @@ fn numbers_and_white_space_are_bounded() {
     {
         let grammar = compile(schema(schema_of.clone())).unwrap();
         let mut state = grammar.begin();
-        let mut mask = vec![0; 80];
+        let mut mask = vec![0; 128];
         let tokenizer = &demo().tokenizer;
         let digit = tokenizer.encode_plain("7", false).unwrap()[0];
         let mut digits = 0;
@@ -175,7 +175,7 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
         demo().compiler.compile_behind(Some(thought), &form(), &Bounds::default()).unwrap()
     };
     let may = |state: &mut dyn GrammarState| {
-        let mut mask = vec![0; 80];
+        let mut mask = vec![0; 128];
         state.mask(&mut mask).unwrap();
         move |id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1
     };

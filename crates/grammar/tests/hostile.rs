@@ -62,12 +62,12 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
                 assert!(grammar.state_bytes() <= 32 << 20, "form {at}");
                 // It may fail on its way, within its bounds, and then it alone.
                 let mut state = grammar.begin();
-                let mut mask = vec![0; 80];
+                let mut mask = vec![0; 128];
                 for _ in 0..50 {
                     if state.mask(&mut mask).is_err() || state.is_over() {
                         break;
                     }
-                    let next = (0..2560u32).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).unwrap();
+                    let next = (0..4096u32).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).unwrap();
                     if state.accept(next).is_err() {
                         break;
                     }

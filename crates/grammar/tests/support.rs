@@ -33,7 +33,7 @@ pub(crate) fn demo() -> &'static Demo {
         let tokenizer =
             Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
         let ends = vec![tokenizer.id_of("<|im_end|>").unwrap()];
-        let size = 2560u32;
+        let size = u32::try_from(tokenizer.vocab_size()).unwrap();
         let compiler = Compiler::new(Arc::clone(&tokenizer), &ends, size);
         Demo { tokenizer, compiler, ends, words: size.div_ceil(32) as usize }
     })

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const QUESTION: &str = "What happens when I call an LLM API?";
 /// Questions of the examples, and what a right answer says.
-const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "remembers keys and values")];
+const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "stores the attention keys and values")];
 
 /// What stands in for other people's servers and models: the reader's first server and its model.
 const ELSEWHERE: [(&str, &str); 5] = [

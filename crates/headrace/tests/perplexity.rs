@@ -1,5 +1,5 @@
 //! `headrace models perplexity`: what `fast` and narrow keys and values cost the demo model on a long text that it was
-//! not trained on (`data/held_out.txt`, made by `demo-model/study/gen.py` from words held back from training).
+//! not trained on (`data/held_out.txt`, made by `demo-model/study/gen.py --held` from words held back from training).
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -34,7 +34,7 @@ fn modes_and_kv_types_shift_the_perplexity_by_no_more_than_they_promise() {
         assert_eq!(rows.len(), 8, "{rows:?}");
         for (index, (mode, kv, perplexity, shift)) in rows.iter().enumerate() {
             println!("{quantize:>5} {mode:>5} {kv:>4}: {perplexity:.4}, {:+.4} %", 100.0 * shift);
-            // Its vocabulary has 2,560 tokens, and what users say was no part of what it learnt to write.
+            // Its vocabulary has 4,096 tokens, and what users say was no part of what it learnt to write.
             assert!((20.0..200.0).contains(perplexity), "the demo model knows this world: {perplexity}");
             let most = match (mode.as_str(), kv.as_str()) {
                 ("exact", "f32") => 0.0,

@@ -87,10 +87,7 @@ fn found(diagnosis: &Diagnosis) -> Vec<(&'static str, Severity)> {
 #[test]
 fn nothing_is_wrong_with_the_demo_model() {
     let diagnosis = Files::demo().diagnose();
-    let codes = found(&diagnosis);
-    // Its template shows instructions at the beginning alone. Take this line out when it shows them everywhere.
-    assert_eq!(codes, [("message_dropped", Severity::Warning)], "{:#?}", diagnosis.findings);
-    assert!(diagnosis.findings[0].what.contains("instructions in the middle"));
+    assert!(found(&diagnosis).is_empty(), "{:#?}", diagnosis.findings);
     assert_eq!(diagnosis.facts.family, "hermes");
     assert!(diagnosis.facts.shows_tools && diagnosis.facts.context.is_some(), "{:?}", diagnosis.facts);
     assert_eq!(diagnosis.facts.opens.as_deref(), Some("<|im_end|>\n<|im_start|>assistant\n"));

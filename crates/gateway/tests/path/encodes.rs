@@ -120,7 +120,7 @@ async fn what_is_too_much_is_refused_with_its_parameter() {
         (body(json!([[1], vec![1; 513]])), long, "input"),
         // 600 texts of 512 tokens are more than 300,000.
         (body(json!(vec![vec![1; 512]; 600])), long, "input"),
-        (body(json!([1, 2560])), Code::InvalidValue.name(), "input"),
+        (body(json!([1, 4096])), Code::InvalidValue.name(), "input"),
         (json!({"model": MODEL, "input": "a", "dimensions": 5}), Code::InvalidValue.name(), "dimensions"),
     ] {
         assert_eq!(refusal(&world, Endpoint::Embeddings, given).await, (400, code.to_owned(), json!(param)));

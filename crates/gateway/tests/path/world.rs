@@ -607,7 +607,7 @@ pub(crate) fn capabilities() -> Capabilities {
         model: MODEL.to_owned(),
         compute_mode: "exact".to_owned(),
         numerics: "scripted".to_owned(),
-        vocab: 2560,
+        vocab: 4096,
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,

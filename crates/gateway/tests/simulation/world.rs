@@ -305,7 +305,7 @@ impl World {
             lane: Lane::Tokens(TokenLane {
                 template: None,
                 replies: ReplyStyle::PLAIN,
-                grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&shared.tokenizer), &[], 2560)),
+                grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&shared.tokenizer), &[], 4096)),
                 tokenizer: Arc::clone(&shared.tokenizer),
                 defaults: SamplingDefaults::default(),
                 capabilities,
@@ -594,7 +594,7 @@ fn capabilities() -> Capabilities {
         model: "demo".to_owned(),
         compute_mode: "exact".to_owned(),
         numerics: "simulated".to_owned(),
-        vocab: 2560,
+        vocab: 4096,
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,

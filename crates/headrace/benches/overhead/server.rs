@@ -192,7 +192,7 @@ fn capabilities() -> Capabilities {
         model: MODEL.to_owned(),
         compute_mode: "exact".to_owned(),
         numerics: "scripted".to_owned(),
-        vocab: 2560,
+        vocab: 4096,
         context_window: 2048,
         max_logprobs: 20,
         kv_tokens: 1 << 20,
@@ -214,7 +214,7 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
         lane: Lane::Tokens(TokenLane {
             template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
             replies: ReplyStyle::detect(source),
-            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
+            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 4096)),
             tokenizer,
             defaults: SamplingDefaults::default(),
             capabilities: capabilities(),

@@ -33,7 +33,7 @@ const SPELT: [(&str, Pattern); 5] = [
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         Pattern::O200k,
     ),
-    (r" ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+", Pattern::Demo),
+    (r" ?\p{Ll}+|\p{Lu}\p{Ll}+|\p{Lu}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+", Pattern::Demo),
 ];
 
 impl Pattern {
@@ -202,8 +202,11 @@ impl Scan<'_> {
         let first = self.byte(at);
         let (class, len) = self.class(at);
         let (second, _) = self.class(at + len);
-        if class & LOWER != 0 || (first == b' ' && second & LOWER != 0) || class & UPPER != 0 {
+        if class & LOWER != 0 || (first == b' ' && second & LOWER != 0) {
             return self.run(at + len, LOWER);
+        }
+        if class & UPPER != 0 {
+            return self.run(at + len, if second & LOWER != 0 { LOWER } else { UPPER });
         }
         if class & NUMBER != 0 {
             return at + len;

@@ -86,7 +86,7 @@ static PAIRS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
 });
 
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const DEMO: &str = r" ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+";
+const DEMO: &str = r" ?\p{Ll}+|\p{Lu}\p{Ll}+|\p{Lu}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+";
 
 /// How much text: `HEADRACE_TOKENIZER_MB` for each tokenizer whose name has `HEADRACE_TOKENIZER_NAME` in it, by
 /// default a little for all.
