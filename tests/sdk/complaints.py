@@ -232,8 +232,8 @@ def filled(value):
         return {name: filled(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [filled(inner) for inner in value]
-    if isinstance(value, str) and (found := re.fullmatch(r"LONG(?:\*(\d+))?(.*)", value, re.S)):
-        return LONG * int(found[1] or 1) + found[2]
+    if isinstance(value, str) and (found := re.fullmatch(r"(.*?)LONG(?:\*(\d+))?(.*)", value, re.S)):
+        return found[1] + LONG * int(found[2] or 1) + found[3]
     return value
 
 
