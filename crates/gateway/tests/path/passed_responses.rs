@@ -1,10 +1,13 @@
 //! Responses of servers that speak the Responses API: passed on byte for byte, paid by what they report, and read instead where they ask
 //! for what is kept or done here.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
+use headrace_call_api::Frames;
 use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource};
 use headrace_engine_api::{RelayEvent, RelayedEvent};
+use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{Script, answer_of, head, offer_passing, server, spent, whole};
@@ -103,13 +106,17 @@ async fn a_response_is_passed_on_byte_for_byte_and_paid_by_its_report() {
 
 #[tokio::test]
 async fn every_end_is_paid_and_told_as_it_is() {
-    let cut = || begun();
     let unreported = || then(ended_as("completed", &json!({"usage": null})));
     let bound =
         || then(ended_as("incomplete", &json!({"incomplete_details": {"reason": "max_output_tokens"}})));
-    let failed =
-        || then(ended_as("failed", &json!({"error": {"code": "server_error", "message": "it broke"}})));
-    let (world, _) = world(vec![bound(), unreported(), failed(), cut()]);
+    // Nothing more comes until its gate is open.
+    let cut = || then(None);
+    let failed = || {
+        let mut script = cut();
+        script.push(ended_as("failed", &json!({"error": {"code": "server_error", "message": "it broke"}})));
+        script
+    };
+    let (world, server) = world(vec![bound(), unreported(), failed(), cut()]);
     let stream = || world.call(Endpoint::Responses, body(&json!({"stream": true})));
     let text = read(stream().await).await;
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -121,10 +128,19 @@ async fn every_end_is_paid_and_told_as_it_is() {
     assert_eq!(world.last_trace().usage_source, UsageSource::Estimated, "nothing was reported");
 
     for _ in 0..2 {
-        let text = read(stream().await).await;
-        // What was seen is theirs; what follows is the error, and nothing that ends a good stream.
-        let (seen, end) = text.split_at(raw(&begun()).len());
+        server.gate.shut();
+        let mut answer = stream().await;
+        // It fails when what came is with the client: who has seen nothing is refused instead.
+        let AnswerBody::Stream(delivery) = &mut answer.body else { panic!("{}", answer.status) };
+        let mut seen = String::new();
+        while seen.len() < raw(&begun()).len() {
+            let frame = poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap().unwrap();
+            seen.push_str(std::str::from_utf8(&frame).unwrap());
+        }
         assert_eq!(seen, raw(&begun()));
+        server.gate.open();
+        // What follows is the error, and nothing that ends a good stream.
+        let end = read(answer).await;
         assert!(end.starts_with("event: error\ndata: {\"error\":"), "{end}");
         assert!(!end.contains("[DONE]") && !end.contains("response.completed"), "{end}");
         world.balance_when_idle().await;
