@@ -71,6 +71,13 @@ impl Log {
         Ok((log, reloads))
     }
 
+    /// Puts a line among the others; one that does not fit is counted.
+    pub(crate) fn line(&self, text: Vec<u8>) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Item::Line(text)) {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Lines that were not written, because too many waited.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
@@ -187,10 +194,7 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let line = std::mem::take(&mut self.text);
-        if let Err(TrySendError::Full(_)) = self.log.queue.try_send(Item::Line(line)) {
-            self.log.dropped.fetch_add(1, Relaxed);
-        }
+        self.log.line(std::mem::take(&mut self.text));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// Exit code for a wrong command line or configuration.
 pub(crate) const USAGE: u8 = 2;
@@ -12,9 +13,22 @@ pub(crate) fn say(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// Who takes lines in place of standard error.
+static NOTES: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
+
+/// From here on, lines to standard error are handed to somebody else: a server's go through its log, so that a reader that is slow or
+/// gone does not keep it from ending.
+pub(crate) fn hand_notes_to(take: impl Fn(String) + Send + Sync + 'static) {
+    // Once, at the start of a server.
+    let _ = NOTES.set(Box::new(take));
+}
+
 /// A line to standard error.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    match NOTES.get() {
+        Some(take) => take(format!("{text}\n")),
+        None => drop(writeln!(std::io::stderr().lock(), "{text}")),
+    }
 }
 
 /// Says what went wrong: exit code 1.

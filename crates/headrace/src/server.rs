@@ -109,6 +109,8 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
+    let lines = log.clone();
+    output::hand_notes_to(move |line| lines.line(line.into_bytes()));
     let code = match House::build(config, checked.plan, checked.books) {
         Ok(house) => {
             register_log(&house.metrics, &log);
