@@ -183,11 +183,13 @@ def test_a_call_is_found_with_its_waterfall(house, tabs):
 def test_tools_for_the_prompt_show_what_the_model_really_sees(house, tabs):
     tab = tabs(house.console).sign_in(house.link)
     page = tab.go("prompt")
-    page.get_by_label("The call").fill(QUESTION)
-    page.get_by_label("A prompt that a cache holds").fill(QUESTION + " Really?")
+    # Longer than a block of the cache.
+    call = f"{QUESTION} {QUESTION}"
+    page.get_by_label("The call").fill(call)
+    page.get_by_label("A prompt that a cache holds").fill(call + " Really?")
     page.get_by_role("button", name="Show").click()
     page.locator(".token.special").first.wait_for()
-    own = json.loads(subprocess.run([str(BINARY), "render", QUESTION, "--after", QUESTION + " Really?", "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
+    own = json.loads(subprocess.run([str(BINARY), "render", call, "--after", call + " Really?", "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
     assert page.locator(".lens .token").count() == own["count"]
     assert page.locator(".token.special").count() == own["special_tokens"]
     assert own["cached_tokens"] > 0 and page.locator(".cache-edge").inner_text().startswith(f"a warm cache gives the {own['cached_tokens']} tokens")
