@@ -111,6 +111,13 @@ def test_what_the_command_line_does_a_route_shows(house, owner):
         setting["name"]: setting for setting in get("/settings?limit=500")["data"]
     }["admin.listen"].items()
     assert get("/credit")["data"][0]["balance"]["dollars"] == "10.00"
+    of_demo = get("/models/headrace-demo/inspect")
+    assert of_demo["path"] is None and of_demo["fits"] is True and of_demo["parameters"] > 0, of_demo
+    stored = house.command("models", "list")["stored"]
+    assert [found["path"] for found in get("/checkpoints?limit=500")["data"]] == [found["path"] for found in stored]
+    refused = get("/checkpoints/nobody%2Fnothing/inspect")["error"]
+    assert refused["code"] == "unknown_checkpoint" and "looked in" in refused["message"], refused
+    assert refused["doc"].endswith("/docs/admin-errors/unknown_checkpoint.md")
     verified = house.ask("POST", "/admin/v1/ledger/verify", headers=owner)
     assert verified[2]["ok"] is True, verified
 

@@ -42,6 +42,30 @@ def test_views_of_a_request_are_accessible(canned, tabs):
     page.get_by_text("What would have helped").wait_for()
 
 
+# What stands beyond the right edge of what cuts it off.
+CUT_OFF = """() => [
+  ...[...document.querySelectorAll('.long-row > div')].filter((cell) => cell.getBoundingClientRect().right > cell.closest('.long').getBoundingClientRect().right + 0.5),
+  ...[...document.querySelectorAll('.wf-axis b')].filter((name) => name.scrollWidth > name.clientWidth || name.getBoundingClientRect().right > name.closest('.wf-axis').getBoundingClientRect().right + 0.5),
+].map((node) => node.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1110, 1010, 800, 390])
+def test_nothing_of_a_request_is_cut_off_at_the_right(canned, tabs, width):
+    page = tabs(canned, width=width).sign_in().go("requests")
+    page.wait_for_selector(".long-view .long-row")
+    page.wait_for_timeout(100)
+    assert page.evaluate(CUT_OFF) == []
+    shown = page.locator(".long-head [role=columnheader]").all_inner_texts()
+    assert shown[1:4] == ["Started", "Outcome", "Took"] and ("Charged" in shown) == (width > 600), shown
+    page.evaluate("address => { location.hash = '#/' + address; }", REQUEST)
+    page.wait_for_selector(".wf-axis")
+    page.wait_for_timeout(100)
+    # A telephone shortens names within the axis, with an ellipsis.
+    assert width < 400 or page.evaluate(CUT_OFF) == []
+    page.evaluate("location.hash = '#/requests'")
+    page.wait_for_function(f"() => document.querySelectorAll('.long-head [role=columnheader]').length === {len(shown)}")
+
+
 def test_dialogs_and_the_palette_are_accessible(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go("keys")

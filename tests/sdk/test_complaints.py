@@ -2,45 +2,36 @@
 
 import os
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from complaints import CLASSES, CONFIGURATION, ROWS, House, judged, page
 from conftest import ROOT, Server
+from listening import Handler, Listening
 
 PAGE = ROOT / "docs" / "complaints.md"
 TOLD = {}
 
 
-class Stale(BaseHTTPRequestHandler):
+class Stale(Handler):
     """A server behind that does not take the key that is configured for it."""
 
     def do_POST(self):
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = b'{"error": {"message": "Incorrect API key provided: sk-stale", "code": "invalid_api_key"}}'
-        self.send_response(401)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        self.body()
+        error = b'{"error": {"message": "Incorrect API key provided: sk-stale", "code": "invalid_api_key"}}'
+        self.answer(error, status=401, content_type="application/json")
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    stale = ThreadingHTTPServer(("127.0.0.1", 0), Stale)
-    threading.Thread(target=stale.serve_forever, daemon=True).start()
+    stale = Listening(Stale)
     settings = {"HEADRACE_UPSTREAM_GONE_KEY": "sk-gone", "HEADRACE_UPSTREAM_STALE_KEY": "sk-stale"}
-    configuration = CONFIGURATION % {"stale": f"http://127.0.0.1:{stale.server_address[1]}"}
+    configuration = CONFIGURATION % {"stale": stale.url}
     server = Server(tmp_path_factory.mktemp("complaints"), settings, configuration)
     assert server.run("credit", "grant", "10").returncode == 0
     yield House(server)
     server.stop()
-    stale.shutdown()
+    stale.stop()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["thread"] for row in ROWS])

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 
+import jsonschema
 import openai
 import pytest
 
@@ -278,6 +279,81 @@ def test_what_llama_cpp_cannot_do_by_ids_is_refused_by_name(near):
             near.completions.create(model=BY_IDS, prompt="hello", max_tokens=4, **options)
         name = next(iter(options.get("extra_body", options)))
         assert name in str(raised.value), raised.value
+
+
+TEMPLATE = (
+    "{# #}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def calling(binary, llama, tiny, tmp_path_factory):
+    """Its model by token ids, with a template that shows tools; calls are read as Hermes writes them."""
+    directory = tmp_path_factory.mktemp("calling")
+    data = bytearray(tiny.read_bytes())
+    key = b"tokenizer.chat_template"
+    at = data.index(key) + len(key) + 4
+    size = int.from_bytes(data[at : at + 8], "little")
+    data[at + 8 : at + 8 + size] = TEMPLATE.replace("#}", "#}".rjust(size - len(TEMPLATE) + 2)).encode()
+    words = directory / "words.gguf"
+    words.write_bytes(data)
+    configuration = f"""
+[[upstreams]]
+name = "llama"
+kind = "llamacpp"
+url = "{llama}"
+price = {{ input = "0.1", cached_input = "0.1", output = "0.4" }}
+
+[[models]]
+name = "caller"
+path = {json.dumps(str(words))}
+targets = ["llama/tiny"]
+reply = "hermes"
+"""
+    server = Server(directory, LIMITS, configuration)
+    with server.openai() as client:
+        yield client
+    server.stop()
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["c", "f"]},
+        "days": {"type": "integer", "minimum": 3, "maximum": 14},
+        "exact": {"type": "boolean"},
+        "code": {"type": "string", "minLength": 2, "maxLength": 4},
+        "at": {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["days", "unit", "at"],
+    "additionalProperties": False,
+}
+
+
+def forced(calling, choice="required", schema=WEATHER, **options):
+    tool = {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": schema}}
+    asked = {"model": "caller", "messages": say("hi"), "tools": [tool], "tool_choice": choice, "max_tokens": 600, **options}
+    return calling.chat.completions.create(**asked)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"])
+def test_calls_that_must_come_are_held_to_by_llama_cpp(calling, choice):
+    # The model's weights are chance: what it says is what the grammar lets through.
+    for seed in range(6):
+        answer = forced(calling, choice, temperature=2, seed=seed, parallel_tool_calls=False)
+        (call,) = answer.choices[0].message.tool_calls
+        # As OpenAI has it: a call that was named is no reason of its own.
+        assert answer.choices[0].finish_reason == ("tool_calls" if choice == "required" else "stop")
+        assert call.function.name == "get_weather"
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER)
+
+
+def test_calls_that_llama_cpp_cannot_hold_to_are_refused_by_name(calling):
+    schema = {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}, "required": ["zip"]}
+    with pytest.raises(openai.BadRequestError) as raised:
+        forced(calling, schema=schema)
+    assert raised.value.param == "tool_choice" and "`pattern` at `/properties/zip`" in str(raised.value)
 
 
 def test_how_busy_it_is_is_known(front):

@@ -3,7 +3,6 @@ nobody outside can do. A name that nothing moves is a number that nobody can tru
 
 import contextlib
 import http.client
-import http.server
 import json
 import re
 import resource
@@ -19,6 +18,7 @@ import openai
 import pytest
 
 from conftest import MODEL, ROOT, Server
+from listening import Handler, Listening
 from scripted import Scripted
 from test_deploy import free_port
 
@@ -151,61 +151,40 @@ def long_stream(server):
     return connection
 
 
-class Moody:
+class Moody(Listening):
     """An upstream that says it is asked too often, or begins an answer and never ends it."""
+
+    class Handler(Handler):
+        def do_POST(self):
+            if json.loads(self.body())["model"] == "busy":
+                self.answer(status=429)
+                return
+            self.head(content_type="text/event-stream")
+            piece = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "slow", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "One "}, "finish_reason": None}]}
+            self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
+            self.wfile.flush()
+            self.server.outer.release.wait(20)
+            self.close_connection = True
 
     def __init__(self):
         self.release = threading.Event()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_):
-                pass
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if body["model"] == "busy":
-                    self.send_response(429)
-                    self.send_header("content-length", "0")
-                    self.end_headers()
-                    return
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.end_headers()
-                piece = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "slow", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "One "}, "finish_reason": None}]}
-                self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
-                self.wfile.flush()
-                outer.release.wait(20)
-                self.close_connection = True
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        super().__init__(Moody.Handler)
 
     def stop(self):
         self.release.set()
-        self.server.shutdown()
-        self.server.server_close()
+        super().stop()
 
 
-class Sink(http.server.BaseHTTPRequestHandler):
+class Sink(Handler):
     """Takes whatever it is sent."""
 
-    def log_message(self, *_):
-        pass
-
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
+        self.body()
+        self.answer()
 
 
 def test_calls_refusals_and_telemetry_move_theirs(tmp_path):
-    sink = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink)
-    threading.Thread(target=sink.serve_forever, daemon=True).start()
+    sink = Listening(Sink)
     configuration = f"""
 [server]
 
@@ -217,7 +196,7 @@ delivery_buffer = "4KiB"
 
 [telemetry]
 endpoint = "http://127.0.0.1:{free_port()}"
-logs_endpoint = "http://127.0.0.1:{sink.server_address[1]}/v1/logs"
+logs_endpoint = "{sink.url}/v1/logs"
 retry_for = "0s"
 linger = "1ms"
 metrics_every = "200ms"
@@ -244,8 +223,7 @@ key.requests_per_minute = 100000
         assert made.returncode == 0, made.stderr
         ask(watched.server.openai(api_key=json.loads(made.stdout)["value"]["secret"]))
         watched.until("headrace_telemetry_failures_total", "headrace_telemetry_dropped_total", "headrace_telemetry_sent_total", "headrace_limit_scopes")
-    sink.shutdown()
-    sink.server_close()
+    sink.stop()
 
 
 def test_upstreams_move_theirs(tmp_path):

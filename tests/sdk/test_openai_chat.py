@@ -1,10 +1,11 @@
 """OpenAI's SDK: chat completions, streamed and not."""
 
 import json
+import shutil
 
 import pytest
 
-from conftest import CASES, MODEL, say
+from conftest import CASES, MODEL, ROOT, Server, say
 
 QUESTION = "What is prefill?"
 SEEDED = {"temperature": 1.0, "top_p": 0.95, "seed": 1234}
@@ -361,3 +362,31 @@ def test_labels_are_accepted(client):
         parallel_tool_calls=True,
     )
     assert answer.choices[0].message.content == CASES[1]["text"]
+
+
+SAYS_HOW_MUCH = (
+    "{% if verbosity %}<|im_start|>system\nSay it in {{ verbosity }} detail.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+def test_verbosity_reaches_a_template_that_has_it(binary, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "crates/model/tests/data/qwen3", model)
+    path = model / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": SAYS_HOW_MUCH}))
+    server = Server(tmp_path, more=["--model", f"chatty={model}"])
+    try:
+        with server.openai() as client:
+
+            def prompt_of(**options):
+                return client.chat.completions.create(model="chatty", messages=say("hi"), max_tokens=1, **options).usage.prompt_tokens
+
+            plain, low, high = prompt_of(), prompt_of(verbosity="low"), prompt_of(verbosity="high")
+            assert plain < low and plain < high and prompt_of(verbosity="medium") == plain
+            response = client.responses.create(model="chatty", input="hi", max_output_tokens=16, store=False, text={"verbosity": "low"})
+            assert response.usage.input_tokens == low
+            # As if the caller had named the variable itself.
+            assert prompt_of(extra_body={"chat_template_kwargs": {"verbosity": "low"}}) == low
+    finally:
+        server.stop()

@@ -54,6 +54,8 @@ BAD = [
         "response_format.json_schema.name",
     ),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
+    ({"verbosity": "low"}, "verbosity"),
+    ({"verbosity": "chatty"}, "verbosity"),
     ({"modalities": ["audio"]}, "modalities"),
     ({"extra_body": {"chat_template": "{{ x }}"}}, "chat_template"),
     ({"extra_body": {"tempreature": 1}}, "tempreature"),

@@ -2,6 +2,7 @@
 are told, against the shell itself."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -101,6 +102,31 @@ def test_the_debian_package_takes_what_is_there():
         assert f"completions/headrace.{shell}" in sources
     assert (ROOT / "crates" / "headrace" / DEB["license-file"][0]).exists()
     assert DEB["conf-files"] == ["/etc/headrace/headrace.toml"]
+
+
+def test_what_the_package_takes_beside_the_program_is_made(binary, tmp_path):
+    """By the script that its manifest, the workflow and the docs name."""
+    script = ROOT / "deploy" / "debian" / "prepare.sh"
+    done = subprocess.run([script, binary], cwd=tmp_path, env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "", done.stdout + done.stderr
+    for source in [source for source, *_ in DEB["assets"] if "target/package" in source] + [DEB["changelog"]]:
+        assert list(tmp_path.glob(source.removeprefix("../../"))), source
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    changelog = (tmp_path / "target" / "package" / "changelog").read_text()
+    assert changelog.startswith(f"headrace ({version}-1) unstable;") and changelog.endswith("Fri, 02 Jan 1970 00:00:00 +0000\n"), changelog
+    assert "deploy/debian/prepare.sh" in scripts()
+
+
+def test_the_package_has_the_unit_and_scripts_for_it():
+    units, folder = DEB["systemd-units"], ROOT / "crates" / "headrace"
+    assert [unit.name for unit in (folder / units["unit-scripts"]).iterdir()] == ["headrace.service"]
+    assert (folder / DEB["maintainer-scripts"]).is_dir()
+    assert not units["enable"] and not units["start"] and units["restart-after-upgrade"]
+
+
+def test_the_image_from_source_is_built_as_a_release_is():
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert "cargo build --profile dist " in text and "/target/dist/headrace " in text
 
 
 def test_the_packaged_configuration_is_one(binary, tmp_path):

@@ -1,8 +1,10 @@
 """The official SDKs: answers held to a form, and calls that must come. The demo model is small and hot here: what holds is not its doing."""
 
 import json
+import re
 from typing import Literal
 
+import openai
 import pytest
 from pydantic import BaseModel, ConfigDict
 
@@ -133,3 +135,64 @@ def test_strict_schemas_have_openai_s_rules(client, schema, words):
         client.chat.completions.create(**HOT, messages=say("?"), response_format=strict)
     message = refused.value.body["message"]
     assert "Invalid schema for response_format 'x': In context=(" in message and words in message
+
+
+SUM = """start: TERM (SP ("+" | "*") SP TERM){1,2} QUOTE
+TERM: NUMBER | "x" | "\\n"
+NUMBER: /[0-9]{1,3}/
+SP: " "
+QUOTE: "\\"" | "\\\\"
+"""
+SUMS = re.compile(r"""([0-9]{1,3}|x|\n)( [+*] ([0-9]{1,3}|x|\n)){1,2}["\\]""")
+FORMATS = [
+    ({"type": "grammar", "grammar": {"syntax": "lark", "definition": SUM}}, SUMS),
+    ({"type": "grammar", "grammar": {"syntax": "regex", "definition": "[A-Z]{2}-[0-9]{3}"}}, re.compile("[A-Z]{2}-[0-9]{3}")),
+]
+
+
+@pytest.mark.parametrize(("form", "expected"), FORMATS, ids=["lark", "regex"])
+@pytest.mark.parametrize("forced", ["named", "required"])
+def test_the_text_of_a_custom_tool_obeys_its_grammar(client, form, expected, forced):
+    tool = {"type": "custom", "custom": {"name": "calculate", "description": "Calculates.", "format": form}}
+    choice = "required" if forced == "required" else {"type": "custom", "custom": {"name": "calculate"}}
+    options = {**HOT, "messages": say("What is 2 + 3?"), "tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
+    for seed in range(4):
+        (call,) = client.chat.completions.create(seed=seed, **options).choices[0].message.tool_calls
+        assert (call.type, call.custom.name) == ("custom", "calculate")
+        assert expected.fullmatch(call.custom.input), call.custom.input
+    chunks = list(client.chat.completions.create(stream=True, seed=0, **options))
+    deltas = [delta for chunk in chunks if chunk.choices for delta in chunk.choices[0].delta.tool_calls or []]
+    text = "".join((delta.model_extra.get("custom") or {}).get("input") or "" for delta in deltas)
+    assert expected.fullmatch(text), text
+
+
+@pytest.mark.direct("behind servers of others the grammar of a custom tool is told to the model, not enforced")
+@pytest.mark.parametrize(("form", "expected"), FORMATS, ids=["lark", "regex"])
+def test_the_text_of_a_custom_tool_of_a_response_obeys_its_grammar(server, form, expected):
+    tool = {"type": "custom", "name": "calculate", "format": {"type": "grammar", **form["grammar"]}}
+    with server.openai() as client:
+        for seed in range(4):
+            response = client.responses.create(
+                model=MODEL,
+                input="What is 2 + 3?",
+                tools=[tool],
+                tool_choice={"type": "custom", "name": "calculate"},
+                temperature=2,
+                max_output_tokens=300,
+                store=False,
+                extra_body={"seed": seed},
+            )
+            (call,) = [item for item in response.output if item.type == "custom_tool_call"]
+            assert expected.fullmatch(call.input), call.input
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [("start: (", "grammar"), ("start: <|im_end|>", "special tokens"), ("start: nothing", "nothing"), ("A: /(/", "line 1")],
+)
+def test_a_grammar_that_is_none_is_refused_by_its_place(client, definition, words):
+    form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
+    tool = {"type": "custom", "custom": {"name": "f", "format": form}}
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model=MODEL, messages=say("hi"), tools=[tool], tool_choice="required", max_tokens=20)
+    assert words in str(raised.value), raised.value

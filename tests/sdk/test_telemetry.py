@@ -1,12 +1,10 @@
 """What goes out to others' tools: OTLP as OpenTelemetry's own decoder reads it, lines of the log, and the page of metrics as Prometheus'
 own parser reads it. No word of a prompt or an answer is in any of them."""
 
-import http.server
 import json
 import re
 import shutil
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,8 +19,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from conftest import MODEL, Server
-from test_deploy import free_port
+from listening import Handler, Listening
 from scripted import Scripted
+from test_deploy import free_port
 
 KINDS = {
     "/v1/traces": ExportTraceServiceRequest,
@@ -34,40 +33,25 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 
 
-class Receiver:
+class Receiver(Listening):
     """Takes what is sent by OTLP, and keeps it as it was and as it is read."""
+
+    class Handler(Handler):
+        def do_POST(self):
+            body, outer = self.body(), self.server.outer
+            assert self.headers["content-type"] == "application/x-protobuf"
+            assert self.headers["x-tenant"] == "a b"
+            outer.bodies.append(body)
+            message = KINDS[self.path]()
+            message.ParseFromString(body)
+            # Nothing that the protocol does not know.
+            assert message.SerializeToString(deterministic=True) and not unknown(message)
+            outer.read[self.path].append(message)
+            self.answer()
 
     def __init__(self):
         self.bodies, self.read = [], {path: [] for path in KINDS}
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_):
-                pass
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["content-length"]))
-                assert self.headers["content-type"] == "application/x-protobuf"
-                assert self.headers["x-tenant"] == "a b"
-                outer.bodies.append(body)
-                message = KINDS[self.path]()
-                message.ParseFromString(body)
-                # Nothing that the protocol does not know.
-                assert message.SerializeToString(deterministic=True) and not unknown(message)
-                outer.read[self.path].append(message)
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
+        super().__init__(Receiver.Handler)
 
 
 def unknown(message):

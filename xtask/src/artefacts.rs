@@ -1,6 +1,7 @@
-//! Files in the tree that the program generates, and the check that they are what it generates now.
+//! Files in the tree that are generated, and the check that they are what would be generated now.
 //! Knows which command makes which file, never what stands in it.
 
+use crate::admin_api;
 use crate::shell::{Failure, Place, capture, read};
 
 /// File, and the arguments that make the program print it.
@@ -12,28 +13,38 @@ const REMEDY: &str =
 
 /// Compares every generated file with what the program prints.
 pub(crate) fn check(place: &Place) -> Result<(), Failure> {
+    compare(place, admin_api::PAGE, &admin_api::page(&place.root)?)?;
+    println!("{} is what the OpenAPI document says", admin_api::PAGE);
     for (file, arguments) in GENERATED {
-        let wanted = printed(place, arguments)?;
-        let found = read(&place.root.join(file)).map_err(|failure| failure.with_remedy(REMEDY))?;
-        if found != wanted {
-            let line =
-                found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
-            return Err(Failure::new(format!("{file} is out of date from line {line} on"), REMEDY));
-        }
+        compare(place, file, &printed(place, arguments)?)?;
         println!("{file} is what `headrace {}` prints", arguments.join(" "));
     }
     Ok(())
 }
 
+fn compare(place: &Place, file: &str, wanted: &str) -> Result<(), Failure> {
+    let found = read(&place.root.join(file)).map_err(|failure| failure.with_remedy(REMEDY))?;
+    if found == wanted {
+        return Ok(());
+    }
+    let same = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted);
+    Err(Failure::new(format!("{file} is out of date from line {} on", same.count() + 1), REMEDY))
+}
+
 /// Writes every generated file anew.
 pub(crate) fn write(place: &Place) -> Result<(), Failure> {
+    put(place, admin_api::PAGE, &admin_api::page(&place.root)?)?;
     place.cargo(&["build", "--release"], &[])?;
     for (file, arguments) in GENERATED {
-        let text = printed(place, arguments)?;
-        std::fs::write(place.root.join(file), text)
-            .map_err(|error| Failure::new(format!("{file}: {error}"), "make it writable"))?;
-        println!("wrote {file}");
+        put(place, file, &printed(place, arguments)?)?;
     }
+    Ok(())
+}
+
+fn put(place: &Place, file: &str, text: &str) -> Result<(), Failure> {
+    std::fs::write(place.root.join(file), text)
+        .map_err(|error| Failure::new(format!("{file}: {error}"), "make it writable"))?;
+    println!("wrote {file}");
     Ok(())
 }
 

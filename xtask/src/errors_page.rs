@@ -1,13 +1,16 @@
 //! The page that explains errors, `docs/errors.md`, and one for each of them in `docs/errors`: written from the table of refusals,
 //! so that every name that an answer or a trace can carry is an anchor and a page. Must not know who refuses.
 
+mod admin;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use headrace_domain::{Code, Dialect, RequestId};
 use headrace_explain::ErrorPage;
-use headrace_wire::{ErrorFacts, error_body};
+use headrace_wire::{ErrorFacts, LimitFacts, error_body};
 
+use crate::prose::wrapped;
 use crate::shell::Failure;
 
 pub(crate) const PAGE: &str = "docs/errors.md";
@@ -17,8 +20,6 @@ const PAGES: &str = "docs/errors";
 
 /// What stands before the first chapter.
 const HEAD: &str = include_str!("errors_page/head.md");
-/// Where a line of a paragraph is broken, in characters.
-const WIDTH: usize = 120;
 
 /// A chapter begins with a code of the table and ends where the next one begins.
 struct Chapter {
@@ -102,15 +103,17 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
         if found != *wanted {
             let same = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted);
             broken.push(format!(
-                "{name} is not what the table of refusals says, from line {} on: `xtask -- errors` writes it",
+                "{name} is not what the table of codes says, from line {} on: `xtask -- errors` writes it",
                 same.count() + 1
             ));
         }
     }
-    for entry in std::fs::read_dir(root.join(PAGES)).into_iter().flatten().flatten() {
-        let name = format!("{PAGES}/{}", entry.file_name().to_string_lossy());
-        if !all.contains_key(&name) {
-            broken.push(format!("{name} is of no code of the table of refusals: remove it"));
+    for folder in [PAGES, admin::PAGES] {
+        for entry in std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten() {
+            let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if !all.contains_key(&name) {
+                broken.push(format!("{name} is of no code of its table: remove it"));
+            }
         }
     }
     Ok(broken)
@@ -120,19 +123,21 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
 pub(crate) fn write(root: &Path) -> Result<(), Failure> {
     let failed =
         |name: &str, error: std::io::Error| Failure::new(format!("{name}: {error}"), "make it writable");
-    std::fs::create_dir_all(root.join(PAGES)).map_err(|error| failed(PAGES, error))?;
+    for folder in [PAGES, admin::PAGES] {
+        std::fs::create_dir_all(root.join(folder)).map_err(|error| failed(folder, error))?;
+    }
     let all = pages();
     for (name, page) in &all {
         std::fs::write(root.join(name), page).map_err(|error| failed(name, error))?;
     }
-    println!("wrote {PAGE} and {} pages in {PAGES}", all.len().saturating_sub(1));
+    println!("wrote {PAGE}, {}, and {} pages below them", admin::PAGE, all.len().saturating_sub(2));
     Ok(())
 }
 
 /// Every page, by its path.
 fn pages() -> BTreeMap<String, String> {
     let of = |code: &Code| (format!("{PAGES}/{}.md", code.name()), ErrorPage::of(*code).markdown(bodies));
-    Code::ALL.iter().map(of).chain([(PAGE.to_owned(), page())]).collect()
+    Code::ALL.iter().map(of).chain([(PAGE.to_owned(), page())]).chain(admin::pages()).collect()
 }
 
 /// An example's body as each dialect has it, indented.
@@ -141,6 +146,13 @@ fn bodies(code: Code, message: &str, param: Option<&str>) -> [String; 2] {
     let mut facts = ErrorFacts::new(code, message, RequestId::from_bits(EXAMPLE));
     facts.param = param.map(str::to_owned);
     facts.retry_after_s = matches!(code.status(), 429 | 503).then_some(2);
+    // As of the message: 60 of 60 used, one more asked for.
+    facts.limit = (code == Code::RequestsPerMinute).then(|| LimitFacts {
+        rule: code.name(),
+        scope: "key:key_7f3a2b".to_owned(),
+        limit: 60,
+        observed: 61,
+    });
     [Dialect::OpenAi, Dialect::Anthropic].map(|dialect| {
         let body = error_body(dialect, &facts);
         let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -149,7 +161,10 @@ fn bodies(code: Code, message: &str, param: Option<&str>) -> [String; 2] {
 }
 
 fn page() -> String {
-    let mut page = HEAD.trim_end().to_owned();
+    let shown = ErrorPage::of(Code::RequestsPerMinute);
+    let (message, param) = shown.example().unwrap_or_default();
+    let [openai, anthropic] = bodies(shown.code(), message, param);
+    let mut page = HEAD.trim_end().replace("{openai}", &openai).replace("{anthropic}", &anthropic);
     for code in Code::ALL {
         if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.first == *code) {
             page.push_str(&format!("\n\n## {}", chapter.title));
@@ -173,23 +188,10 @@ fn explained(code: Code) -> String {
     format!("{status}{} {}", code.meaning(), code.way_out()).trim_end().to_owned()
 }
 
-/// A paragraph in lines of at most [`WIDTH`] characters.
-fn wrapped(text: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use headrace_domain::AdminCode;
+
     use super::*;
     use crate::shell::Place;
 
@@ -210,5 +212,9 @@ mod tests {
         let link =
             bodies(Code::OutOfMoney, "m", None).map(|body| body.contains("docs/errors/out_of_money.md"));
         assert_eq!(link, [true, true]);
+        let operators = admin::page();
+        for code in AdminCode::ALL {
+            assert_eq!(operators.matches(&format!("\n### `{code}`\n")).count(), 1, "{code}");
+        }
     }
 }

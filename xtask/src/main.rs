@@ -1,6 +1,7 @@
 //! The test command, the crate-graph check, generated artefacts: `cargo run --release -p xtask -- test`.
 //! Must not know how any room works; it runs the same commands that a person would, and says which.
 
+mod admin_api;
 mod arm;
 mod artefacts;
 mod browser;
@@ -14,6 +15,7 @@ mod licences;
 mod metadata;
 mod peers;
 mod programs;
+mod prose;
 mod python;
 mod shell;
 mod smoke;
@@ -33,8 +35,8 @@ cargo run --release -p xtask -- COMMAND
   test --only STEP     one step alone
   steps                the steps of `test`, by name
   rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
-  errors               write docs/errors.md anew from the table of refusals (a second)
-  generate             write all generated files anew, docs/configuration.md with the release program
+  errors               write docs/errors.md, docs/admin-errors.md and their pages anew from the tables of codes (a second)
+  generate             write all generated files anew: docs/admin-api.md, and with the release program docs/configuration.md and the like
   peers NAME           other people's servers, installed under target/peers and run beside ours (minutes, on demand)
 ";
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
-use headrace_domain::{Clock, UnixNanos};
+use headrace_domain::{AdminCode, Clock, UnixNanos};
 use headrace_identity::{Directory, OperatorRecord, ProjectRecord};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
@@ -134,8 +134,7 @@ impl App {
         let (throttle, now) = (&self.0.throttle, self.now());
         throttle.may_try(peer, now).map_err(|seconds| {
             let message = format!("too many keys or links were wrong: try again in {seconds} s");
-            Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", message)
-                .retry_after(seconds)
+            Problem::new(AdminCode::TooManyAttempts, message).retry_after(seconds)
         })?;
         throttle.failed(peer, now);
         tracing::warn!(%peer, "a key or link of an operator was wrong");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -12,6 +12,7 @@ use crate::access::{Access, AccessTable};
 use crate::app::App;
 use crate::problem::Problem;
 use crate::who::{ByCookie, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
+use headrace_domain::AdminCode;
 
 /// Around everything, pages too: the name that was asked, and headers that bind what a browser may do with an answer.
 pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -54,7 +55,7 @@ fn admit(app: &App, table: &AccessTable, request: &Request) -> Result<Option<Who
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let access = path.and_then(|path| table.of(request.method(), path));
     let Some(access) = access else {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "role", "nobody may call this route"));
+        return Err(Problem::new(AdminCode::Role, "nobody may call this route"));
     };
     if access == Access::Anyone {
         return Ok(None);
@@ -63,7 +64,7 @@ fn admit(app: &App, table: &AccessTable, request: &Request) -> Result<Option<Who
     if !access.allows(who.operator.role) {
         let message =
             format!("the role {} may not call this route: {} may", who.operator.role, access.words());
-        return Err(Problem::new(StatusCode::FORBIDDEN, "role", message));
+        return Err(Problem::new(AdminCode::Role, message));
     }
     Ok(Some(who))
 }
@@ -84,7 +85,7 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
         let message = format!(
             "an act by a session needs the header `{CSRF_HEADER}`, as GET /admin/v1/session tells it"
         );
-        return Err(Problem::new(StatusCode::FORBIDDEN, "csrf", message));
+        return Err(Problem::new(AdminCode::Csrf, message));
     }
     let session = ByCookie { token: Token(token.to_owned()), csrf: found.csrf, expires: found.expires };
     Ok(Who { operator: found.operator, session: Some(session) })

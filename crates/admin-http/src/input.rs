@@ -8,8 +8,9 @@ use aide::operation::OperationInput;
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
+use headrace_domain::AdminCode;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -49,15 +50,12 @@ pub(crate) async fn read(request: Request, most_bytes: usize) -> Result<Bytes, P
     let body = Limited::new(request.into_body(), most_bytes).collect();
     match tokio::time::timeout(BODY_TIMEOUT, body).await {
         Ok(Ok(whole)) => Ok(whole.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
-            format!("the body has more than {most_bytes} bytes"),
-        )),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Problem::new(AdminCode::TooLarge, format!("the body has more than {most_bytes} bytes")))
+        }
         Ok(Err(_)) => Err(Problem::form(None, "the body broke off")),
         Err(_) => Err(Problem::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "too_slow",
+            AdminCode::TooSlow,
             format!("the body took more than {} s", BODY_TIMEOUT.as_secs()),
         )),
     }

@@ -31,7 +31,7 @@ pub use pages::{Asset, Pages};
 pub use router::openapi;
 pub use seams::{
     Ask, AskedIn, Calls, Ended, Hold, House, Look, ModelPrices, Pieces, Played, Playground, Prompts,
-    RenderAsk, ServedModel, Setting, TokenizeAsk, Verified, VerifyFinding,
+    RenderAsk, ServedModel, Setting, StoredCheckpoint, TokenizeAsk, Verified, VerifyFinding,
 };
 pub use server::AdminHttp;
 pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
+use axum::http::header;
 use axum::http::uri::Authority;
-use axum::http::{StatusCode, header};
 
 use crate::problem::Problem;
+use headrace_domain::AdminCode;
 
 /// The names by which a listener may be asked: addresses, `localhost`, and the one that its operator gave it. Any other name may be
 /// somebody else's that leads here (DNS rebinding).
@@ -40,8 +41,7 @@ impl Names {
             return Ok(());
         }
         Err(Problem::new(
-            StatusCode::MISDIRECTED_REQUEST,
-            "host",
+            AdminCode::Host,
             "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`",
         ))
     }

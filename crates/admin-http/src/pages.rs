@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
 use crate::problem::Problem;
+use headrace_domain::AdminCode;
 
 /// A file of the console.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +39,7 @@ pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
             .into_response();
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let refused = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "pages are only read");
+        let refused = Problem::new(AdminCode::Method, "pages are only read");
         return ([(header::ALLOW, "GET, HEAD")], refused).into_response();
     }
     let path = path.trim_start_matches('/');

@@ -8,7 +8,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use headrace_admin::AdminError;
-use schemars::JsonSchema;
+use headrace_domain::AdminCode;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 use crate::seams::Played;
@@ -34,7 +35,8 @@ pub(crate) struct ErrorBody {
 #[schemars(rename = "ErrorDetail")]
 pub(crate) struct Told {
     /// A stable name for programs.
-    pub(crate) code: String,
+    #[schemars(schema_with = "codes")]
+    pub(crate) code: AdminCode,
     /// What is wrong, in words.
     pub(crate) message: String,
     /// What to do about it; empty where the message says it.
@@ -43,35 +45,46 @@ pub(crate) struct Told {
     pub(crate) field: Option<String>,
     /// The stage of a call that refused, where one did.
     pub(crate) stage: Option<String>,
-    /// A page about it, where there is one.
-    pub(crate) doc: Option<String>,
+    /// The page about it.
+    pub(crate) doc: String,
+}
+
+/// Where the pages about codes stand, by their names.
+pub(crate) const DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/admin-errors";
+
+/// The names that an answer can have.
+fn codes(_: &mut SchemaGenerator) -> Schema {
+    let told = AdminCode::ALL.iter().filter(|code| !code.statuses().is_empty());
+    json_schema!({ "type": "string", "enum": told.map(|code| code.name()).collect::<Vec<_>>() })
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+    /// With the code's usual status.
+    pub(crate) fn new(code: AdminCode, message: impl Into<String>) -> Self {
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let error = Told {
-            code: code.to_owned(),
+            code,
             message: message.into(),
             remedy: String::new(),
             field: None,
             stage: None,
-            doc: None,
+            doc: format!("{DOCS}/{code}.md"),
         };
         Self { status, error: Box::new(error), retry_after_s: None }
     }
 
     /// A request whose form is wrong.
     pub(crate) fn form(field: Option<&str>, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid", message).at(field)
+        Self::new(AdminCode::Invalid, message).at(field)
     }
 
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+        Self::new(AdminCode::NotFound, message)
     }
 
     /// A fault of ours.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+        Self::new(AdminCode::Internal, message)
     }
 
     pub(crate) fn at(mut self, field: Option<&str>) -> Self {
@@ -101,20 +114,13 @@ impl Problem {
 
 impl From<AdminError> for Problem {
     fn from(error: AdminError) -> Self {
-        let status = match error.code.as_str() {
-            code if code.starts_with("unknown_") => StatusCode::NOT_FOUND,
-            "exists" | "reference_used" | "last_owner" => StatusCode::CONFLICT,
-            "store_failed" | "ledger_unavailable" | "ledger_undecided" | "not_running" | "not_listening"
-            | "busy" => StatusCode::SERVICE_UNAVAILABLE,
-            "internal" | "randomness" | "wrong_secret" | "ledger_emptied" => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-            _ => StatusCode::UNPROCESSABLE_ENTITY,
-        };
         // "`name` must have 1 to 64 bytes" names its field.
         let field = error.message.strip_prefix('`').and_then(|rest| rest.split_once('`'));
-        let field = field.filter(|_| error.code == "invalid").map(|(field, _)| field.to_owned());
-        Self::new(status, &error.code, error.message).at(field.as_deref()).remedy(&error.remedy)
+        let is_value = error.code == AdminCode::Invalid;
+        let field = field.filter(|_| is_value).map(|(field, _)| field.to_owned());
+        let problem = Self::new(error.code, error.message).at(field.as_deref()).remedy(&error.remedy);
+        // Its form was right, or it would not have become a command.
+        if is_value { Self { status: StatusCode::UNPROCESSABLE_ENTITY, ..problem } } else { problem }
     }
 }
 
@@ -148,19 +154,42 @@ mod tests {
     #[test]
     fn errors_of_commands_have_the_status_of_what_they_mean() {
         for (code, message, status, field) in [
-            ("unknown_key", "there is no key", 404, None),
-            ("exists", "it is there", 409, None),
-            ("invalid", "`name` must have 1 to 64 bytes", 422, Some("name")),
-            ("invalid", "a correction of nothing", 422, None),
-            ("store_failed", "`x`", 503, None),
-            ("internal", "", 500, None),
-            ("config_refused", "2 faults", 422, None),
+            (AdminCode::UnknownKey, "there is no key", 404, None),
+            (AdminCode::Exists, "it is there", 409, None),
+            (AdminCode::Invalid, "`name` must have 1 to 64 bytes", 422, Some("name")),
+            (AdminCode::Invalid, "a correction of nothing", 422, None),
+            (AdminCode::StoreFailed, "`x`", 503, None),
+            (AdminCode::Internal, "", 500, None),
+            (AdminCode::ConfigRefused, "2 faults", 422, None),
         ] {
-            let error =
-                AdminError { code: code.to_owned(), message: message.to_owned(), remedy: "r".to_owned() };
-            let problem = Problem::from(error);
+            let problem = Problem::from(AdminError::new(code, message, "r"));
             assert_eq!(problem.status.as_u16(), status, "{code}");
+            assert!(code.statuses().contains(&status), "{code}");
             assert_eq!(problem.error.field.as_deref(), field, "{code}");
         }
+    }
+
+    /// Each page stands where an answer leads, and the body that it shows is one that is sent.
+    #[test]
+    fn every_code_has_its_page_with_the_body_as_it_is_sent() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin-errors");
+        for code in AdminCode::ALL {
+            let page = std::fs::read_to_string(format!("{docs}/{code}.md"))
+                .unwrap_or_else(|error| panic!("{code}: {error}: `xtask -- errors` writes its page"));
+            let shown = page.split("```json\n").nth(1).and_then(|rest| rest.split("\n```").next());
+            assert_eq!(shown.is_some(), !code.statuses().is_empty(), "{code}");
+            let Some(shown) = shown else { continue };
+            let shown: serde_json::Value = serde_json::from_str(shown).unwrap();
+            let of = |name: &str| shown["error"][name].as_str();
+            let sent = Problem::new(*code, of("message").unwrap()).at(of("field"));
+            let sent = ErrorBody { error: *sent.remedy(of("remedy").unwrap()).error };
+            assert_eq!(
+                shown,
+                serde_json::to_value(&sent).unwrap(),
+                "{code}: `xtask -- errors` writes its page"
+            );
+            assert_eq!(of("doc").unwrap(), format!("{DOCS}/{code}.md"));
+        }
+        assert!(DOCS.ends_with("/docs/admin-errors"));
     }
 }

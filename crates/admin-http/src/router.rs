@@ -10,7 +10,7 @@ use aide::transform::TransformOperation;
 use axum::Router;
 use axum::extract::Request;
 use axum::handler::Handler;
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 
@@ -23,6 +23,7 @@ use crate::routes::{
     document, events, house, money, operators, places, playground, requests, served, session, words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
+use headrace_domain::AdminCode;
 
 /// What calls of the playground have in common.
 const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
@@ -85,6 +86,9 @@ fn routes() -> Routes {
         .get("/holds", BILLING, "Money that calls in flight hold", money::holds)
         .get("/prices", VIEWERS, "Prices, by model and date", served::prices)
         .get("/models", VIEWERS, "What is served", served::models)
+        .get("/models/{name}/inspect", DEVELOPERS, "What a served model's files hold, and the memory that they need", served::inspect)
+        .get("/checkpoints", ADMINS, "Checkpoints that other programs have stored on the server's machine, by name", served::checkpoints)
+        .get("/checkpoints/{name}/inspect", ADMINS, "What a stored checkpoint holds, and the memory that it needs", served::inspect_checkpoint)
         .post("/models/{name}/render", DEVELOPERS, "Exactly what a model sees of a call, token by token, and what that costs", words::render)
         .post("/models/{name}/tokenize", DEVELOPERS, "The tokens of a text, or the text of tokens", words::tokenize)
         .get("/models/{name}/doctor", DEVELOPERS, "What is wrong with a model's files, and the way out", words::doctor)
@@ -198,8 +202,7 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 async fn method_not_allowed() -> Response {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "this route does not take this method")
-        .into_response()
+    Problem::new(AdminCode::Method, "this route does not take this method").into_response()
 }
 
 /// The document that describes the API, made from the router.

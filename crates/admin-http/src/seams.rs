@@ -18,6 +18,21 @@ pub trait House: Send + Sync {
     /// The models served, by name.
     fn models(&self) -> Vec<ServedModel>;
 
+    /// What the files of a served model hold, as `headrace models inspect --json` shows it.
+    ///
+    /// # Errors
+    /// No such model is served, it has no files here, or they can no longer be read.
+    fn inspect(&self, model: &str) -> Result<Value, AdminError>;
+
+    /// Checkpoints that other programs have stored on this machine, by name.
+    fn checkpoints(&self) -> Vec<StoredCheckpoint>;
+
+    /// What one of them holds, as `headrace models inspect --json` shows it.
+    ///
+    /// # Errors
+    /// There is none of that name, or it would be refused.
+    fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError>;
+
     /// Prices, by model and date.
     ///
     /// # Errors
@@ -72,6 +87,24 @@ pub struct ServedModel {
     pub aliases: Vec<String>,
     /// Why it cannot be called now; empty: it can.
     pub not_ready: Vec<String>,
+}
+
+/// A checkpoint that another program has stored on the server's machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Checkpoint")]
+pub struct StoredCheckpoint {
+    /// What that program calls it; `headrace up --model NAME` serves it.
+    pub name: String,
+    /// Which program's: `Hugging Face`, `Ollama`, `LM Studio`, `llama.cpp`.
+    pub program: &'static str,
+    /// How its weights are written.
+    pub format: &'static str,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Where it is.
+    pub path: String,
+    /// Why it cannot be served as it is; `null`: nothing is known against it.
+    pub fault: Option<&'static str>,
 }
 
 /// Prices of a model from a day on.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, Grant, SecretText, ServerStatus,
 };
-use headrace_domain::{ManualClock, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{AdminCode, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, ProjectRecord, Role,
 };
@@ -25,7 +25,7 @@ use tower_service::Service;
 use crate::listener::Peer;
 use crate::seams::{
     Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, Prompts, RenderAsk, ServedModel,
-    Setting, TokenizeAsk, Verified,
+    Setting, StoredCheckpoint, TokenizeAsk, Verified,
 };
 use crate::sessions::{SESSION_LIFETIME, Sessions};
 use crate::who::CSRF_HEADER;
@@ -47,6 +47,26 @@ struct Empty;
 impl House for Empty {
     fn models(&self) -> Vec<ServedModel> {
         Vec::new()
+    }
+    fn inspect(&self, model: &str) -> Result<Value, AdminError> {
+        Echo::of(model, json!({ "path": "/m", "layers": 2 }))
+    }
+    fn checkpoints(&self) -> Vec<StoredCheckpoint> {
+        let of = |name: &str| StoredCheckpoint {
+            name: name.to_owned(),
+            program: "Ollama",
+            format: "GGUF",
+            weight_bytes: 1,
+            path: format!("/{name}"),
+            fault: None,
+        };
+        ["a/one", "two:1b"].map(of).into()
+    }
+    fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError> {
+        match self.checkpoints().into_iter().find(|stored| stored.name == name) {
+            Some(stored) => Ok(json!({ "path": stored.path })),
+            None => Err(AdminError::new(AdminCode::UnknownCheckpoint, "looked everywhere", "")),
+        }
     }
     fn prices(&self) -> Result<Vec<ModelPrices>, AdminError> {
         Ok(Vec::new())
@@ -75,8 +95,7 @@ struct Echo;
 
 impl Echo {
     fn of(model: &str, said: Value) -> Result<Value, AdminError> {
-        let unknown =
-            || AdminError { code: "unknown_model".to_owned(), message: String::new(), remedy: String::new() };
+        let unknown = || AdminError::new(AdminCode::UnknownModel, "", "");
         if model == "a/m" { Ok(said) } else { Err(unknown()) }
     }
 }

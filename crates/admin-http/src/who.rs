@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, header};
+use headrace_domain::AdminCode;
 use headrace_identity::{AuthRefusal, OperatorRecord};
 
 use crate::listener::Peer;
@@ -63,7 +64,7 @@ impl Who {
 /// Where the browser says that one did.
 pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
-    let refused = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, "origin", why));
+    let refused = |why: &str| Err(Problem::new(AdminCode::Origin, why));
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
         return refused("a page of another site asked for this");
@@ -79,7 +80,7 @@ pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
 }
 
 pub(crate) fn not_signed_in() -> Problem {
-    Problem::new(StatusCode::UNAUTHORIZED, "not_signed_in", "nobody is signed in").remedy(
+    Problem::new(AdminCode::NotSignedIn, "nobody is signed in").remedy(
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key",
     )
 }
@@ -87,8 +88,7 @@ pub(crate) fn not_signed_in() -> Problem {
 /// The same for every key that is not good.
 pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
     Problem::new(
-        StatusCode::UNAUTHORIZED,
-        "bad_credential",
+        AdminCode::BadCredential,
         "this key or link is not good: it was never made, used before, revoked, or is over",
     )
     .remedy("headrace operators link ID makes a new link")

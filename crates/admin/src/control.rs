@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::Clock;
+use headrace_domain::{AdminCode, Clock};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -165,7 +165,11 @@ async fn converse(
         let answer = if whole {
             answer(&line, Arc::clone(&service), actor.clone(), Arc::clone(&clock)).await
         } else {
-            Answer::Error(AdminError::new("too_long", "a command must be one line of at most 256 KiB", ""))
+            Answer::Error(AdminError::new(
+                AdminCode::TooLong,
+                "a command must be one line of at most 256 KiB",
+                "",
+            ))
         };
         let mut out = serde_json::to_vec(&answer).map_err(std::io::Error::other)?;
         out.push(b'\n');
@@ -181,7 +185,7 @@ async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: A
         Ok(request) => request,
         Err(error) => {
             return Answer::Error(AdminError::new(
-                "not_understood",
+                AdminCode::NotUnderstood,
                 format!("the running server does not understand this command: {error}"),
                 "use the same version of headrace for both",
             ));
@@ -190,7 +194,7 @@ async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: A
     if request.version != VERSION {
         let message = format!("the running server speaks version {VERSION}, not {}", request.version);
         return Answer::Error(AdminError::new(
-            "version",
+            AdminCode::Version,
             message,
             "use the same version of headrace for both",
         ));
@@ -199,7 +203,9 @@ async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: A
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(reply)) => Answer::Ok(Box::new(reply)),
         Ok(Err(error)) => Answer::Error(error),
-        Err(_) => Answer::Error(AdminError::new("internal", "the command failed within the server", "")),
+        Err(_) => {
+            Answer::Error(AdminError::new(AdminCode::Internal, "the command failed within the server", ""))
+        }
     }
 }
 

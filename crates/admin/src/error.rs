@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use headrace_domain::AdminCode;
 use headrace_identity::IdentityError;
 use headrace_ledger::{JournalFailed, LedgerRefusal};
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 /// A command that did not happen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminError {
-    /// A stable name for programs.
-    pub code: String,
+    /// A stable name for programs; it has a page.
+    pub code: AdminCode,
     /// What is wrong.
     pub message: String,
     /// What to do about it; empty where the message says it.
@@ -20,8 +21,9 @@ pub struct AdminError {
 }
 
 impl AdminError {
-    pub(crate) fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into(), remedy: remedy.into() }
+    /// What did not happen, and why.
+    pub fn new(code: AdminCode, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, message: message.into(), remedy: remedy.into() }
     }
 }
 
@@ -37,25 +39,33 @@ impl std::error::Error for AdminError {}
 impl From<IdentityError> for AdminError {
     fn from(error: IdentityError) -> Self {
         let (code, remedy) = match &error {
-            IdentityError::UnknownKey(_) => ("unknown_key", "headrace keys list"),
-            IdentityError::UnknownOperator(_) => ("unknown_operator", "headrace operators list"),
-            IdentityError::LastOwner => {
-                ("last_owner", "headrace operators create --name NAME --role owner makes another first")
+            IdentityError::UnknownKey(_) => (AdminCode::UnknownKey, "headrace keys list"),
+            IdentityError::UnknownOperator(_) => (AdminCode::UnknownOperator, "headrace operators list"),
+            IdentityError::LastOwner => (
+                AdminCode::LastOwner,
+                "headrace operators create --name NAME --role owner makes another first",
+            ),
+            IdentityError::UnknownOrg(_) => {
+                (AdminCode::UnknownOrg, "headrace orgs list, or headrace orgs create ID")
             }
-            IdentityError::UnknownOrg(_) => ("unknown_org", "headrace orgs list, or headrace orgs create ID"),
-            IdentityError::UnknownProject(_) => {
-                ("unknown_project", "headrace projects list, or headrace projects create ID --org ORG")
+            IdentityError::UnknownProject(_) => (
+                AdminCode::UnknownProject,
+                "headrace projects list, or headrace projects create ID --org ORG",
+            ),
+            IdentityError::ProjectOfAnotherOrg { .. } => {
+                (AdminCode::ProjectOfAnotherOrg, "headrace projects list")
             }
-            IdentityError::ProjectOfAnotherOrg { .. } => ("project_of_another_org", "headrace projects list"),
-            IdentityError::Exists { .. } => ("exists", "choose another name, or use the one that is there"),
-            IdentityError::Invalid { .. } => ("invalid", ""),
+            IdentityError::Exists { .. } => {
+                (AdminCode::Exists, "choose another name, or use the one that is there")
+            }
+            IdentityError::Invalid { .. } => (AdminCode::Invalid, ""),
             IdentityError::Widens { .. } => {
-                ("widens", "headrace orgs list shows where an organisation's calls may be")
+                (AdminCode::Widens, "headrace orgs list shows where an organisation's calls may be")
             }
-            IdentityError::WrongSecret => ("wrong_secret", ""),
-            IdentityError::Randomness => ("randomness", ""),
+            IdentityError::WrongSecret => (AdminCode::WrongSecret, ""),
+            IdentityError::Randomness => (AdminCode::Randomness, ""),
             IdentityError::Store(_) => (
-                "store_failed",
+                AdminCode::StoreFailed,
                 "see that the disk has space and the data directory is yours, then try again",
             ),
         };
@@ -73,13 +83,42 @@ impl From<LedgerRefusal> for AdminError {
             LedgerRefusal::Unavailable { .. } => "see that the disk has space, then try again",
             _ => "",
         };
-        Self::new(refusal.code().name(), refusal.to_string(), remedy)
+        Self::new(code_of(&refusal), refusal.to_string(), remedy)
+    }
+}
+
+/// How an operator reads what the ledger refused.
+const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
+    match refusal {
+        LedgerRefusal::UnknownProject { .. } => AdminCode::UnknownProject,
+        LedgerRefusal::UnknownOrg { .. } => AdminCode::UnknownOrg,
+        LedgerRefusal::ProjectTaken { .. } => AdminCode::ProjectTaken,
+        LedgerRefusal::Invalid { .. } => AdminCode::Invalid,
+        LedgerRefusal::Overflow => AdminCode::Overflow,
+        LedgerRefusal::Busy { .. } => AdminCode::LedgerBusy,
+        LedgerRefusal::Unavailable { .. } => AdminCode::LedgerUnavailable,
+        LedgerRefusal::Inconsistent { .. } => AdminCode::LedgerInconsistent,
+        // Of calls: no operator's act holds, settles or has an idempotency key.
+        LedgerRefusal::OutOfMoney { .. }
+        | LedgerRefusal::HeldInFlight { .. }
+        | LedgerRefusal::BudgetExceeded { .. }
+        | LedgerRefusal::UnknownHold { .. }
+        | LedgerRefusal::AlreadyResolved { .. }
+        | LedgerRefusal::DuplicateHold { .. }
+        | LedgerRefusal::IdempotencyInFlight { .. }
+        | LedgerRefusal::IdempotencyMismatch { .. }
+        | LedgerRefusal::IdempotencyReplay { .. }
+        | LedgerRefusal::TooManyKeys { .. } => AdminCode::Internal,
     }
 }
 
 impl From<JournalFailed> for AdminError {
     fn from(failed: JournalFailed) -> Self {
-        Self::new("ledger_unavailable", failed.to_string(), "see that the disk has space, then try again")
+        Self::new(
+            AdminCode::LedgerUnavailable,
+            failed.to_string(),
+            "see that the disk has space, then try again",
+        )
     }
 }
 

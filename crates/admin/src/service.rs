@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{AdminCode, ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, Operators,
     RateLimits, SecretString,
@@ -312,7 +312,7 @@ impl AdminService {
         let AdminCommand::CreateKey { project, name, models, endpoints, limits, regions, expires, secret } =
             command
         else {
-            return Err(AdminError::new("internal", "not a command that creates a key", ""));
+            return Err(AdminError::new(AdminCode::Internal, "not a command that creates a key", ""));
         };
         let unserved = self.unserved(models.as_deref().unwrap_or_default());
         let new = NewKey {
@@ -424,7 +424,8 @@ impl AdminService {
         let transacted = self.ledger.transact(vec![command], now);
         transacted.durable.wait()?;
         let verdict = transacted.verdicts.into_iter().next();
-        let verdict = verdict.ok_or_else(|| AdminError::new("internal", "the ledger gave no verdict", ""))?;
+        let verdict =
+            verdict.ok_or_else(|| AdminError::new(AdminCode::Internal, "the ledger gave no verdict", ""))?;
         Ok(verdict.into_result()?)
     }
 }
@@ -434,7 +435,7 @@ const NAMED: usize = 5;
 
 fn not_running() -> AdminError {
     let message = "no server runs on this data directory: it reads its configuration, and asks its upstreams, when it starts";
-    AdminError::new("not_running", message, "")
+    AdminError::new(AdminCode::NotRunning, message, "")
 }
 
 fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
@@ -443,7 +444,7 @@ fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
         names.push(format!("and {} more", lost.len() - NAMED));
     }
     AdminError::new(
-        "ledger_emptied",
+        AdminCode::LedgerEmptied,
         format!(
             "the ledger is empty, but there are keys of projects that must have had accounts in it: {}. Its file was removed or replaced",
             names.join(", ")
@@ -453,7 +454,7 @@ fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
 }
 
 fn unexpected(receipt: &Receipt) -> AdminError {
-    AdminError::new("internal", format!("the ledger answered {receipt:?}"), "")
+    AdminError::new(AdminCode::Internal, format!("the ledger answered {receipt:?}"), "")
 }
 
 mod lend;

@@ -81,7 +81,11 @@ impl Contents {
         }
         let listed = |name: &str| self.chapters.iter().flat_map(|of| &of.pages).any(|(one, _)| one == name);
         for (name, title) in self.titles.iter().filter(|(name, _)| !listed(name)) {
-            let chapter = if name.starts_with("errors/") { "Errors" } else { "The book" };
+            let chapter = match name.split_once('/') {
+                Some(("errors", _)) => "Errors",
+                Some(("admin-errors", _)) => "Errors of the admin API",
+                _ => "The book",
+            };
             rows.push(row(name, title, chapter));
         }
         json!({ "data": rows }).to_string()

@@ -70,7 +70,9 @@ fn side(contents: &Contents, name: &str) -> String {
         for (one, words) in &chapter.pages {
             let current = match name {
                 _ if one == name => " aria-current=\"page\"",
-                _ if one == "errors" && name.starts_with("errors/") => " aria-current=\"true\"",
+                _ if one.ends_with("errors") && name.split_once('/').is_some_and(|(of, _)| of == one) => {
+                    " aria-current=\"true\""
+                }
                 _ => "",
             };
             let _ =

@@ -212,24 +212,18 @@ impl Client {
     /// # Errors
     /// The last try's failure: 404 where the id is unknown, foreign, or not yet recorded.
     pub async fn request_trace(&self, request_id: &str) -> Result<Value, ClientError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        if request_id.is_empty() || !request_id.chars().all(plain) {
-            return Err(ClientError::Config(
-                "that is no request id: they look like `req_0123abcd`".to_owned(),
-            ));
-        }
-        let body = self.get(&format!("v1/requests/{request_id}")).await?;
+        let body = self.get(&format!("v1/requests/{}", plain_id(request_id, "req")?)).await?;
         read_json(&body, "the trace")
     }
 
-    async fn get(&self, path: &str) -> Result<Vec<u8>, ClientError> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Vec<u8>, ClientError> {
         let mut answered = self.send(Method::GET, path, None, None).await?;
         let (body, whole) = read_body(&mut answered.response, MAX_BODY_BYTES).await?;
         if whole { Ok(body) } else { Err(ClientError::Protocol(format!("more than {MAX_BODY_BYTES} bytes"))) }
     }
 
     /// Sends until an answer begins well or the policy gives up.
-    async fn send(
+    pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
@@ -271,7 +265,13 @@ impl Client {
         Ok(self.http.request(method, url))
     }
 
-    async fn send_once(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+    /// The JSON of an answer.
+    pub(crate) async fn read_value(&self, mut response: Response, what: &str) -> Result<Value, ClientError> {
+        let (body, _) = read_body(&mut response, MAX_BODY_BYTES).await?;
+        read_json(&body, what)
+    }
+
+    pub(crate) async fn send_once(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -301,8 +301,8 @@ impl Client {
 }
 
 /// A response that began well.
-struct Answered {
-    response: Response,
+pub(crate) struct Answered {
+    pub(crate) response: Response,
     sent: Sent,
 }
 
@@ -376,7 +376,22 @@ async fn read_body(response: &mut Response, max: usize) -> Result<(Vec<u8>, bool
     Ok((body, true))
 }
 
-fn read_json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, ClientError> {
+/// An id that can stand in a path and is one piece of it.
+///
+/// # Errors
+/// It cannot, with how such ids begin.
+pub(crate) fn plain_id<'a>(id: &'a str, prefix: &str) -> Result<&'a str, ClientError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if id.is_empty() || !id.chars().all(plain) {
+        let joint = if prefix == "file" { '-' } else { '_' };
+        return Err(ClientError::Config(format!(
+            "`{id}` is no id: they look like `{prefix}{joint}0123abcd`"
+        )));
+    }
+    Ok(id)
+}
+
+pub(crate) fn read_json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, ClientError> {
     serde_json::from_slice(body).map_err(|error| ClientError::Protocol(format!("{what}: {error}")))
 }
 

@@ -2,11 +2,13 @@
 //! Speaks OpenAI's chat dialect with Headrace's additions, also to other servers. Knows no terminal and no server room.
 
 mod answer;
+mod batches;
 mod client;
 mod connect;
 mod conversation;
 mod error;
 mod explain;
+mod form;
 mod plain;
 mod probe;
 mod retry;
@@ -16,6 +18,7 @@ mod tls;
 mod traced;
 
 pub use answer::{Answer, AssembledToolCall, ChatEvent, MAX_ARRIVALS, Timing};
+pub use batches::{Batch, BatchCounts, BatchFault, BatchPage, FileContent, NewBatch};
 pub use client::{Client, ClientConfig, ModelInfo, trusted};
 pub use connect::ConnectTimes;
 pub use conversation::ConversationLog;

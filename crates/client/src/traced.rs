@@ -26,7 +26,7 @@ impl TraceContext {
 }
 
 /// So many random bytes, which are not all zero: that would be no id.
-fn random_hex<const BYTES: usize>() -> Option<String> {
+pub(crate) fn random_hex<const BYTES: usize>() -> Option<String> {
     let mut bytes = [0_u8; BYTES];
     getrandom::fill(&mut bytes).ok()?;
     if bytes == [0; BYTES] {

@@ -184,4 +184,15 @@ pub struct Conversation {
     pub one_call: bool,
     /// Further variables of the chat template (`chat_template_kwargs`), an object or nothing.
     pub template: serde_json::Map<String, serde_json::Value>,
+    /// Its variable `verbosity` was asked for by a parameter of the dialect, so that a template without it cannot take the call.
+    #[serde(default)]
+    pub asks_verbosity: bool,
+}
+
+impl Conversation {
+    /// Asks for an answer that says little or much (`low`, `high`): a variable of the template.
+    pub fn ask_verbosity(&mut self, word: String) {
+        self.template.insert("verbosity".to_owned(), word.into());
+        self.asks_verbosity = true;
+    }
 }

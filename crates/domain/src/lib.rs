@@ -1,6 +1,7 @@
 //! Words that every room shares: ids, money, tokens, conversations, sampling, replies, time, the trace record.
 //! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
 
+mod admin_code;
 mod attempt;
 mod beside;
 mod block_key;
@@ -26,6 +27,7 @@ mod timeline;
 mod trace;
 mod usage;
 
+pub use admin_code::AdminCode;
 pub use attempt::{Attempt, AttemptOutcome, Continued};
 pub use beside::{Ahead, Beside, Billed, BilledLine, ConnectionTrace};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};

@@ -231,13 +231,13 @@ fn told(error: &ForwardError) -> JobError {
 }
 
 fn fail(text: Text, error: JobError) {
-    text.events.finish(Event::Failed { error, report: JobReport::default() });
+    text.events.finish(Event::Failed { error, report: Arc::default() });
 }
 
 fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
     let Begun { text: Text { job, events, came_ns, behind }, began_ns } = begun;
     let batch = u32::try_from(batch).unwrap_or(u32::MAX);
-    let report = JobReport {
+    let report = Arc::new(JobReport {
         usage: Usage { input: job.prompt.len() as u64, ..Usage::default() },
         engine: EngineTrace {
             queue_depth: behind,
@@ -252,7 +252,7 @@ fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
             forward_ns: now_ns.saturating_sub(began_ns),
             ..EngineTrace::default()
         },
-    };
+    });
     if values.iter().any(|value| !value.is_finite()) {
         return events.finish(Event::Failed { error: JobError::NotFinite { position: 0 }, report });
     }

@@ -103,6 +103,7 @@ fn job(tenant: u64, tokens: &[u32]) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         unread_bytes: 1 << 20,
     }
 }

@@ -35,13 +35,13 @@ struct Posted {
 pub struct EventSender {
     events: mpsc::UnboundedSender<Posted>,
     way: Arc<Way>,
-    report: watch::Sender<Option<JobReport>>,
+    report: watch::Sender<Option<Arc<JobReport>>>,
 }
 
 /// What [`Ticket::split`] leaves for cancelling.
 pub struct TicketControl {
     way: Arc<Way>,
-    report: watch::Receiver<Option<JobReport>>,
+    report: watch::Receiver<Option<Arc<JobReport>>>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -61,7 +61,7 @@ pub struct Ticket {
 /// Resolves to what a cancelled job took, once the engine has let go of it.
 #[derive(Debug)]
 pub struct Cancelled {
-    report: watch::Receiver<Option<JobReport>>,
+    report: watch::Receiver<Option<Arc<JobReport>>>,
 }
 
 /// Makes both ends of a job that is to stand still once `unread_bytes` of its events wait ([`crate::Job::unread_bytes`]).
@@ -132,8 +132,8 @@ impl EventSender {
     /// Sends the terminal event and resolves every receipt.
     pub fn finish(self, last: Event) {
         let report = match &last {
-            Event::Done(report) | Event::Failed { report, .. } => report.clone(),
-            _ => JobReport::default(),
+            Event::Done(report) | Event::Failed { report, .. } => Arc::clone(report),
+            _ => Arc::default(),
         };
         self.report.send_replace(Some(report));
         // A reader that is gone has its receipt.
@@ -219,10 +219,10 @@ impl TicketControl {
 
 impl Cancelled {
     /// What the job took. If the engine died, nothing is known and the report is empty.
-    pub async fn report(mut self) -> JobReport {
+    pub async fn report(mut self) -> Arc<JobReport> {
         match self.report.wait_for(Option::is_some).await {
             Ok(report) => report.clone().unwrap_or_default(),
-            Err(_) => JobReport::default(),
+            Err(_) => Arc::default(),
         }
     }
 }

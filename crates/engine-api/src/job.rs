@@ -59,6 +59,9 @@ pub struct Job {
     /// Nanoseconds of the engine's monotonic clock by which its first token must be there: refused if that cannot be, and
     /// dropped if it has not started by then; `None`: whenever it comes.
     pub start_deadline_ns: Option<u64>,
+    /// What a server of somebody else's is told of the trace that it works in: `traceparent`
+    /// (<https://www.w3.org/TR/trace-context/>); `None`: nothing. Engines in this process have no use for it.
+    pub trace: Option<Arc<str>>,
     /// Bytes of its events ([`Event::bytes`]) that may wait for their reader. At that many the job stands still, and goes on
     /// once half of them are read. What one step makes of its choices comes on top, and so do its scores.
     pub unread_bytes: usize,
@@ -110,13 +113,13 @@ pub enum Event {
         reason: FinishReason,
     },
     /// Terminal: all choices have ended.
-    Done(JobReport),
+    Done(Arc<JobReport>),
     /// Terminal: the job failed or was cancelled.
     Failed {
         /// Why.
         error: JobError,
         /// What had been computed by then.
-        report: JobReport,
+        report: Arc<JobReport>,
     },
 }
 
@@ -130,7 +133,8 @@ impl Event {
             }
             Self::Scored(scores) => scores_bytes(&scores.tokens),
             Self::Encoded(values) => allocated(size_of_val(&**values)),
-            Self::Started { .. } | Self::Finished { .. } | Self::Done(_) | Self::Failed { .. } => 0,
+            Self::Done(_) | Self::Failed { .. } => allocated(size_of::<JobReport>()),
+            Self::Started { .. } | Self::Finished { .. } => 0,
         };
         size_of::<Self>() + pointed
     }

@@ -91,6 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             weight: 1,
             priority: Priority::Normal,
             start_deadline_ns: None,
+            trace: None,
             generated: 0,
             unread_bytes: usize::MAX,
         };

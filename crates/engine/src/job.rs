@@ -507,7 +507,7 @@ impl JobState {
             output: self.output,
             ..Usage::default()
         };
-        let report = JobReport { usage, engine: self.trace };
+        let report = Arc::new(JobReport { usage, engine: self.trace });
         self.sender.finish(match self.failure {
             None => Event::Done(report),
             Some(error) => Event::Failed { error, report },

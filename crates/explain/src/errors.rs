@@ -1,6 +1,8 @@
 //! A page for each refusal code: what happened, why, what to do, an example, and who can change it. Written from the table of
 //! refusals and from `causes`; must not know files or terminals.
 
+mod admin;
+mod admin_causes;
 mod causes;
 mod who;
 
@@ -8,6 +10,7 @@ use headrace_domain::{Code, ErrorKind};
 
 use causes::cause;
 
+pub use admin::AdminErrorPage;
 pub use who::Who;
 
 /// What there is to say of a code.

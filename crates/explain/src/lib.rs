@@ -27,7 +27,7 @@ mod words;
 
 pub use cost::{CostExplanation, CostLine, why_cost};
 pub use diff::{DiffTerm, Difference, Fact, diff};
-pub use errors::{ErrorPage, Who};
+pub use errors::{AdminErrorPage, ErrorPage, Who};
 pub use explanation::{Compared, Explanation, Refusal, Term, explain};
 pub use levers::{Lever, LeverName};
 pub use reference::ReferenceRow;

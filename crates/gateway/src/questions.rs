@@ -194,8 +194,8 @@ impl Desk {
         let model = self.model(&asked.model, endpoint, body)?;
         let lane = tokens_of(&model)?;
         let ids = tokenized(&model, lane, asked.clone(), endpoint, self.asker.now)?;
-        let text = |id: &u32| lane.tokenizer.decode(&[*id], false);
-        let strings: Option<Vec<String>> = asked.return_token_strs.then(|| ids.iter().map(text).collect());
+        let spelt = |id: &u32| lane.tokenizer.spelling(*id).unwrap_or_default();
+        let strings: Option<Vec<String>> = asked.return_token_strs.then(|| ids.iter().map(spelt).collect());
         Ok(tokenize_body(&ids, lane.capabilities.context_window, strings.as_deref()))
     }
 

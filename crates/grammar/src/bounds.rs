@@ -49,6 +49,11 @@ pub(crate) const EXPONENT_DIGITS: u32 = 2;
 /// White space between two parts of a JSON text: a space, or a line's end and its indent.
 pub(crate) const WHITE_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,40}";
 
+/// Most of a vocabulary: words, without and with a space before them. Where an answer may go on with any word, as within most regular
+/// expressions, all of a kind are allowed at once and not each by itself. None of these overlaps another, and each lies within a kind
+/// that llguidance tells apart by itself.
+pub(crate) const WORDS: [&str; 4] = ["[a-z]{1,10}", " [a-z]{1,9}", "[a-z]{11,30}", " [a-z]{10,29}"];
+
 /// What one form may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {

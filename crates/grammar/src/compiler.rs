@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::bounds::{
     Bounds, COMPILE_FUEL_UNITS, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS, MAX_GRAMMAR_SYMBOLS,
-    MAX_LEXER_STATES, MOST_WAIT, STACK_BYTES,
+    MAX_LEXER_STATES, MOST_WAIT, STACK_BYTES, WORDS,
 };
 use crate::cache::{Cache, Key};
 use crate::fault::GrammarFault;
@@ -130,7 +130,8 @@ impl Inner {
         let env: TokEnv = Arc::new(vocabulary);
         let abilities =
             InferenceCapabilities { ff_tokens: env.tokenize_is_canonical(), ..Default::default() };
-        let slices = SlicedBiasComputer::general_slices();
+        let mut slices = SlicedBiasComputer::general_slices();
+        slices.extend(WORDS.map(str::to_owned));
         let mut factory =
             ParserFactory::new(&env, abilities, &slices).map_err(|error| broke(&error.to_string()))?;
         factory.quiet();

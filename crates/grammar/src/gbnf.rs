@@ -6,6 +6,13 @@ use std::fmt::Write;
 
 use crate::fault::GrammarFault;
 
+mod calls;
+mod literal;
+mod numbers;
+mod schema;
+
+pub use calls::calls_as_gbnf;
+
 /// The rule that a grammar begins with, there and here.
 const ROOT: &str = "root";
 const START: &str = "start";

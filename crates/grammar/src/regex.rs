@@ -37,6 +37,16 @@ pub(crate) fn check(pattern: &str, at: &str) -> Result<(), GrammarFault> {
     Ok(())
 }
 
+/// A regular expression of a whole text as it stands between slashes in a grammar in Lark. As in JSON Schema a digit is one of
+/// ASCII's, and so is a letter of a word.
+///
+/// # Errors
+/// As [`check`].
+pub fn in_lark(pattern: &str) -> Result<String, GrammarFault> {
+    check(pattern, "")?;
+    Ok(llguidance::regex_to_lark(pattern, "dw"))
+}
+
 fn refused(error: &regex_syntax::Error, at: &str) -> GrammarFault {
     use regex_syntax::ast::ErrorKind;
     let kind = match error {

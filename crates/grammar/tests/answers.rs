@@ -8,7 +8,7 @@ mod support;
 
 use headrace_domain::{Form, FormTag, GrammarSyntax, TaggedForm};
 use headrace_engine_api::{FormThought, GrammarState};
-use headrace_grammar::Bounds;
+use headrace_grammar::{Bounds, within_json};
 use serde_json::{Value, json};
 use support::{Rng, compile, demo, schema, walk};
 
@@ -208,4 +208,52 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
     (0..3).for_each(|_| state.accept(brace).unwrap());
     assert_eq!(state.forced(), [close]);
     assert!(state.accept(brace).is_err());
+}
+
+/// Whether a form takes a text as a whole answer.
+fn takes(form: &Form, text: &str) -> bool {
+    let ids = demo().tokenizer.encode_plain(text, false).unwrap();
+    let mut state = compile(form.clone()).unwrap().begin();
+    ids.iter().all(|id| state.accept(*id).is_ok()) && state.is_over() || may_end(&mut *state)
+}
+
+fn may_end(state: &mut dyn GrammarState) -> bool {
+    let mut mask = vec![0; demo().tokenizer.vocab_size().div_ceil(32)];
+    let end = demo().tokenizer.id_of("<|im_end|>").unwrap();
+    state.mask(&mut mask).is_ok() && support::allowed(&mask).contains(&end)
+}
+
+/// What custom tools are held to: OpenAI's own examples, the one of Codex's `apply_patch` with short lines, and characters that JSON escapes.
+const TEXTS: [&str; 6] = [
+    "start: expr\nexpr: term (SP ADD SP term)* -> add\n| term\nterm: factor (SP MUL SP factor)* -> mul\n| factor\nfactor: INT\nSP: \" \"\nADD: \"+\"\n\
+     MUL: \"*\"\n%import common.INT\n",
+    "start: begin_patch hunk{1,2} end_patch\nbegin_patch: \"*** Begin Patch\" LF\nend_patch: \"*** End Patch\" LF?\n\nhunk: add_hunk | delete_hunk | update_hunk\n\
+     add_hunk: \"*** Add File: \" filename LF add_line{1,2}\ndelete_hunk: \"*** Delete File: \" filename LF\n\
+     update_hunk: \"*** Update File: \" filename LF change_move? change?\n\nfilename: /.{1,4}/\nadd_line: \"+\" /.{0,3}/ LF -> line\n\n\
+     change_move: \"*** Move to: \" filename LF\nchange: (change_context | change_line){1,2} eof_line?\nchange_context: (\"@@\" | \"@@ \" /.{1,4}/) LF\n\
+     change_line: (\"+\" | \"-\" | \" \") /.{0,3}/ LF\neof_line: \"*** End of File\" LF\n\n%import common.LF\n",
+    "start: \"SELECT \" NAME (\", \" NAME)* \" = \" VALUE \";\" // a query\nNAME: /[a-z_]{1,8}/\nVALUE: /\"[^\"\\\\]{0,6}\"/ | /[0-9]{1,4}/\n",
+    "start: list\nlist: \"[\" (item (\",\" item)*)? \"]\"\nitem: list | STR\nSTR: \"\\\"\" /[a-z\\\\\\t]{0,3}/ \"\\\"\"\n",
+    "start: DIGIT (CR DIGIT E){0,2} \"end\"i \"a\"..\"f\"\n%import common (CR, DIGIT)\n%import common.LF -> E\n",
+    "start: \"a\" \"b\"+ \"c\"\n%ignore /[ \\t\\n]+/\n",
+];
+
+#[test]
+fn a_text_within_json_is_one_of_its_grammar() {
+    for lark in TEXTS {
+        let inner = within_json(lark).unwrap_or_else(|fault| panic!("{lark}: {fault}"));
+        let whole =
+            format!("start: \"{{\\\"input\\\": \\\"\" text \"\\\"}}\"\ntext: %lark {{\n {inner}\n }}\n");
+        let said = walks(Form::Grammar { text: whole, syntax: GrammarSyntax::Lark });
+        assert!(said.len() > 30, "{lark}: {} walks came to an end", said.len());
+        let alone = Form::Grammar { text: lark.to_owned(), syntax: GrammarSyntax::Lark };
+        for json in said {
+            let value: Value =
+                serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}\n{lark}"));
+            let text = value["input"].as_str().unwrap();
+            assert!(takes(&alone, text), "{text:?} is none of\n{lark}");
+        }
+    }
+    let yes = Form::Grammar { text: "start: \"yes\"".to_owned(), syntax: GrammarSyntax::Lark };
+    assert!(takes(&yes, "yes") && !takes(&yes, "no") && !takes(&yes, "ye"));
 }

@@ -6,7 +6,8 @@
 #[path = "support.rs"]
 mod support;
 
-use headrace_grammar::GrammarFault;
+use headrace_domain::{Form, GrammarSyntax};
+use headrace_grammar::{GrammarFault, calls_as_gbnf, tool_schema};
 use serde_json::{Map, Value, json};
 use support::{Rng, compile, schema, walk};
 
@@ -141,4 +142,50 @@ fn every_answer_fits_its_schema() {
         complete > seeds && refused * 10 < seeds && endless * 20 < complete,
         "{complete} {refused} {endless}"
     );
+}
+
+/// A call's arguments in GBNF, for servers that know that alone: what it lets through fits the schema all the same.
+#[test]
+fn every_call_in_gbnf_fits_its_schema() {
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    let (mut complete, mut refused, mut endless) = (0, 0, 0);
+    for seed in 0..seeds {
+        let rng = &mut Rng(seed);
+        let asked = if rng.one_in(10) { with_definitions(rng) } else { some_schema(rng, 3) };
+        let Ok(prepared) = tool_schema(&asked) else { continue };
+        let text =
+            match calls_as_gbnf(&format!("args_0: %json {prepared}\nstart: \"<call>\" args_0 \"</call>\"\n"))
+            {
+                Ok(text) => text,
+                Err(GrammarFault::Unsupported { .. } | GrammarFault::Unsatisfiable { .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(fault) => panic!("seed {seed}: {fault:?}: {asked}"),
+            };
+        let grammar = match compile(Form::Grammar { text: text.clone(), syntax: GrammarSyntax::Gbnf }) {
+            Ok(grammar) => grammar,
+            Err(GrammarFault::TooCostly { .. }) => {
+                refused += 1;
+                continue;
+            }
+            Err(fault) => panic!("seed {seed}: {fault:?}\n{asked}\n{text}"),
+        };
+        let validator =
+            jsonschema::draft202012::options().should_validate_formats(true).build(&asked).unwrap();
+        for again in 0..2 {
+            let Some(said) = walk(&mut *grammar.begin(), &mut Rng(seed ^ again << 40), 80) else {
+                endless += 1;
+                continue;
+            };
+            let json = said.strip_prefix("<call>").and_then(|rest| rest.strip_suffix("</call>")).unwrap();
+            let value: Value = serde_json::from_str(json)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{asked}\n{json}"));
+            let faults: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+            assert!(faults.is_empty(), "seed {seed}: {faults:?}\n{asked}\n{text}\n{json}");
+            complete += 1;
+        }
+    }
+    println!("{seeds} schemas: {complete} calls fit, {refused} refused, {endless} walks found no end");
+    assert!(complete > seeds / 2, "{complete} {refused} {endless}");
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use headrace_admin::{AdminError, CanaryFigures, RouteArmView, RouteSource, RouteView};
-use headrace_domain::ModelName;
+use headrace_domain::{AdminCode, ModelName};
 use headrace_gateway::{Arm, CanaryNews, CanaryView, Gateway, RolledBack, Route};
 use headrace_identity::{AuditEntry, AuditRow, Directory, IdentityError};
 use serde_json::{Value, json};
@@ -152,7 +152,7 @@ fn figures(view: CanaryView) -> CanaryFigures {
 
 fn unknown(route: &ModelName) -> AdminError {
     AdminError {
-        code: "unknown_route".to_owned(),
+        code: AdminCode::UnknownRoute,
         message: format!("there is no route `{route}` to several models"),
         remedy: "`headrace routes` lists them".to_owned(),
     }

@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
+pub(crate) mod batches;
 pub(crate) mod cache;
+pub(crate) mod caller;
 pub(crate) mod lens;
 
 pub(crate) mod chat;
@@ -51,6 +53,7 @@ Examples:
                                               put keys, limits, prices and traces in front of a server of yours
   headrace serve --config headrace.toml       the same with everything configurable
   headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
+  headrace batches list                       files of requests that run when nobody else wants the engine
   headrace trace --last                       why was the last call slow, refused or dear?
   headrace requests --outcome refused         calls by whatever you look for
   headrace usage --by project --interval day  who used what, day by day
@@ -118,6 +121,8 @@ pub(crate) enum Command {
     Chat(chat::ChatArgs),
     /// What the way to a server takes: the floor that light sets, DNS, TCP, TLS, a round trip; and what of a call was network
     Ping(ping::PingArgs),
+    /// Files of requests that run in their own time: `submit`, `wait`, `results`
+    Batches(batches::BatchesArgs),
     /// Measure a server under load: any that speaks OpenAI's dialect
     Bench(Box<crate::commands::bench::BenchArgs>),
     /// Checkpoints: which there are on this machine, what is in one, and random ones to measure with

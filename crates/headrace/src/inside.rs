@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
-use headrace_admin_http::{Hold, House, ModelPrices, Money, ServedModel, Setting, Verified, VerifyFinding};
+use headrace_admin_http::{
+    Hold, House, ModelPrices, Money, ServedModel, Setting, StoredCheckpoint, Verified, VerifyFinding,
+};
 use headrace_call_api::Front;
-use headrace_domain::{NanoDollars, UnixNanos};
+use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
 use headrace_gateway::{Gateway, Inputs, Lane, Route};
 use headrace_ledger::Ledger;
 use headrace_ledger::prices::PriceConfig;
@@ -16,10 +18,13 @@ use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Margin, MarginBy, TraceReader, shadow_pairs};
 use serde_json::Value;
 
+use crate::commands::models;
 use crate::config::fields::FIELDS;
 use crate::config::sections::is_live;
 use crate::datadir;
+use crate::prompts;
 use crate::reload::Reloader;
+use crate::stored::{Found, Places, Stored};
 
 /// Most copies that are compared: a few megabytes of records.
 const MOST_COPIES: usize = 20_000;
@@ -74,6 +79,40 @@ impl House for Inside {
         told.collect()
     }
 
+    fn inspect(&self, model: &str) -> Result<Value, AdminError> {
+        let config = self.reloader.config()?;
+        if let Some(own) = config.models.iter().find(|own| own.name.as_str() == model) {
+            return models::told(own.path.as_deref(), own.arithmetic.quantize).map_err(prompts::refused);
+        }
+        if config.relayed.iter().any(|relayed| relayed.name.as_str() == model) {
+            let message = format!("`{model}` is served by another server: none of its files are here");
+            return Err(AdminError::new(AdminCode::NoFiles, message, ""));
+        }
+        Err(prompts::unknown(model))
+    }
+
+    fn checkpoints(&self) -> Vec<StoredCheckpoint> {
+        let told = |stored: Stored| StoredCheckpoint {
+            name: stored.name,
+            program: stored.program,
+            format: stored.format,
+            weight_bytes: stored.bytes,
+            path: stored.path.display().to_string(),
+            fault: stored.fault,
+        };
+        Places::of_process().list().into_iter().map(told).collect()
+    }
+
+    fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError> {
+        match Places::of_process().find(name) {
+            Found::One(stored) => models::told(Some(&stored.path), None).map_err(prompts::refused),
+            Found::None(why) => {
+                let remedy = "GET /admin/v1/checkpoints lists them";
+                Err(AdminError::new(AdminCode::UnknownCheckpoint, why, remedy))
+            }
+        }
+    }
+
     fn prices(&self) -> Result<Vec<ModelPrices>, AdminError> {
         Ok(self.reloader.prices()?.into_iter().map(prices).collect())
     }
@@ -92,7 +131,7 @@ impl House for Inside {
 
     fn verify(&self) -> Result<Verified, AdminError> {
         let report = verify_file(&datadir::ledger_file(&self.data_dir)).map_err(|error| AdminError {
-            code: "ledger_unavailable".to_owned(),
+            code: AdminCode::LedgerUnavailable,
             message: error.to_string(),
             remedy: String::new(),
         })?;
@@ -155,11 +194,11 @@ fn input(lane: &Lane) -> Option<Vec<&'static str>> {
 }
 
 fn unreadable(error: headrace_trace::TraceError) -> AdminError {
-    AdminError { code: "store_failed".to_owned(), message: error.to_string(), remedy: String::new() }
+    AdminError { code: AdminCode::StoreFailed, message: error.to_string(), remedy: String::new() }
 }
 
 fn invalid(message: String) -> AdminError {
-    AdminError { code: "invalid".to_owned(), message, remedy: String::new() }
+    AdminError { code: AdminCode::Invalid, message, remedy: String::new() }
 }
 
 fn prices(of: PriceConfig) -> ModelPrices {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use headrace_admin::AdminError;
 use headrace_admin_http::{Calls, Ended, Look};
-use headrace_domain::{Clock, ProjectId, TraceRecord, UnixNanos};
+use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
@@ -112,7 +112,7 @@ impl Calls for KnownCalls {
         let month = month.parse().map_err(|why: String| invalid(&format!("`month` {why}")))?;
         let statement = self.insight.usage.statement(project, month).map_err(failed)?;
         let statement = statement.ok_or_else(|| AdminError {
-            code: "unknown_project".to_owned(),
+            code: AdminCode::UnknownProject,
             message: format!("the ledger knows no project `{project}`"),
             remedy: String::new(),
         })?;
@@ -145,7 +145,7 @@ impl Calls for KnownCalls {
 
 fn told(what: &impl Serialize) -> Result<Value, AdminError> {
     serde_json::to_value(what).map_err(|error| AdminError {
-        code: "internal".to_owned(),
+        code: AdminCode::Internal,
         message: error.to_string(),
         remedy: String::new(),
     })
@@ -153,12 +153,12 @@ fn told(what: &impl Serialize) -> Result<Value, AdminError> {
 
 fn failed(error: TraceError) -> AdminError {
     let code = match error {
-        TraceError::TooMuch { .. } => "invalid",
-        _ => "store_failed",
+        TraceError::TooMuch { .. } => AdminCode::Invalid,
+        _ => AdminCode::StoreFailed,
     };
-    AdminError { code: code.to_owned(), message: error.to_string(), remedy: String::new() }
+    AdminError { code, message: error.to_string(), remedy: String::new() }
 }
 
 fn invalid(message: &str) -> AdminError {
-    AdminError { code: "invalid".to_owned(), message: message.to_owned(), remedy: String::new() }
+    AdminError { code: AdminCode::Invalid, message: message.to_owned(), remedy: String::new() }
 }

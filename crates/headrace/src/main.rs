@@ -2,9 +2,11 @@
 //! not be done, 2: wrong usage or configuration, 130: interrupted.
 
 mod admin_door;
+mod batches;
 mod ca;
 mod caches;
 mod call_log;
+mod caller;
 mod canaries;
 mod chat;
 mod check;
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::Shadow(args) => commands::shadow::run(&args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
+        Command::Batches(args) => batches::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Ping(args) => commands::ping::run(&args),
         Command::Models(args) => commands::models::run(&args),

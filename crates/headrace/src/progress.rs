@@ -35,6 +35,12 @@ impl Progress {
         self.show(done, total, &|| format!("{done} of {total} tokens"));
     }
 
+    /// `done` of `total` requests have ended; drawn as a bar on a terminal.
+    pub(crate) fn requests(&mut self, done: u64, total: u64) {
+        let bar = if self.terminal { format!("{} ", bar(done, total)) } else { String::new() };
+        self.show(done, total, &|| format!("{bar}{done} of {total} requests"));
+    }
+
     fn show(&mut self, done: u64, total: u64, amount: &dyn Fn() -> String) {
         let now = Instant::now();
         let period = if self.terminal { PERIODS.0 } else { PERIODS.1 };
@@ -71,6 +77,14 @@ fn line(what: &str, done: u64, total: u64, amount: &str) -> String {
     format!("{what}: {percent} % ({amount})")
 }
 
+/// How far it is, as a picture.
+fn bar(done: u64, total: u64) -> String {
+    const WIDTH: u64 = 24;
+    let full = (u128::from(done) * u128::from(WIDTH)).checked_div(u128::from(total)).unwrap_or_default();
+    let full = usize::try_from(full.min(u128::from(WIDTH))).unwrap_or_default();
+    format!("{}{}", "█".repeat(full), "░".repeat((WIDTH as usize).saturating_sub(full)))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -80,5 +94,13 @@ mod tests {
             "loading m: 50 % (512 of 1024 MiB)"
         );
         assert_eq!(super::line("loading m", 0, 0, "0 of 0 MiB"), "loading m: 100 % (0 of 0 MiB)");
+    }
+
+    #[test]
+    fn a_bar_is_as_full_as_its_work_is_done() {
+        for (done, total, full) in [(0, 0, 0), (0, 9, 0), (1, 2, 12), (9, 9, 24), (12, 9, 24)] {
+            let bar = super::bar(done, total);
+            assert_eq!((bar.matches('█').count(), bar.chars().count()), (full, 24), "{done} of {total}");
+        }
     }
 }

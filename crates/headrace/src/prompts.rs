@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
 use headrace_admin_http::{AskedIn, Prompts, RenderAsk, TokenizeAsk};
-use headrace_domain::{Clock, Endpoint, ModelName, SystemClock};
+use headrace_domain::{AdminCode, Clock, Endpoint, ModelName, SystemClock};
 use headrace_gateway::{Gateway, Lane, ServedModel};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_lens::{Words, token_list};
@@ -106,7 +106,7 @@ fn words(model: &ServedModel) -> Result<Words, AdminError> {
             Ok(Words { tokenizer, template: None, replies: ReplyStyle::PLAIN })
         }
         Lane::Messages(_) => Err(AdminError {
-            code: "no_words".to_owned(),
+            code: AdminCode::NoWords,
             message: format!(
                 "`{}` is asked in messages: its words are its server's, and nobody here knows them",
                 model.name
@@ -116,16 +116,18 @@ fn words(model: &ServedModel) -> Result<Words, AdminError> {
     }
 }
 
-fn unknown(name: &str) -> AdminError {
+/// That no such model is served.
+pub(crate) fn unknown(name: &str) -> AdminError {
     AdminError {
-        code: "unknown_model".to_owned(),
+        code: AdminCode::UnknownModel,
         message: format!("no model `{name}` is served"),
         remedy: "GET /admin/v1/models lists those that are".to_owned(),
     }
 }
 
-fn refused(message: String) -> AdminError {
-    AdminError { code: "refused".to_owned(), message, remedy: String::new() }
+/// That it cannot be shown.
+pub(crate) fn refused(message: String) -> AdminError {
+    AdminError { code: AdminCode::Refused, message, remedy: String::new() }
 }
 
 fn told(report: &impl Serialize) -> Result<Value, AdminError> {

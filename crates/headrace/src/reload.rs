@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use headrace_admin::{AdminError, DefaultLimits};
-use headrace_domain::{Clock, ModelName, UnixNanos};
+use headrace_domain::{AdminCode, Clock, ModelName, UnixNanos};
 use headrace_edge::Certificate;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Catalog, Gateway, Offer};
@@ -115,7 +115,7 @@ impl Reloader {
     /// It is being read again just now, which takes as long as models take to load.
     pub(crate) fn settings(&self) -> Result<Settings, AdminError> {
         let busy = || AdminError {
-            code: "busy".to_owned(),
+            code: AdminCode::Busy,
             message: "the configuration is being read again".to_owned(),
             remedy: "ask again when that is done".to_owned(),
         };
@@ -167,7 +167,7 @@ impl Reloader {
                 );
                 output::note(&format!("{asked_by}: {message}"));
                 let remedy = "`headrace config check` shows every value and where it comes from".to_owned();
-                Err(AdminError { code: "config_refused".to_owned(), message, remedy })
+                Err(AdminError { code: AdminCode::ConfigRefused, message, remedy })
             }
         }
     }

@@ -1,27 +1,28 @@
 //! `up` and `serve`: puts the rooms together, serves until told to stop, drains, settles and closes. The one place
 //! that knows all rooms; decides nothing that a room decides.
 
+mod serving;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_admin::control::ControlSocket;
 use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{Annex, Front};
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::Edge;
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
-use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
+use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use headrace_worker::{Desk, Tickets};
-use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 
+use self::serving::{Behind, End, Open, left_open};
 use crate::admin_door::{Door, Seen};
 use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
@@ -41,7 +42,6 @@ use crate::prompts::Sights;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, Reloader, Runs};
 use crate::running::InMemory;
-use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
@@ -55,8 +55,6 @@ const LEDGER_AHEAD: Duration = Duration::from_secs(60);
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often counters at rest are forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// How many holds that stay open are named at the end.
-const MOST_NAMED: usize = 5;
 /// How long the last traces may take to be stored.
 const TRACE_CLOSE: Duration = Duration::from_secs(5);
 /// How long the last lines of the log may take to be written.
@@ -247,6 +245,7 @@ impl House {
         }
     }
 
+    /// Opens everything that can be called, and serves until told to stop.
     fn open_doors(
         &mut self,
         runtime: &tokio::runtime::Runtime,
@@ -258,6 +257,64 @@ impl House {
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models: Vec<Offer> = served.map(|model| Offer::of(model)).collect();
         drop(running);
+        let gateway = self.begin(runtime, fronted)?;
+        let edge = Edge::bind(
+            self.config.server.edge.clone(),
+            Arc::clone(&gateway),
+            self.annex(),
+            page(Arc::clone(&self.metrics)),
+            Arc::clone(&self.clock),
+        );
+        let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
+        let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
+        let watched = self.watched(&beginning);
+        let reloader = self.reloader(runtime, beginning, &gateway, &edge);
+        let (manner, operators) = (start.manner, Arc::clone(&self.operators));
+        let chosen = self.config.server.edge.listen.port() != 0;
+        let door = Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators)?;
+        let dir = self.data_dir.path();
+        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
+        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
+        let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
+        let service = service.with_now(Box::new(move || insight.now().json()));
+        let service = Arc::new(service.with_links(Door::links(door.as_ref())));
+        let keys = self.keys(&service, &start)?;
+        let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));
+        let admin = admin.transpose()?;
+        let address = edge.local_addr().to_string();
+        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
+        let welcome = Welcome {
+            url: &url,
+            metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
+            data_dir: &self.config.data_dir,
+            models: &models,
+            keys: &keys,
+            admin: admin.as_deref().map(String::as_str),
+            manner,
+            took: start.began.elapsed(),
+        }
+        .text();
+        drop((keys, admin));
+        let seen = Seen {
+            inside: Inside::new(&gateway, self.ledger.clone(), &reloader, dir),
+            prompts: Sights::new(&gateway, &reloader),
+            calls,
+            playground: playground::House::new(&gateway, &self.directory, &self.clock),
+        };
+        let behind = Behind {
+            data_dir: dir.to_owned(),
+            clock: Arc::clone(&self.clock),
+            directory: Arc::clone(&self.directory),
+            upstreams: Arc::clone(&self.upstreams),
+            watch: self.config.watch,
+            drain: self.config.server.drain,
+        };
+        let open = Open { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind };
+        runtime.block_on(async { open.serve(&gateway, self.tick()).await })
+    }
+
+    /// The gateway, which goes on with what an earlier process left, and is counted.
+    fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
         objects::take_over(runtime, &gateway);
         objects::resume(runtime, &gateway);
@@ -271,18 +328,23 @@ impl House {
         gauges::register_shadows(&self.metrics, &gateway);
         gauges::register_canaries(&self.metrics, &gateway);
         self.stores().register(&self.metrics);
-        let edge = Edge::bind(
-            self.config.server.edge.clone(),
-            Arc::clone(&gateway),
-            self.annex(),
-            page(Arc::clone(&self.metrics)),
-            Arc::clone(&self.clock),
-        );
-        let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
-        let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
-        let mut watched: Vec<PathBuf> = beginning.file.iter().cloned().collect();
-        watched
-            .extend(self.config.server.edge.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]));
+        Ok(gateway)
+    }
+
+    /// The files of which a change reloads the configuration.
+    fn watched(&self, beginning: &Beginning) -> Vec<PathBuf> {
+        let tls = self.config.server.edge.tls.iter();
+        let pairs = tls.flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
+        beginning.file.iter().cloned().chain(pairs).collect()
+    }
+
+    fn reloader(
+        &self,
+        runtime: &tokio::runtime::Runtime,
+        beginning: Beginning,
+        gateway: &Arc<Gateway>,
+        edge: &Edge<Gateway>,
+    ) -> Arc<Reloader> {
         let runs = Runs {
             clock: Arc::clone(&self.clock),
             engines: Arc::clone(&self.engines),
@@ -290,74 +352,10 @@ impl House {
             metrics: Arc::clone(&self.metrics),
             runtime: runtime.handle().clone(),
         };
-        let reloader = Reloader::new(beginning, self.config.limits, runs, &gateway, edge.certificate());
+        let reloader = Reloader::new(beginning, self.config.limits, runs, gateway, edge.certificate());
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
-        let chosen = self.config.server.edge.listen.port() != 0;
-        let certificate = edge.certificate();
-        let operators = Arc::clone(&self.operators);
-        let door = Door::open(&self.config.admin, certificate.as_ref(), start.manner, chosen, operators)?;
-        let dir = self.data_dir.path();
-        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
-        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
-        let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
-        let service = service.with_now(Box::new(move || insight.now().json()));
-        let service = Arc::new(service.with_links(Door::links(door.as_ref())));
-        let keys = self.keys(&service, &start)?;
-        let admin = door.as_ref().map(|door| door.welcome(&service, start.manner, self.clock.now()));
-        let admin = admin.transpose()?;
-        let address = edge.local_addr().to_string();
-        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
-        let welcome = Welcome {
-            url: &url,
-            metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
-            data_dir: &self.config.data_dir,
-            models: &models,
-            keys: &keys,
-            admin: admin.as_deref().map(String::as_str),
-            manner: start.manner,
-            took: start.began.elapsed(),
-        }
-        .text();
-        drop((keys, admin));
-        let inside = Inside::new(&gateway, self.ledger.clone(), &reloader, self.data_dir.path());
-        let seen = Seen {
-            inside,
-            prompts: Sights::new(&gateway, &reloader),
-            calls,
-            playground: playground::House::new(&gateway, &self.directory, &self.clock),
-        };
-        let warnings: Vec<String> = edge.warnings().to_vec();
-        let ended = runtime.block_on(async {
-            let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
-            let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&self.clock)));
-            let mut ticks = self.tick();
-            let (directory, clock) = (Arc::clone(&self.directory), Arc::clone(&self.clock));
-            ticks.extend(door.map(|door| tokio::spawn(door.serve(service, directory, clock, seen))));
-            ticks.push(tokio::spawn(usage.tend()));
-            ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
-            ticks.push(tokio::spawn(objects::tend(Arc::downgrade(&gateway))));
-            let every = self.config.watch;
-            if !every.is_zero() {
-                ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, every)));
-            }
-            let lister = Arc::clone(&reloader);
-            let relist = move |upstream: String| lister.relist(&upstream);
-            ticks.push(tokio::spawn(Arc::clone(&self.upstreams).tend(Arc::downgrade(&gateway), relist)));
-            ticks.push(tokio::spawn(Arc::clone(&self.upstreams).watch_loads()));
-            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-            let end = self.attend(edge, &gateway, welcome, start.manner, reloader).await;
-            if !matches!(end, Ok(End::Interrupted)) {
-                // However serving ended: the ledger is closed only when no call has anything to settle.
-                gateway.drain(Duration::ZERO).await;
-            }
-            control.abort();
-            // Aborted, it drops its socket, which removes the file.
-            let _ = control.await;
-            ticks.iter().for_each(JoinHandle::abort);
-            end
-        })?;
-        Ok(ended)
+        reloader
     }
 
     /// Where other Headraces send jobs, if they may.
@@ -505,67 +503,6 @@ impl House {
         let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
         Stores { ledger, directory, recorder: Arc::clone(&self.recorder) }
     }
-
-    /// Serves until the first signal, then drains; a second one ends that.
-    async fn attend(
-        &self,
-        edge: Edge<Gateway>,
-        gateway: &Arc<Gateway>,
-        welcome: Zeroizing<String>,
-        manner: Manner,
-        reloader: Arc<Reloader>,
-    ) -> Result<End, String> {
-        let mut signals =
-            Signals::new(manner, reloader).map_err(|error| format!("cannot listen for signals: {error}"))?;
-        let drain = self.config.server.drain;
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let shutdown = async move {
-            // A sender that is gone says stop as well.
-            let _ = stopped.await;
-        };
-        let mut serving = std::pin::pin!(edge.serve(shutdown, drain));
-        // Only now: whoever reads this may call, or send a signal, at once.
-        output::say(&welcome);
-        drop(welcome);
-        tokio::select! {
-            _ = &mut serving => return Err("the listener ended by itself".to_owned()),
-            () = signals.next() => {}
-        }
-        let count = gateway.in_flight();
-        let calls = if count == 1 { "call" } else { "calls" };
-        let patience = format!("for at most {} s; Ctrl-C again stops at once", drain.as_secs());
-        output::note(&format!("draining: {count} {calls} in flight, {patience}"));
-        drop(stop);
-        tokio::select! {
-            report = &mut serving => {
-                if report.calls_cut_off > 0 {
-                    let cut = report.calls_cut_off;
-                    output::note(&format!("{cut} calls were cut off and settled for what they had delivered"));
-                }
-                Ok(End::Drained)
-            }
-            () = signals.next() => Ok(End::Interrupted),
-        }
-    }
-}
-
-/// The last word where calls could not be settled.
-fn left_open(open: &[Held]) -> String {
-    let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
-    let more = if open.len() > MOST_NAMED { ", …" } else { "" };
-    format!(
-        "stopped, and {} calls are not settled: their holds ({}{more}) are released at the next start and not charged",
-        open.len(),
-        names.join(", ")
-    )
-}
-
-/// How serving ended.
-enum End {
-    /// Everything is settled.
-    Drained,
-    /// By a second signal.
-    Interrupted,
 }
 
 fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {

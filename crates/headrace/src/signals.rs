@@ -1,4 +1,4 @@
-//! The signals that end a server, and the one that has it read its configuration again. Must not know what ending takes.
+//! The signals that end a server or a command, and the one that has a server read its configuration again. Must not know what ending takes.
 
 use std::sync::Arc;
 
@@ -67,5 +67,12 @@ impl Signals {
                 }
             }
         }
+    }
+}
+
+/// Resolves at the next Ctrl-C; never where signals cannot be caught.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
-use headrace_domain::{Clock, ModelName};
+use headrace_domain::{AdminCode, Clock, ModelName};
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, Policy, ServedModel};
@@ -352,7 +352,7 @@ fn unknown(name: &str, sites: &[Site]) -> AdminError {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let message = format!("there is no upstream `{name}`; there is {known}");
     AdminError {
-        code: "unknown_upstream".to_owned(),
+        code: AdminCode::UnknownUpstream,
         message,
         remedy: "`headrace upstreams` lists them".to_owned(),
     }

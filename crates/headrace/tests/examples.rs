@@ -20,6 +20,9 @@ const QUESTION: &str = "What happens when I call an LLM API?";
 /// Questions of the examples, and what a right answer says.
 const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "stores the attention keys and values")];
 
+/// How examples name a batch.
+const ANY_BATCH: &str = "batch_0192...";
+
 /// What stands in for other people's servers and models: the reader's first server and its model.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("https://api.openai.com", "http://127.0.0.1:8000"),
@@ -203,7 +206,9 @@ impl Desk {
             other.stop();
             std::fs::remove_dir_all(self.path().join("another")).unwrap();
         } else {
-            self.succeeds(&shorter(&line, &self.last_request()), at);
+            let batch = if line.contains(ANY_BATCH) { self.last_batch() } else { String::new() };
+            let line = shorter(&line, &self.last_request()).replace(ANY_BATCH, &batch);
+            self.succeeds(&line, at);
         }
     }
 
@@ -227,6 +232,12 @@ impl Desk {
         text.get(at..).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned()
     }
 
+    fn last_batch(&self) -> String {
+        let listed = self.succeeds("headrace batches list --limit 1 --json", "the last batch");
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        listed["data"][0]["id"].as_str().unwrap().to_owned()
+    }
+
     /// Everything that can be run of a page, in its order. A page's servers end with it, and what it exports.
     fn page(&mut self, page: &str) {
         let exports = self.exports.len();
@@ -236,9 +247,16 @@ impl Desk {
             }
             if let Some(name) = block.note.strip_prefix("file: ") {
                 std::fs::write(self.path().join(name), self.here(&block.text)).unwrap();
-                if block.language == "json" {
-                    let read: Result<Value, _> = serde_json::from_str(&block.text);
+                let documents = match block.language.as_str() {
+                    "json" => vec![block.text.as_str()],
+                    "jsonl" => block.text.lines().collect(),
+                    _ => Vec::new(),
+                };
+                for document in &documents {
+                    let read: Result<Value, _> = serde_json::from_str(document);
                     assert!(read.is_ok(), "{}: {read:?}", block.at);
+                }
+                if !documents.is_empty() {
                     continue;
                 }
             }
@@ -400,6 +418,9 @@ fn the_examples_of_every_help_text_work() {
     for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {
         std::fs::write(desk.path().join(name), body).unwrap();
     }
+    let call = format!(r#"{{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{body}}}"#);
+    let call = call.replacen("\"messages\"", "\"model\": \"headrace-demo\", \"messages\"", 1);
+    std::fs::write(desk.path().join("requests.jsonl"), call).unwrap();
     let all = examples(&[]);
     assert!(all.len() > 20, "{all:?}");
     for (command, at) in all.iter().filter(|(command, _)| command.starts_with("headrace chat ")) {

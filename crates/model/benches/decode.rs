@@ -7,8 +7,9 @@
 
 #[path = "../../kernels/benches/common/mod.rs"]
 mod common;
+#[path = "common/random.rs"]
+mod random;
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,29 +22,14 @@ use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
 use crate::common::{machine, median};
-
-type Failure = Box<dyn std::error::Error>;
-/// File names and contents.
-type Files = Vec<(String, Cow<'static, [u8]>)>;
-
-/// Sizes of a model; vocabulary 32,000, tied.
-#[derive(Clone, Copy)]
-struct Shape {
-    hidden: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    inner: usize,
-}
+use crate::random::{Failure, Shape, files};
 
 const SHAPES: [(&str, Shape); 2] = [
     ("1.04b", Shape { hidden: 2048, layers: 16, heads: 32, kv_heads: 8, inner: 8192 }),
     ("0.39b", Shape { hidden: 896, layers: 24, heads: 14, kv_heads: 2, inner: 4864 }),
 ];
 const DEFAULT: [&str; 4] = ["1.04b:bf16:exact", "1.04b:bf16:fast", "1.04b:q8_0:fast", "1.04b:q4_k:fast"];
-const HEAD_DIM: usize = 64;
 const VOCAB: usize = 32_000;
-const MAX_POSITIONS: usize = 32_768;
 const PROMPT: usize = 512;
 const DECODE_STEPS: usize = 24;
 const KV_BLOCKS: usize = 4096;
@@ -114,7 +100,7 @@ impl Bench {
         let (checkpoint, quantize, bf16) = match shape {
             Some(&(_, shape)) => {
                 let kind = parts.next().ok_or("a shape needs a type, as in 1.04b:q8_0:fast")?;
-                (Checkpoint::from_files(random_files(shape)?)?, BlockType::from_name(kind), kind == "bf16")
+                (Checkpoint::from_files(random(shape)?)?, BlockType::from_name(kind), kind == "bf16")
             }
             None => {
                 let checkpoint = Checkpoint::open(Path::new(name))?;
@@ -229,64 +215,8 @@ impl Bench {
     }
 }
 
-/// A checkpoint in memory: `config.json`, a tokenizer (which the model does not read) and one file of weights.
-fn random_files(shape: Shape) -> Result<Files, Failure> {
-    let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-        "head_dim": HEAD_DIM, "intermediate_size": shape.inner, "vocab_size": VOCAB, "max_position_embeddings": MAX_POSITIONS,
-        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu",
-        "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1,
-    });
+/// With a tokenizer that the model does not read.
+fn random(shape: Shape) -> Result<random::Files, Failure> {
     let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-gqa-untied/tokenizer.json");
-    Ok(vec![
-        ("config.json".to_owned(), Cow::Owned(serde_json::to_vec(&config)?)),
-        ("tokenizer.json".to_owned(), Cow::Owned(std::fs::read(tokenizer)?)),
-        ("model.safetensors".to_owned(), Cow::Owned(random_weights(shape)?)),
-    ])
-}
-
-fn random_weights(shape: Shape) -> Result<Vec<u8>, Failure> {
-    let mut tensors: Vec<(String, Vec<usize>)> = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![VOCAB, shape.hidden]),
-        ("model.norm.weight".to_owned(), vec![shape.hidden]),
-    ];
-    for layer in 0..shape.layers {
-        for (name, dimensions) in [
-            ("input_layernorm", vec![shape.hidden]),
-            ("self_attn.q_proj", vec![shape.heads * HEAD_DIM, shape.hidden]),
-            ("self_attn.k_proj", vec![shape.kv_heads * HEAD_DIM, shape.hidden]),
-            ("self_attn.v_proj", vec![shape.kv_heads * HEAD_DIM, shape.hidden]),
-            ("self_attn.o_proj", vec![shape.hidden, shape.heads * HEAD_DIM]),
-            ("post_attention_layernorm", vec![shape.hidden]),
-            ("mlp.gate_proj", vec![shape.inner, shape.hidden]),
-            ("mlp.up_proj", vec![shape.inner, shape.hidden]),
-            ("mlp.down_proj", vec![shape.hidden, shape.inner]),
-        ] {
-            tensors.push((format!("model.layers.{layer}.{name}.weight"), dimensions));
-        }
-    }
-    let (mut header, mut end) = (serde_json::Map::new(), 0_usize);
-    for (name, dimensions) in &tensors {
-        let begin = end;
-        end += 2 * dimensions.iter().product::<usize>();
-        header.insert(
-            name.clone(),
-            serde_json::json!({"dtype": "BF16", "shape": dimensions, "data_offsets": [begin, end]}),
-        );
-    }
-    let header = serde_json::to_vec(&header)?;
-    let mut file = Vec::with_capacity(8 + header.len() + end);
-    file.extend_from_slice(&(header.len() as u64).to_le_bytes());
-    file.extend_from_slice(&header);
-    // xorshift64: four bf16 of magnitude 2⁻⁷ to 2⁻⁶ and either sign at a time.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for _ in 0..end / 8 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let four = (state & 0x807f_807f_807f_807f) | 0x3c00_3c00_3c00_3c00;
-        file.extend_from_slice(&four.to_le_bytes());
-    }
-    Ok(file)
+    files(shape, VOCAB, std::fs::read(tokenizer)?)
 }

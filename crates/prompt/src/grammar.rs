@@ -9,7 +9,19 @@ use serde_json::{Map, Value, json};
 use crate::coerce;
 use crate::family::{Body, Named, ReplyFamily, Row, Tagged};
 
+/// Beside the schema of arguments that are one text: the grammar of that text in Lark, as it stands within a string of JSON.
+pub const TEXT_GRAMMAR: &str = "x-text-grammar";
+/// Beside the schema of a text: the regular expression that all of it matches, as it stands between slashes in Lark.
+pub const TEXT_PATTERN: &str = "x-text-pattern";
+
 impl ReplyFamily {
+    /// Whether arguments are written as one JSON object, so that a text among them can be held to a grammar ([`TEXT_GRAMMAR`]): its end
+    /// is a quote, which no text has. Where it stands between tags, it could go on over their end.
+    pub fn holds_texts(self) -> bool {
+        self == Self::Harmony
+            || self.row().is_some_and(|row| matches!(row.body, Body::Object { .. } | Body::Named(_)))
+    }
+
     /// The grammar, in Lark as llguidance reads it, that an answer to `conversation` must follow from behind its thought on, so that
     /// the calls in it are calls of tools that may be called, with arguments of their schemas; `None`: nothing has to be held,
     /// or the family writes no calls.
@@ -20,8 +32,8 @@ impl ReplyFamily {
     ///
     /// `special` gives the id of a mark that is a special token. Schemas are copied as they are into `%json`: keywords that
     /// the grammar's engine does not know, and how much white space there may be, are up to who fills in the tools.
-    /// In families that write a value without quotes (`glm45` and others) texts are held to `enum`, `const` and their lengths,
-    /// everything else to its schema.
+    /// In families that write a value without quotes (`glm45` and others) texts are held to `enum`, `const`, their lengths and a
+    /// [`TEXT_PATTERN`], everything else to its schema.
     pub fn calls_as_grammar(
         self,
         conversation: &Conversation,
@@ -191,6 +203,16 @@ impl Lark<'_> {
     }
 
     fn json(&mut self, rule: &str, schema: &Value) {
+        let only = schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .and_then(|properties| properties.keys().next());
+        if let (Some(lark), Some(key)) = (schema.get(TEXT_GRAMMAR).and_then(Value::as_str), only) {
+            let open = quoted(&format!("{{{}: \"", Value::from(key.as_str())));
+            self.rule(rule, &format!("{open} {rule}_text {}", quoted("\"}")));
+            self.rule(&format!("{rule}_text"), &format!("%lark {{\n {lark}\n }}"));
+            return;
+        }
         self.rule(rule, &format!("%json {schema}"));
     }
 
@@ -384,6 +406,9 @@ impl Lark<'_> {
         {
             let most = most.map(|most| most.to_string()).unwrap_or_default();
             let _ = write!(is, " & /(?s:.){{{},{most}}}/", least.unwrap_or(0));
+        }
+        if let Some(pattern) = schema.get(TEXT_PATTERN).and_then(Value::as_str) {
+            let _ = write!(is, " & /{pattern}/");
         }
         self.texts = self.texts.saturating_add(1);
         let number = self.texts;

@@ -32,6 +32,7 @@ mod wrap;
 pub use bounds::TemplateLimits;
 pub use error::TemplateError;
 pub use family::{ReplyFamily, ReplyStyle};
+pub use grammar::{TEXT_GRAMMAR, TEXT_PATTERN};
 pub use offered::{CallFault, OfferedTools};
 pub use part::Part;
 pub use places::Place;

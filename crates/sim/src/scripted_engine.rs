@@ -69,7 +69,7 @@ impl Engine for ScriptedEngine {
             ..Usage::default()
         };
         let engine = EngineTrace { steps: tokens, prefill_chunks: 1, ..EngineTrace::default() };
-        sender.finish(Event::Done(JobReport { usage, engine }));
+        sender.finish(Event::Done(Arc::new(JobReport { usage, engine })));
         Ok(ticket)
     }
 

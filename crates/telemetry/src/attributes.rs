@@ -15,32 +15,32 @@ pub(crate) const OWN_PROVIDER: &str = "headrace";
 const OTHER: &str = "_OTHER";
 
 pub(crate) fn text(key: &str, value: impl Into<String>) -> KeyValue {
-    of(key, Value::Text(value.into()))
+    of(key, Value::StringValue(value.into()))
 }
 
 pub(crate) fn count(key: &str, value: u64) -> KeyValue {
-    of(key, Value::Count(i64::try_from(value).unwrap_or(i64::MAX)))
+    of(key, Value::IntValue(i64::try_from(value).unwrap_or(i64::MAX)))
 }
 
 pub(crate) fn money(key: &str, nanos: i64) -> KeyValue {
-    of(key, Value::Count(nanos))
+    of(key, Value::IntValue(nanos))
 }
 
 pub(crate) fn flag(key: &str, value: bool) -> KeyValue {
-    of(key, Value::Flag(value))
+    of(key, Value::BoolValue(value))
 }
 
 pub(crate) fn number(key: &str, value: f64) -> KeyValue {
-    of(key, Value::Number(value))
+    of(key, Value::DoubleValue(value))
 }
 
 pub(crate) fn texts(key: &str, values: &[String]) -> KeyValue {
-    let value = |text: &String| AnyValue { value: Some(Value::Text(text.clone())) };
-    of(key, Value::List(ArrayValue { values: values.iter().map(value).collect() }))
+    let value = |text: &String| AnyValue { value: Some(Value::StringValue(text.clone())) };
+    of(key, Value::ArrayValue(ArrayValue { values: values.iter().map(value).collect() }))
 }
 
 fn of(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
 /// Seconds.

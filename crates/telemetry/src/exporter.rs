@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Clock, TraceRecord};
 use headrace_trace::{Metrics, Tap, TraceContext};
+use prost::Message;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -19,11 +20,10 @@ use crate::config::{TelemetryConfig, TelemetryError};
 use crate::genai::GenAi;
 use crate::lane::{Batching, Counts, Lane, batch, deliver, ended};
 use crate::proto::{
-    Logs, Metrics as MetricsBody, Resource, ResourceLogs, ResourceMetrics, ResourceSpans, Scope, ScopeLogs,
-    ScopeMetrics, ScopeSpans, Traces,
+    ExportLogsServiceRequest, ExportMetricsServiceRequest, ExportTraceServiceRequest, InstrumentationScope,
+    Metric, Resource, ResourceLogs, ResourceMetrics, ResourceSpans, ScopeLogs, ScopeMetrics, ScopeSpans,
 };
 use crate::send::{Sender, headers};
-use crate::writing::Message;
 use crate::{logs, points, spans};
 
 /// Who says it all.
@@ -44,7 +44,7 @@ pub struct Telemetry {
 #[derive(Clone)]
 struct Common {
     resource: Resource,
-    scope: Scope,
+    scope: InstrumentationScope,
     batching: Batching,
     clock: Arc<dyn Clock>,
     closing: watch::Receiver<bool>,
@@ -76,8 +76,12 @@ impl Telemetry {
         let (closing, closed) = watch::channel(false);
         let attributes = config.resource.iter().map(|(key, value)| text(key, value.clone())).collect();
         let common = Common {
-            resource: Resource { attributes },
-            scope: Scope { name: SCOPE.to_owned(), version: version.to_owned() },
+            resource: Resource { attributes, ..Resource::default() },
+            scope: InstrumentationScope {
+                name: SCOPE.to_owned(),
+                version: version.to_owned(),
+                ..InstrumentationScope::default()
+            },
             batching: Batching { records: config.batch_records.max(1), linger: config.linger },
             clock: Arc::clone(clock),
             closing: closed,
@@ -90,14 +94,14 @@ impl Telemetry {
         };
         let traces = config.traces.as_ref().map(|target| -> Result<Lane, TelemetryError> {
             let sender = Sender::new(target, config)?;
-            let (lane, receiver, counts) = lane("traces");
-            tasks.spawn_on(send_traces(common.clone(), sender, receiver, counts), runtime.handle());
+            let (lane, receiver, counts) = lane(TRACES.name);
+            tasks.spawn_on(send_calls(common.clone(), TRACES, sender, receiver, counts), runtime.handle());
             Ok(lane)
         });
         let logs = config.logs.as_ref().map(|target| -> Result<Lane, TelemetryError> {
             let sender = Sender::new(target, config)?;
-            let (lane, receiver, counts) = lane("logs");
-            tasks.spawn_on(send_logs(common.clone(), sender, receiver, counts), runtime.handle());
+            let (lane, receiver, counts) = lane(LOGS.name);
+            tasks.spawn_on(send_calls(common.clone(), LOGS, sender, receiver, counts), runtime.handle());
             Ok(lane)
         });
         let numbers = config.metrics.as_ref().map(|target| -> Result<Lane, TelemetryError> {
@@ -173,42 +177,60 @@ fn register(metrics: &Metrics, signal: &'static str, counts: &Arc<Counts>) {
     metrics.register_counter("headrace_telemetry_failures_total", help, &[("signal", signal)], failures);
 }
 
-async fn send_traces(
+/// What is said of calls, one batch of them in one body.
+#[derive(Clone, Copy)]
+struct OfCalls {
+    name: &'static str,
+    body: fn(&Common, &[Arc<TraceRecord>]) -> Bytes,
+}
+
+const TRACES: OfCalls = OfCalls { name: "traces", body: traces };
+const LOGS: OfCalls = OfCalls { name: "logs", body: logs };
+
+async fn send_calls(
     mut common: Common,
+    signal: OfCalls,
     sender: Sender,
     mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
     counts: Arc<Counts>,
 ) {
     let mut closing = common.closing.clone();
     while let Some(records) = batch(&mut receiver, common.batching, &mut common.closing).await {
-        let spans = records.iter().flat_map(|record| spans::spans(record)).collect();
-        let scope_spans =
-            vec![ScopeSpans { scope: Some(common.scope.clone()), spans, schema_url: SCHEMA.to_owned() }];
-        let resource = Some(common.resource.clone());
-        let body = Traces {
-            resource_spans: vec![ResourceSpans { resource, scope_spans, schema_url: SCHEMA.to_owned() }],
-        };
-        deliver(&sender, "traces", encoded(&body), count(&records), &counts, &mut closing).await;
+        let body = (signal.body)(&common, &records);
+        let calls = u64::try_from(records.len()).unwrap_or(u64::MAX);
+        deliver(&sender, signal.name, body, calls, &counts, &mut closing).await;
     }
 }
 
-async fn send_logs(
-    mut common: Common,
-    sender: Sender,
-    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
-    counts: Arc<Counts>,
-) {
-    let mut closing = common.closing.clone();
-    while let Some(records) = batch(&mut receiver, common.batching, &mut common.closing).await {
-        let now = common.clock.now().get();
-        let log_records = records.iter().map(|record| logs::line(record, now)).collect();
-        let scope_logs = vec![ScopeLogs { scope: Some(common.scope.clone()), log_records }];
-        let resource = Some(common.resource.clone());
-        let body = Logs {
-            resource_logs: vec![ResourceLogs { resource, scope_logs, schema_url: SCHEMA.to_owned() }],
-        };
-        deliver(&sender, "logs", encoded(&body), count(&records), &counts, &mut closing).await;
-    }
+fn traces(common: &Common, records: &[Arc<TraceRecord>]) -> Bytes {
+    let scope_spans = vec![ScopeSpans {
+        scope: Some(common.scope.clone()),
+        spans: records.iter().flat_map(|record| spans::spans(record)).collect(),
+        schema_url: SCHEMA.to_owned(),
+    }];
+    let resource = Some(common.resource.clone());
+    let resource_spans = vec![ResourceSpans { resource, scope_spans, schema_url: SCHEMA.to_owned() }];
+    ExportTraceServiceRequest { resource_spans }.encode_to_vec().into()
+}
+
+fn logs(common: &Common, records: &[Arc<TraceRecord>]) -> Bytes {
+    let now = common.clock.now().get();
+    let scope_logs = vec![ScopeLogs {
+        scope: Some(common.scope.clone()),
+        log_records: records.iter().map(|record| logs::line(record, now)).collect(),
+        schema_url: SCHEMA.to_owned(),
+    }];
+    let resource = Some(common.resource.clone());
+    let resource_logs = vec![ResourceLogs { resource, scope_logs, schema_url: SCHEMA.to_owned() }];
+    ExportLogsServiceRequest { resource_logs }.encode_to_vec().into()
+}
+
+fn numbers(common: &Common, metrics: Vec<Metric>) -> Bytes {
+    let scope_metrics =
+        vec![ScopeMetrics { scope: Some(common.scope.clone()), metrics, schema_url: SCHEMA.to_owned() }];
+    let resource = Some(common.resource.clone());
+    let resource_metrics = vec![ResourceMetrics { resource, scope_metrics, schema_url: SCHEMA.to_owned() }];
+    ExportMetricsServiceRequest { resource_metrics }.encode_to_vec().into()
 }
 
 /// Whose numbers are sent, and how often.
@@ -250,16 +272,8 @@ async fn send_metrics(
         let mut metrics: Vec<_> = families.iter().map(|family| points::metric(family, since, now)).collect();
         metrics.extend(genai.metrics(since, now));
         let things = u64::try_from(metrics.len()).unwrap_or(u64::MAX);
-        let scope_metrics = vec![ScopeMetrics { scope: Some(common.scope.clone()), metrics }];
-        let resource = Some(common.resource.clone());
-        let body = MetricsBody {
-            resource_metrics: vec![ResourceMetrics {
-                resource,
-                scope_metrics,
-                schema_url: SCHEMA.to_owned(),
-            }],
-        };
-        let mut sending = pin!(deliver(&sender, "metrics", encoded(&body), things, &counts, &mut closing));
+        let body = numbers(&common, metrics);
+        let mut sending = pin!(deliver(&sender, "metrics", body, things, &counts, &mut closing));
         loop {
             tokio::select! {
                 () = &mut sending => break,
@@ -271,14 +285,6 @@ async fn send_metrics(
             return;
         }
     }
-}
-
-fn encoded(body: &impl Message) -> Bytes {
-    body.encoded().into()
-}
-
-fn count(records: &[Arc<TraceRecord>]) -> u64 {
-    u64::try_from(records.len()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

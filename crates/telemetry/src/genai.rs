@@ -7,7 +7,7 @@ use headrace_domain::{Endpoint, Outcome, TraceRecord};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{error_type, operation, provider, seconds, text};
-use crate::proto::{CUMULATIVE, Data, Exemplar, Histogram, HistogramPoint, KeyValue, Metric};
+use crate::proto::{CUMULATIVE, Data, Exemplar, Histogram, HistogramDataPoint, KeyValue, Metric, exemplar};
 
 /// The most sets of attributes of one metric; what comes later is counted together.
 const MOST_SERIES: usize = 256;
@@ -142,17 +142,17 @@ impl GenAi {
             error: error_type(record),
             token: None,
         };
-        let exemplar = |value: f64| {
+        let example = |value: f64| {
             let context = TraceContext::of(record);
             Exemplar {
                 time_unix_nano: record.started.get().saturating_add(record.duration_ns),
-                as_double: Some(value),
+                value: Some(exemplar::Value::AsDouble(value)),
                 span_id: context.span.to_be_bytes().to_vec(),
                 trace_id: context.trace.to_be_bytes().to_vec(),
+                ..Exemplar::default()
             }
         };
-        let mut add =
-            |kind: usize, labels: Labels, value: f64| self.add(kind, labels, value, exemplar(value));
+        let mut add = |kind: usize, labels: Labels, value: f64| self.add(kind, labels, value, example(value));
         add(REQUEST, labels.clone(), seconds(record.duration_ns));
         if let Some(nanos) = operation_ns(record) {
             add(OPERATION, labels.clone(), seconds(nanos));
@@ -206,14 +206,21 @@ impl GenAi {
                         data_points,
                         aggregation_temporality: CUMULATIVE,
                     })),
+                    ..Metric::default()
                 }
             })
             .collect()
     }
 }
 
-fn point(kind: &Kind, attributes: Vec<KeyValue>, series: &Series, since: u64, now: u64) -> HistogramPoint {
-    HistogramPoint {
+fn point(
+    kind: &Kind,
+    attributes: Vec<KeyValue>,
+    series: &Series,
+    since: u64,
+    now: u64,
+) -> HistogramDataPoint {
+    HistogramDataPoint {
         start_time_unix_nano: since,
         time_unix_nano: now,
         count: series.count,
@@ -222,6 +229,7 @@ fn point(kind: &Kind, attributes: Vec<KeyValue>, series: &Series, since: u64, no
         explicit_bounds: kind.bounds.to_vec(),
         exemplars: series.exemplars.iter().flatten().cloned().collect(),
         attributes,
+        ..HistogramDataPoint::default()
     }
 }
 

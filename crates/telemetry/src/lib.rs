@@ -12,7 +12,6 @@ mod points;
 mod proto;
 mod send;
 mod spans;
-mod writing;
 
 pub use config::{Target, TelemetryConfig, TelemetryError};
 pub use exporter::Telemetry;

@@ -4,30 +4,31 @@ use headrace_domain::{Outcome, TraceRecord};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{of_call, outcome, span_name};
-use crate::proto::{AnyValue, LogRecord, SEVERITY_ERROR, SEVERITY_INFO, SEVERITY_WARN, Value};
+use crate::proto::{AnyValue, LogRecord, SeverityNumber, Value};
 
 /// The name of the event.
 const EVENT: &str = "headrace.call";
 
 /// What is logged of a call that ended, at a time in nanoseconds of 1970.
 pub(crate) fn line(record: &TraceRecord, now: u64) -> LogRecord {
-    let (severity_number, severity_text) = match &record.outcome {
-        Outcome::Completed { .. } | Outcome::Cancelled { .. } => (SEVERITY_INFO, "INFO"),
-        Outcome::Refused(refusal) if refusal.status < 500 => (SEVERITY_INFO, "INFO"),
-        Outcome::Refused(_) => (SEVERITY_WARN, "WARN"),
-        Outcome::Failed { .. } => (SEVERITY_ERROR, "ERROR"),
+    let severity = match &record.outcome {
+        Outcome::Completed { .. } | Outcome::Cancelled { .. } => SeverityNumber::Info,
+        Outcome::Refused(refusal) if refusal.status < 500 => SeverityNumber::Info,
+        Outcome::Refused(_) => SeverityNumber::Warn,
+        Outcome::Failed { .. } => SeverityNumber::Error,
     };
     let said = format!("{}: {}", span_name(record.endpoint, record.model_served.as_deref()), outcome(record));
     let context = TraceContext::of(record);
     LogRecord {
         time_unix_nano: record.started.get().saturating_add(record.duration_ns),
-        severity_number,
-        severity_text: severity_text.to_owned(),
-        body: Some(AnyValue { value: Some(Value::Text(said)) }),
+        severity_number: severity.into(),
+        severity_text: severity.as_str_name().trim_start_matches("SEVERITY_NUMBER_").to_owned(),
+        body: Some(AnyValue { value: Some(Value::StringValue(said)) }),
         attributes: of_call(record),
         trace_id: context.trace.to_be_bytes().to_vec(),
         span_id: context.span.to_be_bytes().to_vec(),
         observed_time_unix_nano: now,
         event_name: EVENT.to_owned(),
+        ..LogRecord::default()
     }
 }

@@ -5,7 +5,8 @@ use headrace_trace::{Buckets, Exemplar as Seen, Family, FamilyKind, SampleValue}
 
 use crate::attributes::text;
 use crate::proto::{
-    CUMULATIVE, Data, Exemplar, Gauge, Histogram, HistogramPoint, KeyValue, Metric, NumberPoint, Sum,
+    CUMULATIVE, Data, Exemplar, Gauge, Histogram, HistogramDataPoint, KeyValue, Metric, NumberDataPoint, Sum,
+    exemplar, number_data_point,
 };
 
 /// What a name begins with, before which stands a dot in OpenTelemetry's names.
@@ -27,11 +28,12 @@ pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
                 SampleValue::Number(number) => *number,
                 SampleValue::Histogram(_) => return None,
             };
-            Some(NumberPoint {
+            Some(NumberDataPoint {
                 start_time_unix_nano: since,
                 time_unix_nano: now,
-                as_double: Some(value),
+                value: Some(number_data_point::Value::AsDouble(value)),
                 attributes: labels(&sample.labels),
+                ..NumberDataPoint::default()
             })
         });
         each.collect::<Vec<_>>()
@@ -43,7 +45,7 @@ pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
         }
         FamilyKind::Histogram => {
             let each = family.samples.iter().filter_map(|sample| match &sample.value {
-                SampleValue::Histogram(buckets) => Some(HistogramPoint {
+                SampleValue::Histogram(buckets) => Some(HistogramDataPoint {
                     start_time_unix_nano: since,
                     time_unix_nano: now,
                     attributes: labels(&sample.labels),
@@ -54,26 +56,33 @@ pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
             Data::Histogram(Histogram { data_points: each.collect(), aggregation_temporality: CUMULATIVE })
         }
     };
-    Metric { name, description: family.help.clone(), unit: unit.to_owned(), data: Some(data) }
+    Metric {
+        name,
+        description: family.help.clone(),
+        unit: unit.to_owned(),
+        data: Some(data),
+        ..Metric::default()
+    }
 }
 
-fn histogram(buckets: &Buckets) -> HistogramPoint {
-    HistogramPoint {
+fn histogram(buckets: &Buckets) -> HistogramDataPoint {
+    HistogramDataPoint {
         count: buckets.counts.iter().fold(0, |all, count| all.saturating_add(*count)),
         sum: Some(buckets.scaled(buckets.sum)),
         bucket_counts: buckets.counts.clone(),
         explicit_bounds: buckets.bounds.iter().map(|bound| buckets.scaled(*bound)).collect(),
-        exemplars: buckets.exemplars.iter().flatten().map(|seen| exemplar(buckets, seen)).collect(),
-        ..HistogramPoint::default()
+        exemplars: buckets.exemplars.iter().flatten().map(|seen| example(buckets, seen)).collect(),
+        ..HistogramDataPoint::default()
     }
 }
 
-fn exemplar(buckets: &Buckets, seen: &Seen) -> Exemplar {
+fn example(buckets: &Buckets, seen: &Seen) -> Exemplar {
     Exemplar {
         time_unix_nano: seen.at.get(),
-        as_double: Some(buckets.scaled(seen.value)),
+        value: Some(exemplar::Value::AsDouble(buckets.scaled(seen.value))),
         span_id: seen.context.span.to_be_bytes().to_vec(),
         trace_id: seen.context.trace.to_be_bytes().to_vec(),
+        ..Exemplar::default()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{Target, TelemetryConfig, TelemetryError};
-use crate::writing::not_taken;
+use crate::proto::not_taken;
 
 /// The wait before the first try again; it doubles with each.
 const FIRST_WAIT: Duration = Duration::from_millis(500);

@@ -5,12 +5,14 @@ use headrace_domain::{Attempt, AttemptOutcome, Outcome, StageSpan, TraceRecord};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{count, error_type, flag, of_call, operation, span_name, text};
-use crate::proto::{Event, KIND_CLIENT, KIND_INTERNAL, KIND_SERVER, Link, STATUS_ERROR, Span, Status};
+use crate::proto::{Event, Link, Span, SpanFlags, SpanKind, Status, StatusCode};
 
-/// `trace.v1.SpanFlags`: recorded; and whether the parent is of another process is known, and it is.
+/// Recorded, by W3C's flags of a trace.
 const RECORDED: u32 = 1;
-const REMOTE_KNOWN: u32 = 0x100;
-const REMOTE: u32 = 0x200;
+/// Whether the parent is of another process is known.
+const REMOTE_KNOWN: u32 = SpanFlags::ContextHasIsRemoteMask as u32;
+/// It is.
+const REMOTE: u32 = SpanFlags::ContextIsRemoteMask as u32;
 
 /// All spans of a call, its own first.
 pub(crate) fn spans(record: &TraceRecord) -> Vec<Span> {
@@ -56,21 +58,21 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
     let first = record.first_token_ns.map(|nanos| Event {
         time_unix_nano: start.saturating_add(nanos),
         name: "headrace.first_token".to_owned(),
-        attributes: Vec::new(),
+        ..Event::default()
     });
     Span {
         trace_id,
         span_id,
         parent_span_id: parent.map(|span| span.to_be_bytes().to_vec()).unwrap_or_default(),
         name: span_name(record.endpoint, record.model_served.as_deref()),
-        kind: KIND_SERVER,
+        kind: SpanKind::Server.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: start.saturating_add(record.duration_ns),
         attributes,
         events: first.into_iter().collect(),
-        links: Vec::new(),
         status: status(record),
         flags: RECORDED | remote,
+        ..Span::default()
     }
 }
 
@@ -81,7 +83,8 @@ fn status(record: &TraceRecord) -> Option<Status> {
         Outcome::Refused(refusal) => refusal.status >= 500,
         Outcome::Completed { .. } | Outcome::Cancelled { .. } => false,
     };
-    is_error.then(|| Status { message: error_type(record).unwrap_or_default(), code: STATUS_ERROR })
+    is_error
+        .then(|| Status { message: error_type(record).unwrap_or_default(), code: StatusCode::Error.into() })
 }
 
 fn stage<'s>(
@@ -101,14 +104,12 @@ fn stage<'s>(
         span_id,
         parent_span_id: own.span.to_be_bytes().to_vec(),
         name: span.stage.name().to_owned(),
-        kind: KIND_INTERNAL,
+        kind: SpanKind::Internal.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: start.saturating_add(span.duration_ns),
         attributes,
-        events: Vec::new(),
-        links: Vec::new(),
-        status: None,
         flags: RECORDED | REMOTE_KNOWN,
+        ..Span::default()
     }
 }
 
@@ -139,20 +140,20 @@ fn attempt(
     attributes.extend(code.iter().map(|code| text("error.type", code.clone())));
     let link = retried.map(|earlier| {
         let (trace_id, span_id) = ids(own.attempt(earlier));
-        Link { trace_id, span_id, attributes: vec![text("headrace.link", "retry_of")] }
+        Link { trace_id, span_id, attributes: vec![text("headrace.link", "retry_of")], ..Link::default() }
     });
     Span {
         trace_id,
         span_id,
         parent_span_id: own.span.to_be_bytes().to_vec(),
         name: span_name(record.endpoint, model),
-        kind: KIND_CLIENT,
+        kind: SpanKind::Client.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: start.saturating_add(attempt.duration_ns),
         attributes,
-        events: Vec::new(),
         links: link.into_iter().collect(),
-        status: code.map(|code| Status { message: code, code: STATUS_ERROR }),
+        status: code.map(|code| Status { message: code, code: StatusCode::Error.into() }),
         flags: RECORDED | REMOTE_KNOWN,
+        ..Span::default()
     }
 }

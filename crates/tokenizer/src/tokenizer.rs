@@ -147,6 +147,11 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// How the vocabulary spells a token, which need not be its text (`Ġthe`); `None` for an id of none.
+    pub fn spelling(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// The most bytes of a text for which one token can stand: a text of more than `n` times as many has more than `n` tokens.
     /// White space at the text's ends does not count, as markup beside it may take that. `None` where nothing of the kind can
     /// be promised: the tokenizer shortens text in ways that are not known here (other normalizers than form C, unknown

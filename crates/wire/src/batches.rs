@@ -63,6 +63,16 @@ pub const fn batch_path(endpoint: Endpoint) -> Option<&'static str> {
     }
 }
 
+/// The endpoint that a batch's requests call by this path.
+///
+/// # Errors
+/// Which paths there are.
+pub fn batch_endpoint(path: &str) -> Result<Endpoint, String> {
+    let found = OF_FILES.into_iter().find(|endpoint| batch_path(*endpoint) == Some(path));
+    let paths = || OF_FILES.into_iter().filter_map(batch_path).collect::<Vec<_>>().join("`, `");
+    found.ok_or_else(|| format!("it must be one of `{}`", paths()))
+}
+
 const OF_FILES: [Endpoint; 4] =
     [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Responses];
 
@@ -102,13 +112,19 @@ fn read_batch(r: &mut Reader<'_>, limits: &WireLimits) -> Read<BatchBody> {
 }
 
 fn called(path: &str) -> Read<Endpoint> {
-    let found = OF_FILES.into_iter().find(|endpoint| batch_path(*endpoint) == Some(path));
-    let paths = || OF_FILES.into_iter().filter_map(batch_path).collect::<Vec<_>>().join("`, `");
-    found.ok_or_else(|| Fault::new(Code::InvalidValue, format!("it must be one of `{}`", paths())))
+    batch_endpoint(path).map_err(|why| Fault::new(Code::InvalidValue, why))
 }
 
-/// OpenAI knows `24h` alone; shorter ones are ours.
 fn within(text: &str) -> Read<(String, Duration)> {
+    let within = batch_window(text).map_err(|why| Fault::new(Code::InvalidValue, why))?;
+    Ok((text.to_owned(), within))
+}
+
+/// How long a batch may take. OpenAI knows `24h` alone; shorter ones are ours.
+///
+/// # Errors
+/// What it may be.
+pub fn batch_window(text: &str) -> Result<Duration, String> {
     let told = || {
         let number = text.get(..text.len().checked_sub(1)?)?.parse::<u64>().ok()?;
         let seconds = match text.as_bytes().last()? {
@@ -119,9 +135,7 @@ fn within(text: &str) -> Read<(String, Duration)> {
         };
         (1..=LONGEST_WINDOW_S).contains(&seconds).then_some(Duration::from_secs(seconds))
     };
-    let message = "it must be `24h`, or a shorter time in hours, minutes or seconds: `90m`";
-    let within = told().ok_or_else(|| Fault::new(Code::InvalidValue, message))?;
-    Ok((text.to_owned(), within))
+    told().ok_or_else(|| "it must be `24h`, or a shorter time in hours, minutes or seconds: `90m`".to_owned())
 }
 
 /// Reads one line of a file of requests for an endpoint.

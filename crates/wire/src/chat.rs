@@ -44,17 +44,20 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let tool_choice = choice.unwrap_or_default();
     choice::check(&tool_choice, &tools)?;
     let settled = knobs.settle(1)?;
+    let mut conversation = Conversation {
+        messages,
+        tools,
+        tool_choice,
+        continues,
+        one_call: parallel == Some(false),
+        template: std::mem::take(&mut knobs.template),
+        asks_verbosity: false,
+    };
+    knobs.verbosity.take().into_iter().for_each(|word| conversation.ask_verbosity(word));
     Ok(Call {
         endpoint: Endpoint::ChatCompletions,
         model: settled.model,
-        prompt: Prompt::Conversation(Conversation {
-            messages,
-            tools,
-            tool_choice,
-            continues,
-            one_call: parallel == Some(false),
-            template: std::mem::take(&mut knobs.template),
-        }),
+        prompt: Prompt::Conversation(conversation),
         origins: Vec::new(),
         sampling: settled.sampling,
         stream: knobs.stream,

@@ -38,7 +38,8 @@ mod tools;
 mod wishes;
 
 pub use batches::{
-    BatchBody, BatchLine, LineFault, batch_body, batch_line, batch_path, message_batch, one_line,
+    BatchBody, BatchLine, LineFault, batch_body, batch_endpoint, batch_line, batch_path, batch_window,
+    message_batch, one_line,
 };
 pub use encode::{CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};

@@ -154,6 +154,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
             one_call,
             continues,
             template: std::mem::take(&mut knobs.template),
+            asks_verbosity: false,
         }),
         origins,
         sampling: settled.sampling,

@@ -173,6 +173,12 @@ const HONOURED: &[Row] = &[
     ("top_k", "ctmr", "5", "-1 and 0 switch it off"),
     ("top_logprobs", "c", "0", "up to `wire.max_logprobs`, with `logprobs`"),
     ("top_p", "ctmr", "0.5", "above 0 to 1"),
+    (
+        "verbosity",
+        "c",
+        r#""low""#,
+        "`low` and `high` reach templates that have it, and servers that are asked in chat, and are refused by others",
+    ),
     ("background", "r", "true", "it is worked on while nobody waits; needs `store`"),
     ("client_metadata", "r", r#"{"a":"b"}"#, "a client's labels (Codex): accepted, and changes no answer"),
     (

@@ -47,6 +47,8 @@ pub(crate) struct Knobs<'l> {
     pub(crate) reasoning: ReasoningWish,
     /// Further variables of the chat template.
     pub(crate) template: Map<String, Value>,
+    /// How much the answer is to say, where it is not the usual.
+    pub(crate) verbosity: Option<String>,
 }
 
 /// What all endpoints' calls have, checked as a whole.
@@ -82,6 +84,7 @@ impl<'l> Knobs<'l> {
             two_forms: false,
             reasoning: ReasoningWish::default(),
             template: Map::new(),
+            verbosity: None,
         }
     }
 

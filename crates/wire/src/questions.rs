@@ -31,7 +31,7 @@ pub struct Tokenize {
     pub add_generation_prompt: bool,
     /// The tokens that a model has around every text stand around a raw one.
     pub add_special_tokens: bool,
-    /// Each token is shown as text, too.
+    /// Each token is shown as the vocabulary spells it, too.
     pub return_token_strs: bool,
 }
 
@@ -75,6 +75,10 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
     let prompt = match (text, messages) {
         (Some(text), None) => Prompt::Raw(vec![PromptItem::Text(text)]),
         (None, Some(messages)) => {
+            if special == Some(true) {
+                let message = "a conversation's template writes its special tokens; leave it out";
+                return Err(Fault::at("add_special_tokens", Code::UnsupportedParameter, message));
+            }
             // Here a conversation may end without the beginning of an answer.
             let continues = chat::Ending { begins: None, ..ending }.settle(&messages)?;
             let template = std::mem::take(&mut knobs.template);
@@ -146,8 +150,8 @@ pub fn count_body(input_tokens: u64, is_estimate: bool) -> Vec<u8> {
     out.to_vec()
 }
 
-/// The answer to `tokenize`: the tokens, how many there are, the most that fit the model's window, and each as text where that was asked
-/// for.
+/// The answer to `tokenize`: the tokens, how many there are, the most that fit the model's window, and how the vocabulary spells each
+/// where that was asked for.
 pub fn tokenize_body(tokens: &[u32], max_model_len: u32, strings: Option<&[String]>) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(64 + tokens.len().saturating_mul(7));
     raw(&mut out, "{\"count\":");
@@ -214,6 +218,7 @@ mod tests {
             (json!({"prompt": "x"}), "model"),
             (json!({"model": "m", "prompt": "x", "messages": messages}), "prompt"),
             (json!({"model": "m", "prompt": ["x"]}), "prompt"),
+            (json!({"model": "m", "messages": messages, "add_special_tokens": true}), "add_special_tokens"),
             (json!({"model": "m", "prompt": "x", "chat_template": "y"}), "chat_template"),
             (json!({"model": "m", "prompt": "x", "stream": true}), "stream"),
         ] {

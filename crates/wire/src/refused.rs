@@ -67,7 +67,6 @@ const OPENAI: &[Row] = &[
         Words(&["in_memory", "in-memory", "24h"]),
         "cached prompts stay in memory, no longer than there is room; leave it out",
     ),
-    ("verbosity", Words(&["medium"]), LATER),
     ("reasoning", Nothing, "use `reasoning_effort`"),
     // vLLM's.
     ("guided_json", Nothing, GUIDED),
@@ -135,6 +134,7 @@ const CHAT: &[Row] = &[
 const COMPLETIONS: &[Row] = &[
     ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
     ("tools", Empty, CHAT_ALONE),
+    ("verbosity", Words(&["medium"]), CHAT_ALONE),
     ("reasoning_effort", Nothing, CHAT_ALONE),
     ("include_reasoning", Bool(true), CHAT_ALONE),
     ("enable_thinking", Nothing, CHAT_ALONE),

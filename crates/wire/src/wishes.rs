@@ -54,6 +54,9 @@ pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read
             knobs.hold_to(form);
         }
         "reasoning_effort" if chat => effort(r, &mut knobs.reasoning)?,
+        "verbosity" if chat => {
+            knobs.verbosity = r.optional(verbosity)?.filter(|word| word != USUAL_VERBOSITY);
+        }
         "include_reasoning" if chat => {
             knobs.reasoning.hidden = r.optional(Reader::bool)? == Some(false);
         }
@@ -77,6 +80,14 @@ fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {
     }
     let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     Err(Fault::new(Code::InvalidValue, format!("it must be one of {}", words.join(", "))))
+}
+
+/// What is said anyway.
+pub(crate) const USUAL_VERBOSITY: &str = "medium";
+
+/// How much the answer is to say, in OpenAI's words.
+pub(crate) fn verbosity(r: &mut Reader<'_>) -> Read<String> {
+    word(r, &["low", USUAL_VERBOSITY, "high"])
 }
 
 /// OpenAI's `reasoning_effort`.

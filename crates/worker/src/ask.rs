@@ -201,6 +201,7 @@ impl<'a> Ask<'a> {
             weight: self.weight.clamp(1, MAX_WEIGHT),
             priority: if self.is_idle { Priority::Idle } else { Priority::Normal },
             start_deadline_ns: self.start_within_ns.map(|within| now_ns.saturating_add(within)),
+            trace: None,
             unread_bytes: unread.clamp(LEAST_UNREAD_BYTES, MOST_UNREAD_BYTES),
         }
     }

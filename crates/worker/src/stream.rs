@@ -66,11 +66,11 @@ impl JobStream {
                 self.over = true;
                 // Whoever places the next call knows how it is now.
                 self.ready.push_back(Frame::Alive(self.offer.engine.load()));
-                Frame::Done(Report::from(&report))
+                Frame::Done(Report::from(&*report))
             }
             Some(Event::Failed { error, report }) => {
                 self.over = true;
-                Frame::Failed { error: error.into(), report: Report::from(&report) }
+                Frame::Failed { error: error.into(), report: Report::from(&*report) }
             }
             // The engine is gone: nobody takes this for an end.
             None => {

@@ -152,6 +152,7 @@ fn job(prompt: &[u32]) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         unread_bytes: 100_000,
         pins: Arc::default(),
         grammar: None,
@@ -242,7 +243,7 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
     let (got, sender) = world.take();
     assert_eq!((&got.prompt, &got.sampling, got.salt), (&asked.prompt, &asked.sampling, asked.salt));
     let usage = Usage { input: 4, output: 1, ..Usage::default() };
-    let report = JobReport { usage, ..JobReport::default() };
+    let report = Arc::new(JobReport { usage, ..JobReport::default() });
     let events = [
         Event::Started { cached_tokens: 0 },
         // More than fits one frame.
@@ -263,7 +264,7 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
         for frame in frames {
             match audit.take(frame).unwrap() {
                 Heard::Event(event) => came.push(event),
-                Heard::Over(ended, report) => over = Some((ended, report.within(4, u64::MAX))),
+                Heard::Over(ended, report) => over = Some((ended, Arc::new(report.within(4, u64::MAX)))),
                 Heard::Load(load) => assert_eq!(load.running, 7),
                 Heard::Nothing => {}
             }

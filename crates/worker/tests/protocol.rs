@@ -30,6 +30,7 @@ fn job(sampling: Sampling) -> Job {
         weight: 2,
         priority: Priority::Idle,
         start_deadline_ns: Some(1_500),
+        trace: None,
         unread_bytes: 100_000,
         pins: Arc::default(),
         grammar: None,

@@ -6,10 +6,11 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use headrace_domain::AdminCode;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast};
@@ -41,7 +42,7 @@ pub(crate) async fn watch(
 ) -> Result<Response, Problem> {
     let place = app.subscriber().ok_or_else(|| {
         let message = "as many look on as may: close a page";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_subscribers", message).retry_after(TRY_AGAIN_S)
+        Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
     })?;
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -7,7 +7,7 @@ use axum::body::Body as HttpBody;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, NoContent, Response};
-use headrace_domain::ProjectId;
+use headrace_domain::{AdminCode, ProjectId};
 use headrace_identity::ProjectRecord;
 
 use crate::app::App;
@@ -119,19 +119,12 @@ async fn call(
             Entry::OtherBody => {
                 let message =
                     "another call was made under this `Idempotency-Key`: a new call needs a new one";
-                return Err(Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "idempotency_key_reused",
-                    message,
-                )
-                .at(Some(IDEMPOTENCY_KEY)));
+                return Err(Problem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
             }
             Entry::Full => {
                 let message =
                     "too many calls of the playground are being made: stop one, or wait until one is over";
-                return Err(
-                    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_calls", message).retry_after(5)
-                );
+                return Err(Problem::new(AdminCode::TooManyCalls, message).retry_after(5));
             }
         };
     answer(&play, again).await
@@ -140,7 +133,7 @@ async fn call(
 /// Answers are kept in memory, and for an hour; that a call was begun stays in the audit log.
 fn begun_before() -> Problem {
     let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
-    Problem::new(StatusCode::GONE, "begun_before", message)
+    Problem::new(AdminCode::BegunBefore, message)
         .at(Some(IDEMPOTENCY_KEY))
         .remedy("Requests shows what became of it. Asked once more it is a new call, with a key of its own.")
 }
@@ -149,11 +142,7 @@ async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {
     // Before the head is waited for: whoever waits listens.
     let reading = play.read();
     let Some(known) = play.head().await else {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            "stopped",
-            "the call was stopped before it was answered",
-        ));
+        return Err(Problem::new(AdminCode::Stopped, "the call was stopped before it was answered"));
     };
     let (status, headers) = head(known.status, known.content_type, &known.headers, again);
     Ok((status, headers, HttpBody::from_stream(reading)).into_response())

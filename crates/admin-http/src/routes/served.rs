@@ -13,7 +13,7 @@ use crate::input::{Asked, Named};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 use crate::routes::{ByName, bad_cursor};
-use crate::seams::{ModelPrices, ServedModel};
+use crate::seams::{ModelPrices, ServedModel, StoredCheckpoint};
 use crate::who::Who;
 
 /// A name that leads to several models: `name`, `sticky`, and `to`, each with its `model`, `weight` and, on trial, `canary`.
@@ -40,6 +40,40 @@ pub(crate) async fn models(
     let mut models = app.house(|house| house.models()).await?;
     models.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Json(Page::by(models, query.limit, query.cursor.as_deref(), |model| model.name.clone())))
+}
+
+/// What a checkpoint holds and what it needs, as `headrace models inspect --json` shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub(crate) struct Inspected(Map<String, Value>);
+
+fn inspected(told: Value) -> Result<Json<Inspected>, Problem> {
+    match told {
+        Value::Object(fields) => Ok(Json(Inspected(fields))),
+        _ => Err(Problem::internal("the report is none")),
+    }
+}
+
+pub(crate) async fn inspect(
+    State(app): State<App>,
+    Named(ByName { name }): Named<ByName>,
+) -> Result<Json<Inspected>, Problem> {
+    inspected(app.house(move |house| house.inspect(&name)).await??)
+}
+
+pub(crate) async fn checkpoints(
+    State(app): State<App>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<StoredCheckpoint>>, Problem> {
+    let found = app.house(|house| house.checkpoints()).await?;
+    Page::from_place(found, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+}
+
+pub(crate) async fn inspect_checkpoint(
+    State(app): State<App>,
+    Named(ByName { name }): Named<ByName>,
+) -> Result<Json<Inspected>, Problem> {
+    inspected(app.house(move |house| house.inspect_checkpoint(&name)).await??)
 }
 
 pub(crate) async fn prices(

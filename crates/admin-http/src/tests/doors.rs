@@ -6,6 +6,8 @@ use super::*;
 async fn refused(world: &World, headers: &[(&str, &str)], status: u16, code: &str) {
     let answer = world.call(Method::POST, "/admin/v1/orgs", headers, json!({ "id": "never" })).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{headers:?}: {answer:?}");
+    let doc = answer.body["error"]["doc"].as_str().unwrap();
+    assert!(doc.ends_with(&format!("/docs/admin-errors/{code}.md")), "{doc}");
     let AdminReply::Orgs(orgs) = world.execute(AdminCommand::ListOrgs) else { panic!() };
     assert!(orgs.iter().all(|org| org.id.as_str() != "never"), "{headers:?}");
 }

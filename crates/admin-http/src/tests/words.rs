@@ -15,7 +15,10 @@ async fn prompts_texts_and_files_are_asked_for_by_the_models_name() {
     assert_eq!(seen.body, json!({ "text": null, "ids": [1, 2] }));
     let seen = world.by(Role::Developer, Method::GET, "/models/a%2Fm/doctor", Value::Null).await;
     assert_eq!(seen.body, json!({ "findings": [] }));
+    let seen = world.by(Role::Developer, Method::GET, "/models/a%2Fm/inspect", Value::Null).await;
+    assert_eq!(seen.body, json!({ "path": "/m", "layers": 2 }));
     for (method, path, ask, status, code) in [
+        (Method::GET, "/models/b/inspect", Value::Null, 404, "unknown_model"),
         (Method::GET, "/models/b/doctor", Value::Null, 404, "unknown_model"),
         (Method::POST, "/models/b/tokenize", json!({ "text": "x" }), 404, "unknown_model"),
         (Method::POST, "/models/a%2Fm/tokenize", json!({}), 400, "invalid"),
@@ -37,4 +40,20 @@ async fn prompts_texts_and_files_are_asked_for_by_the_models_name() {
     let long = json!({ "body": { "messages": "y".repeat(512 << 10) } });
     let seen = world.by(Role::Developer, Method::POST, "/models/a%2Fm/render", long).await;
     assert_eq!(seen.status.as_u16(), 200, "a prompt may be longer than an act");
+}
+
+#[tokio::test]
+async fn stored_checkpoints_are_listed_by_page_and_inspected_by_name() {
+    let world = World::new();
+    let ask = |path: &'static str| world.by(Role::Admin, Method::GET, path, Value::Null);
+    let first = ask("/checkpoints?limit=1").await;
+    assert_eq!((first.status.as_u16(), &first.body["data"][0]["name"]), (200, &json!("a/one")), "{first:?}");
+    let next = format!("/checkpoints?cursor={}", first.body["next"].as_str().unwrap());
+    let rest = world.by(Role::Admin, Method::GET, &next, Value::Null).await;
+    assert_eq!(rest.body["data"][0]["path"], "/two:1b", "{rest:?}");
+    assert_eq!((&rest.body["next"], ask("/checkpoints?cursor=x").await.code()), (&Value::Null, "invalid"));
+    let one = ask("/checkpoints/a%2Fone/inspect").await;
+    assert_eq!((one.status.as_u16(), one.body), (200, json!({ "path": "/a/one" })));
+    let none = ask("/checkpoints/none/inspect").await;
+    assert_eq!((none.status.as_u16(), none.code()), (404, "unknown_checkpoint"));
 }

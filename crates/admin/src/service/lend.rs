@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::{ProjectId, UnixNanos};
+use headrace_domain::{AdminCode, ProjectId, UnixNanos};
 
 use super::AdminService;
 use crate::command::{AdminCommand, AdminReply};
@@ -50,7 +50,7 @@ impl AdminService {
             secret: None,
         };
         let AdminReply::KeyCreated { key, secret, .. } = self.create_key(create, actor, now)? else {
-            return Err(AdminError::new("internal", "no key came of it", ""));
+            return Err(AdminError::new(AdminCode::Internal, "no key came of it", ""));
         };
         if lent.len() < MAX_REMEMBERED || lent.contains_key(&asker) {
             lent.insert(asker, LentKey { id: key.id.clone(), secret: secret.clone(), ends });
@@ -70,12 +70,12 @@ impl AdminService {
         match (ids.pop(), ids.is_empty()) {
             (Some(only), true) => Ok(only),
             (None, _) => Err(AdminError::new(
-                "unknown_project",
+                AdminCode::UnknownProject,
                 "there is no project that could pay",
                 "headrace projects create ID --org ORG",
             )),
             (Some(_), false) => Err(AdminError::new(
-                "project_not_named",
+                AdminCode::ProjectNotNamed,
                 "there are several projects and none is called `default`: which one pays is not known",
                 "name a key of your own: headrace keys create --project PROJECT --name NAME",
             )),

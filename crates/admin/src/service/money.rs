@@ -1,7 +1,7 @@
 //! Acts on money: each is in the audit log before it is in the ledger, announced there until the ledger has it, so
 //! that after a crash it is found and finished. Knows what an act means, not where either is kept.
 
-use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{AdminCode, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuditEntry, AuditRow};
 use headrace_ledger::{Budget, BudgetPeriod, Command, GrantKind, Receipt};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ const CLOCK: &str = "ledger.clock";
 const NOT_DONE: &str = "money.refused";
 
 /// The code of an error after which nobody can say yet whether an act is in the ledger.
-const UNDECIDED: &str = "ledger_undecided";
+const UNDECIDED: AdminCode = AdminCode::LedgerUndecided;
 
 /// Most grants that one list shows.
 const MAX_GRANTS: usize = 10_000;
@@ -118,7 +118,7 @@ impl AdminService {
     pub(super) fn grant(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
         if grant.amount <= NanoDollars::ZERO {
             return Err(AdminError::new(
-                "invalid",
+                AdminCode::Invalid,
                 format!("a grant must be more than zero, and this is {}", grant.amount),
                 "headrace credit correct AMOUNT --reason WHY takes back what was granted by mistake",
             ));
@@ -134,11 +134,11 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         if grant.reference.trim().is_empty() {
-            return Err(AdminError::new("invalid", "a correction needs a reason", "--reason WHY"));
+            return Err(AdminError::new(AdminCode::Invalid, "a correction needs a reason", "--reason WHY"));
         }
         let amount = NanoDollars::new(grant.amount.get().saturating_abs().saturating_neg());
         if amount == NanoDollars::ZERO {
-            return Err(AdminError::new("invalid", "a correction of nothing", ""));
+            return Err(AdminError::new(AdminCode::Invalid, "a correction of nothing", ""));
         }
         self.move_credit(Grant { amount, ..grant }, actor, now)
     }
@@ -150,7 +150,7 @@ impl AdminService {
         if let Some(before) = self.used_before(&grant)? {
             if before != grant {
                 return Err(AdminError::new(
-                    "reference_used",
+                    AdminCode::ReferenceUsed,
                     format!("reference {:?} is used by a grant of {}", grant.reference, before.amount),
                     "headrace credit list shows it; choose another reference",
                 ));
@@ -193,7 +193,7 @@ impl AdminService {
         let from = self.ledger.time();
         if from <= now {
             return Err(AdminError::new(
-                "invalid",
+                AdminCode::Invalid,
                 "the ledger is not ahead of this machine's clock: there is nothing to set back",
                 "where the server runs on a clock that is ahead, set that clock right and start it again first",
             ));
@@ -228,11 +228,15 @@ impl AdminService {
         }
         for (row, act) in announced {
             let act: MoneyAct = serde_json::from_str(&act).map_err(|error| {
-                AdminError::new("internal", format!("row {row} of the audit log announces: {error}"), "")
+                AdminError::new(
+                    AdminCode::Internal,
+                    format!("row {row} of the audit log announces: {error}"),
+                    "",
+                )
             })?;
             let there = match &act {
                 MoneyAct::Grant { grant, after } => (self.history)(*after, grant).map_err(|why| {
-                    AdminError::new("ledger_unavailable", why, "see that its file can be read")
+                    AdminError::new(AdminCode::LedgerUnavailable, why, "see that its file can be read")
                 })?,
                 MoneyAct::Budget { .. } => false,
                 MoneyAct::Clock { .. } => self.ledger.time() <= now,
@@ -251,7 +255,7 @@ impl AdminService {
 
     fn announce_and_do(&self, act: &MoneyAct, actor: &str, now: UnixNanos) -> Result<Receipt, AdminError> {
         let text = serde_json::to_string(act);
-        let text = text.map_err(|error| AdminError::new("internal", error.to_string(), ""))?;
+        let text = text.map_err(|error| AdminError::new(AdminCode::Internal, error.to_string(), ""))?;
         let row = self.directory.announce(&act.entry(actor, now), &text)?;
         self.carry_out(row, act, actor, now)
     }
@@ -270,7 +274,8 @@ impl AdminService {
             AdminError::new(UNDECIDED, failed.to_string(), remedy)
         })?;
         let verdict = transacted.verdicts.into_iter().next();
-        let verdict = verdict.ok_or_else(|| AdminError::new("internal", "the ledger gave no verdict", ""))?;
+        let verdict =
+            verdict.ok_or_else(|| AdminError::new(AdminCode::Internal, "the ledger gave no verdict", ""))?;
         let done = verdict.into_result().map_err(AdminError::from);
         let not_done = done.as_ref().err().map(|error| {
             let detail = format!("row {row} did not happen: {}", error.message);

@@ -1,6 +1,6 @@
 //! Operators: created, listed, revoked, and let in by links that work once. Where links lead is another room's business.
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{AdminCode, UnixNanos};
 use headrace_identity::{AuditEntry, ExposeSecret, OperatorId, Operators, Role};
 
 use super::AdminService;
@@ -49,7 +49,7 @@ impl AdminService {
         let link = self.links.as_ref().and_then(|links| links(id, now));
         let Some((link, expires)) = link else {
             return Err(AdminError::new(
-                "not_listening",
+                AdminCode::NotListening,
                 "no server listens for operators on this data directory",
                 "headrace up, or headrace serve with --admin-listen 127.0.0.1:8081",
             ));
@@ -79,6 +79,6 @@ impl AdminService {
     fn operators(&self) -> Result<&Operators, AdminError> {
         self.operators
             .as_deref()
-            .ok_or_else(|| AdminError::new("internal", "operators are not kept here", ""))
+            .ok_or_else(|| AdminError::new(AdminCode::Internal, "operators are not kept here", ""))
     }
 }

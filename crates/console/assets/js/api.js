@@ -19,15 +19,15 @@ export class ApiError extends Error {
     this.code = error?.code ?? null;
     this.remedy = error?.remedy ?? null;
     this.field = error?.field ?? null;
-    this.doc = typeof error?.doc === 'string' ? error.doc : bookOf(error?.doc_url);
+    this.doc = bookOf(error?.doc ?? error?.doc_url);
     this.retryAfter = retryAfter;
   }
 }
 
-/** A refused call names its page as the repository has it; the same page is in this server's book. */
+/** What is refused names its page as the repository has it; the same page is in this server's book. */
 function bookOf(address) {
-  const code = /\/docs\/errors\/([a-z0-9_]+)\.md$/.exec(String(address ?? ''));
-  return code && `/docs/errors/${code[1]}`;
+  const page = /\/docs\/((?:admin-)?errors\/[a-z0-9_]+)\.md$/.exec(String(address ?? ''));
+  return page && `/docs/${page[1]}`;
 }
 
 /** The answer itself, whatever it is; network failures become words. */

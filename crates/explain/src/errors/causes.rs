@@ -42,7 +42,7 @@ macro_rules! causes {
 
 causes! {
     NotFound Caller "Mostly the client's base URL: without `/v1` for OpenAI's clients, with it for Anthropic's, or with a slash at its end."
-        "There is no `/chat/completions` here, but `/v1/chat/completions`. Set the client's base URL to this server's address: with `/v1` behind it for OpenAI's clients, without for Anthropic's, and no slash at its end.";
+        "There is no `/v1/modles` here. See the README for the paths.";
     MethodNotAllowed Caller "A `GET` where a `POST` belongs, or a browser's `OPTIONS`."
         "This path takes POST.";
     HeadTooLarge Caller "A proxy or a browser that adds cookies and headers to every request, or a token that grew."
@@ -63,13 +63,13 @@ causes! {
         "The server is shutting down. Try again in a moment, or on another instance.";
 
     MissingApiKey Caller "The environment variable with the key is not set where the client runs."
-        "No API key was given. Send `Authorization: Bearer sk-…` or `x-api-key: sk-…`.";
+        "No API key was given. Send it as `Authorization: Bearer sk-...` or as `x-api-key: sk-...`.";
     InvalidApiKey Caller "A stale key: revoked, of another server, or cut when it was copied; or a key of the provider behind this gateway instead of one of this gateway."
         "The API key is not valid.";
     ExpiredApiKey KeyOwner "The key was made with an end, and that is over."
         "The API key has expired.";
     ConflictingCredentials Caller "A client that sends `x-api-key` itself, and a header for another key that was added to it."
-        "`Authorization` and `x-api-key` hold different credentials. Send one.";
+        "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`.";
     CredentialMissing Caller "As `missing_api_key`." "";
     CredentialMalformed Caller "A key that was cut or wrapped when it was copied." "";
     CredentialConflicting Caller "As `conflicting_credentials`." "";
@@ -96,70 +96,70 @@ causes! {
         "With this one, the requests that are being read or answered have 270000000 bytes; they may have 268435456 (`server.request_memory`). Try again shortly.";
 
     InvalidJson Caller "A body built by pasting strings together: a quote or a line break inside a text that was not escaped."
-        "The body is not JSON: expected `,` or `}` at line 1 column 37.";
+        "not valid JSON at byte 9: `:` must follow a key";
     JsonTooDeep Caller "A schema or a value that contains itself again and again."
         "Objects and arrays stand more than 64 deep inside each other.";
     DuplicateKey Caller "A body put together from two sources."
-        "The key `model` stands twice." "model";
+        "`model`: the object names this key twice" "model";
     MissingRequiredParameter Caller "A field that this dialect requires and another one does not, such as Anthropic's `max_tokens`."
-        "`max_tokens` is required." "max_tokens";
+        "`messages`: it is required" "messages";
     UnknownParameter Caller "A spelling mistake, or a field of another server. Nothing is dropped in silence: that would hide the mistake."
-        "There is no parameter `temprature`; did you mean `temperature`?" "temprature";
+        "`temprature`: there is no such parameter; did you mean `temperature`? (It is refused because ignoring it could change the answer.)" "temprature";
     UnsupportedParameter Caller "A feature that the model or this server does not have."
-        "`web_search_options` is not supported: there is no search here." "web_search_options";
+        "`modalities`: only text is supported; leave it out" "modalities";
     UnsupportedValue Caller "A value that another server takes."
         "`response_format.type` may be `text`, `json_object` or `json_schema`." "response_format.type";
     UnsupportedContent Caller "A picture, sound or file for a model that reads text alone."
-        "Only text is taken here: the model cannot see images." "messages[0].content[1]";
+        "`messages[0].content[0]`: image. The model `headrace-demo` takes text alone. Say what it shows as text, or ask a model that takes such parts." "messages[0].content[0]";
     InvalidType Caller "A number sent as a string, or the other way round."
-        "`max_tokens` must be a whole number." "max_tokens";
+        "`max_tokens`: it must be a number, not a string" "max_tokens";
     InvalidValue Caller "Values that contradict each other, or a role in a place where it cannot stand."
-        "`min_tokens` (20) must not be above `max_tokens` (10)." "min_tokens";
+        "`messages[0].role`: it must be `system`, `developer`, `user`, `assistant` or `tool`" "messages[0].role";
     IntegerBelowMinValue Caller "`-1` for \"no limit\", as some servers have it: leave the field out instead."
-        "`max_tokens` must be at least 1." "max_tokens";
+        "`max_tokens`: it must be at least 1 and at most 1048576" "max_tokens";
     IntegerAboveMaxValue Caller "A default copied from another model's settings."
-        "`n` must be at most 128." "n";
+        "`n`: it must be at least 1 and at most 128" "n";
     DecimalBelowMinValue Caller "A penalty or temperature below its range."
-        "`temperature` must be at least 0." "temperature";
+        "`temperature`: it must be at least 0 and at most 2" "temperature";
     DecimalAboveMaxValue Caller "A per cent value where a share from 0 to 1 is meant."
-        "`top_p` must be at most 1." "top_p";
+        "`temperature`: it must be at least 0 and at most 2" "temperature";
     ArrayAboveMaxLength Caller "A batch that should be several requests."
-        "`stop` may have at most 16 items." "stop";
+        "`stop`: the list may have at most 4 items; send fewer" "stop";
     EmptyArray Caller "A conversation that was filtered until nothing was left."
-        "`messages` must have at least one item." "messages";
+        "`messages`: it must have at least one message" "messages";
     ObjectAboveMaxProperties Caller "A generated schema with thousands of properties."
-        "`tools` have more than 4096 entries in their schemas." "tools";
+        "`metadata`: it may have at most 16 pairs" "metadata";
     StringAboveMaxLength Caller "A text in a field that is meant for a name."
-        "`user` may have at most 512 bytes." "user";
+        "`user`: it may have at most 256 bytes" "user";
     EmptyString Caller "A variable that was empty when the request was built."
-        "`model` must not be empty." "model";
+        "`stop`: it must not be empty" "stop";
 
     EndpointNotEntitled KeyOwner "The key was made for other endpoints."
-        "This key may not use `embeddings`.";
+        "This API key may not call the endpoint `chat.completions`. Ask for a key that may, or use another endpoint.";
     ModelNotFound Both "A name that is spelt otherwise, an alias that is not configured here, or a model that the key may not use."
-        "There is no model `gpt-4o` that this key may use. `GET /v1/models` lists those that it may." "model";
+        "The model `gpt-5` does not exist here. `GET /v1/models` lists those that you may use." "model";
     RegionNotAllowed Operator "The organisation or the key is pinned to regions, and nobody there serves the model."
         "The calls of organisation `acme` may be worked on in eu, and `best` is offered in us only." "model";
     RequestNotFound Caller "An id of a `GET`, which is not traced, of another project, or older than what is kept."
-        "There is no trace of this request for your project.";
+        "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a bounded time.";
     ResponseNotFound Caller "`store: false`, or an id of another project."
-        "There is no response `resp_…` for your project.";
+        "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
     PreviousResponseNotFound Caller "The response before was not stored, or still runs in the background."
-        "There is no response `resp_…` to go on from. Send the whole conversation as `input`." "previous_response_id";
+        "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. Send the whole conversation as `input`." "previous_response_id";
     ItemNotFound Caller "An item of a response that was not stored."
-        "There is no item `msg_…` for your project. Send the item itself." "input[0]";
+        "Item 0 of those that `input` names is not there for your project. Send the item itself, or store the response that it is of." "input";
     ConversationNotFound Caller "It was deleted, or rested for longer than objects are kept."
-        "There is no conversation `conv_…` for your project." "conversation";
+        "There is no such conversation, or no such item of it, for your project.";
     ResponseNotStreamed Caller "The response was not created with `background` and `stream`."
         "The events of this response were not kept. Ask for it without `stream`." "stream";
     ResponseNotInBackground Caller "A cancel by id of a response that runs on an open connection."
         "Only a response in the background can be cancelled by its id.";
     FileNotFound Caller "It was deleted, has expired, or is another project's."
-        "There is no file `file-…` for your project.";
+        "There is no such file for your project.";
     UploadNotFound Caller "It was completed long ago, or is another project's."
-        "There is no upload `upload_…` for your project.";
+        "There is no such upload for your project.";
     BatchNotFound Caller "It was deleted, ended long ago, or is another project's."
-        "There is no batch `batch_…` for your project.";
+        "There is no such batch for your project.";
     BadForm Caller "JSON where a form is meant, or a form without a `file`."
         "The form needs a field `purpose`." "purpose";
     FileTooLarge Both "A file beyond what one may have."
@@ -175,7 +175,7 @@ causes! {
     BatchesFull Both "More batches at once than a project may have."
         "The project has 16 batches under way, as many as it may have.";
     BadPage Caller "A query parameter of another path, or a `limit` beyond 100."
-        "`limit` must be 1 to 100." "limit";
+        "`limit` must be a number from 1 to 10000." "limit";
     ObjectsFull Both "A long conversation that goes on from stored turns, or a full store."
         "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
     ObjectsUnavailable Operator "The disk is full or failing."
@@ -191,19 +191,19 @@ causes! {
         "The rule `internal-names` does not let this pass.";
 
     ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
-        "The prompt has 4000 tokens and `max_tokens` is 1000: together 5000, and the context window has 4096. Shorten the prompt or ask for at most 96." "max_tokens";
+        "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."
-        "The prompt has no tokens." "prompt";
+        "Prompt 0 has no tokens; there is nothing to continue." "prompt";
     WrongKindOfModel Caller "An embedding model at a chat endpoint, or the other way round."
-        "`bge-small` makes vectors, not text. Use `/v1/embeddings`." "model";
+        "The model `headrace-demo` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model that is an encoder." "model";
     NoChatTemplate Operator "A base model, or a checkpoint whose template was lost when it was converted."
         "The model `base` has no chat template. Use `POST /v1/completions`, or add `chat_template.jinja` to its directory.";
     TemplateError Caller "Roles out of the order that the model was trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
         "The model's template turned the conversation down: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
     InvalidJsonSchema Caller "A keyword that no answer can be held to, or a strict schema without `additionalProperties: false`."
-        "Invalid schema for response_format 'answer': In context=(), 'additionalProperties' is required to be supplied and to be false." "response_format";
+        "Invalid schema for response_format 'x': it is not valid: Invalid type: strin." "response_format";
     InvalidGrammar Caller "A regular expression or grammar with a mistake in it."
-        "The regular expression cannot be read: unclosed group." "structured_outputs.regex";
+        "Invalid grammar for structured_outputs: it is not valid: unclosed group." "structured_outputs";
     FormTooCostly Caller "Huge enumerations, nested repetitions, or bounds in the thousands."
         "The form takes more than 1000000 units of work to compile." "response_format";
     FormsBusy Nobody "Many new formats at once: each is compiled once and remembered."
@@ -225,7 +225,7 @@ causes! {
     RequestsPerMinute KeyOwner "More calls a minute than the key, its project or its organisation may make. Calls that were refused count, too."
         "Limit reached: requests_per_minute of key `key_7f3a2b`: 60 of 60 used, 1 asked for; try again in 2 s.";
     TokensPerMinute KeyOwner "A high `max_tokens`: until a call ends it counts with all that it may generate."
-        "Limit reached: tokens_per_minute of project `web`: 9000 of 10000 used, 1500 asked for; try again in 3 s.";
+        "Limit reached: tokens_per_minute of key `key_7f3a2b`: 13 of 40 used, 39 asked for; try again in 18 s.";
     Concurrency KeyOwner "More calls at once than the key may have: also those whose answers are not read to the end."
         "Limit reached: concurrency of key `key_7f3a2b`: 4 of 4 used, 1 asked for; try again in 1 s.";
 

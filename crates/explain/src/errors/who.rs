@@ -13,6 +13,12 @@ pub enum Who {
     Both,
     /// Nobody needs to: it passes, or nobody sees it.
     Nobody,
+    /// The operator who asks for something.
+    Asker,
+    /// An operator who gives out roles.
+    Owner,
+    /// Whoever runs the machine and its configuration.
+    Machine,
 }
 
 impl Who {
@@ -26,6 +32,9 @@ impl Who {
             Self::Operator => "Whoever runs the server. For callers: report it, or try again later.",
             Self::Both => "The caller, by asking for less; the operator, by allowing more.",
             Self::Nobody => "Nobody needs to.",
+            Self::Asker => "The operator who asks, by asking for something else.",
+            Self::Owner => "An operator with the role owner (`headrace operators`).",
+            Self::Machine => "Whoever runs the server: its disk, its files, its configuration.",
         }
     }
 }

@@ -227,7 +227,7 @@ impl Placing<'_> {
         let (work, part) = (self.work, handing.part);
         let prompts = work.prompts.len();
         while let Some(mut placement) = self.candidate(handing) {
-            let job = self.job(handing);
+            let mut job = self.job(handing);
             // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
             let submitted_ns = self.dossier.elapsed_ns();
             // Nobody else works for the call meanwhile: all the time until here has gone into placing it.
@@ -235,6 +235,7 @@ impl Placing<'_> {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
+            job.trace = self.trace(&placement);
             self.dossier.is_in(Stage::Queue);
             self.tries.costed(handing.at, &placement, self.gateway, work);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
@@ -412,6 +413,13 @@ impl Placing<'_> {
         }
     }
 
+    /// What whoever is asked for the attempt that has just begun is told of the trace that it works in, where that is not an engine
+    /// of ours.
+    pub(super) fn trace(&self, placement: &Placement) -> Option<Arc<str>> {
+        placement.target()?;
+        self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)
+    }
+
     pub(super) fn job(&self, handing: &Handing<'_>) -> Job {
         let Self { gateway, dossier, work, .. } = self;
         let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
@@ -444,6 +452,7 @@ impl Placing<'_> {
                 ServiceTier::Flex | ServiceTier::Batch => Priority::Idle,
             },
             start_deadline_ns,
+            trace: None,
             unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())
                 .max(LEAST_UNREAD_BYTES),
         }

@@ -55,8 +55,9 @@ impl Placing<'_> {
     }
 
     fn hand_too(&mut self, handing: &Handing<'_>, mut placement: Placement) {
-        let (job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
+        let (mut job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
         self.begin(0, &placement, submitted_ns);
+        job.trace = self.trace(&placement);
         self.tries.race(&placement, self.gateway, self.work);
         let why = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
             Ok(Ok(ticket)) => {

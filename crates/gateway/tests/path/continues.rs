@@ -76,9 +76,10 @@ impl Engine for Written {
             })
             .collect();
         let (mut sent, mut output) = (0, 0);
-        let report = |output| JobReport {
-            usage: Usage { input: job.prompt.len() as u64 - 3, cached_input: 3, output, ..Usage::default() },
-            ..JobReport::default()
+        let report = |output| {
+            let input = job.prompt.len() as u64 - 3;
+            let usage = Usage { input, cached_input: 3, output, ..Usage::default() };
+            Arc::new(JobReport { usage, ..JobReport::default() })
         };
         // Choice by choice, one event each, until all have ended.
         loop {

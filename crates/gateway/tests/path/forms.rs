@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Outcome, Stage};
+use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Form, GrammarSyntax, Outcome, Stage};
+use headrace_engine_api::FormKinds;
 use headrace_gateway::{Lane, OffForm, Policy, ServedModel};
 use serde_json::{Value, json};
 
@@ -213,5 +214,72 @@ async fn arguments_of_calls_that_a_grammar_holds_come_as_they_are_made() {
             .collect();
         assert_eq!(pieces.concat(), "{\"city\": \"Lisbon\"}", "{fields} {text}");
         assert_eq!(pieces.len() > 3, comes_in_pieces, "{fields} {pieces:?}");
+    }
+}
+
+/// A world whose engine is somebody else's server, which is told forms of these kinds.
+fn told_forms(forms: FormKinds) -> World {
+    let world = World::new(Setup::default());
+    let mut offer = offer(&world, 1, "other");
+    for model in &mut offer.models {
+        if let Lane::Tokens(lane) = &mut Arc::make_mut(model).lane {
+            lane.capabilities.forms = forms;
+        }
+    }
+    swap(&world, offer);
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_must_come_are_told_in_gbnf_where_nobody_knows_lark() {
+    let tool = |schema: Value| json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+    let object = |n: Value| json!({"type": "object", "properties": {"n": n}, "required": ["n"]});
+    let asked = |schema| with(&json!({"tools": [tool(schema)], "tool_choice": "required"}), false);
+    let gbnf = FormKinds::JSON.or(FormKinds::GBNF);
+    let world = told_forms(gbnf);
+    world.call(Endpoint::ChatCompletions, asked(object(json!({"type": "boolean"})))).await;
+    let job = world.engine.jobs.lock().unwrap().pop().unwrap();
+    let grammar = job.grammar.unwrap();
+    let Form::Grammar { text, syntax: GrammarSyntax::Gbnf } = &**grammar.form() else { panic!() };
+    assert!(text.contains("root ::= ") && text.contains(r#"("true" | "false")"#), "{text}");
+    // What cannot be said so is refused by its name, and so it is where there is no such notation.
+    let refused = async |world: &World, schema: Value| {
+        let answer = world.call(Endpoint::ChatCompletions, asked(schema)).await;
+        assert_eq!(answer.status, 400);
+        let error: Value = serde_json::from_str(&read(answer).await).unwrap();
+        assert_eq!(error["error"]["param"], "tool_choice", "{error}");
+        error["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let told = refused(&world, object(json!({"type": "string", "pattern": "^a+$"}))).await;
+    assert!(told.contains("GBNF") && told.contains("`pattern` at `/properties/n`"), "{told}");
+    let told = refused(&told_forms(FormKinds::JSON), object(json!({"type": "boolean"}))).await;
+    assert!(told.contains("a grammar in Lark"), "{told}");
+    assert!(world.engine.jobs.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_a_custom_tool_is_held_to_its_grammar() {
+    let format = |definition: &str| json!({"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}});
+    let asked = |format: Value| {
+        let tool = json!({"type": "custom", "custom": {"name": "f", "format": format}});
+        let choice = json!({"type": "custom", "custom": {"name": "f"}});
+        with(&json!({"tools": [tool], "tool_choice": choice}), false)
+    };
+    let world = embedded(OffForm::Refuse);
+    world.call(Endpoint::ChatCompletions, asked(format("start: A+\nA: /[a\"]/\n"))).await;
+    let job = world.engine.jobs.lock().unwrap().pop().unwrap();
+    let grammar = job.grammar.unwrap();
+    let Form::Grammar { text, .. } = &**grammar.form() else { panic!() };
+    assert!(text.contains("%lark {") && text.contains("{\\\"input\\\": \\\""), "{text}");
+    for (definition, code, said) in [
+        ("start: <|im_end|>", "unsupported_parameter", "`<…>`"),
+        ("start: /(/", "invalid_grammar", "line 1"),
+        ("start: nothing", "invalid_grammar", "nothing"),
+    ] {
+        let answer = world.call(Endpoint::ChatCompletions, asked(format(definition))).await;
+        assert_eq!(answer.status, 400);
+        let error: Value = serde_json::from_str(&read(answer).await).unwrap();
+        let told = error["error"]["message"].as_str().unwrap();
+        assert!(error["error"]["code"] == code && told.contains(said), "{error}");
     }
 }

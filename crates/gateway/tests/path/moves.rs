@@ -43,7 +43,8 @@ fn serve_by(world: &World, fleet: Fleet) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
-/// Engines at upstreams of others, which are asked by ids: the answer names the one that it came from, and no other.
+/// Engines at upstreams of others, which are asked by ids: the answer names the one that it came from, and no other, and each is told of
+/// the trace that it works in.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
     for (scripts, expected) in [
@@ -65,12 +66,19 @@ async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
             assert_eq!((answer.status, header(&answer, "x-headrace-upstream")), (200, Some(expected)));
             read(answer).await;
             world.balance_when_idle().await;
-            assert_eq!(world.last_trace().upstream.as_deref(), Some(expected));
+            let trace = world.last_trace();
+            assert_eq!(trace.upstream.as_deref(), Some(expected));
+            let told = |engine: &Arc<Scripted>| engine.jobs.lock().unwrap().pop().and_then(|job| job.trace);
+            let below = |attempt: usize| format!("{} behind {attempt} attempts", trace.request_id);
+            let asked = engines.iter().filter_map(told).collect::<Vec<_>>();
+            let expected = (trace.attempts.len() + 1 - asked.len()..=trace.attempts.len()).map(below);
+            assert!(!asked.is_empty() && asked.iter().map(|told| told.to_string()).eq(expected), "{asked:?}");
         }
     }
-    // An engine of this process is no upstream.
-    let (world, _) = workers(&[Script::Answer]);
+    // An engine of this process is no upstream, and keeps no trace.
+    let (world, engines) = workers(&[Script::Answer]);
     assert_eq!(header(&world.chat(false).await, "x-headrace-upstream"), None);
+    assert!(engines[0].jobs.lock().unwrap().iter().all(|job| job.trace.is_none()));
 }
 
 /// `0:w0 failed engine_unavailable`, of each attempt.

@@ -127,7 +127,8 @@ async fn every_end_is_paid_and_told_as_it_is() {
     world.balance_when_idle().await;
     assert_eq!(world.last_trace().usage_source, UsageSource::Estimated, "nothing was reported");
 
-    for _ in 0..2 {
+    // One that failed says what it took, and is paid so; of one that broke off nobody knows.
+    for source in [UsageSource::Reported, UsageSource::Estimated] {
         server.gate.shut();
         let mut answer = stream().await;
         // It fails when what came is with the client: who has seen nothing is refused instead.
@@ -144,7 +145,12 @@ async fn every_end_is_paid_and_told_as_it_is() {
         assert!(end.starts_with("event: error\ndata: {\"error\":"), "{end}");
         assert!(!end.contains("[DONE]") && !end.contains("response.completed"), "{end}");
         world.balance_when_idle().await;
-        assert!(matches!(world.last_trace().outcome, Outcome::Failed { .. }));
+        let record = world.last_trace();
+        assert!(matches!(record.outcome, Outcome::Failed { .. }));
+        assert_eq!(record.usage_source, source);
+        if source == UsageSource::Reported {
+            assert_eq!((record.usage.input, record.usage.cached_input, record.usage.output), (15, 5, 2));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, TraceRecord, is_partition};
 use headrace_engine_api::{Engine, RelayError};
-use headrace_fleet::{Fleet, Hedge, Worker};
+use headrace_fleet::{Fleet, Hedge, Site, Worker};
 use headrace_gateway::{Answer, Catalog, Offer, Policy, ServedModel};
 use headrace_ledger::prices::PriceList;
 use serde_json::{Value, json};
@@ -295,7 +295,7 @@ async fn nobody_is_asked_behind_a_word_nor_beyond_the_share_nor_who_takes_no_cal
     world.balance_when_idle().await;
 }
 
-/// A world of engines: `w0`, which calls go to, and `w1`, of which it is known how fast it is.
+/// A world of engines: `w0`, which calls go to, and `w1/far`, of another site, of which it is known how fast it is.
 async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     let other = Scripted::new(Engines::Answer);
@@ -303,7 +303,8 @@ async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     let worker = |id: &str, engine: &Arc<Scripted>| {
         Worker::new(id, name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
     };
-    hedged(&world, Arc::new(Fleet::new([worker("w0", &world.engine), worker("w1", &other)])), &[]);
+    let far = worker("w1/far", &other).at(&Arc::new(Site::new("w1")));
+    hedged(&world, Arc::new(Fleet::new([worker("w0", &world.engine), far])), &[]);
     drain(&world, "w0", true);
     for _ in 0..KNOWN {
         read(world.chat(false).await).await;
@@ -324,10 +325,11 @@ async fn an_engine_that_is_late_is_outrun() {
         let (text, _, cost) = heard(&world, world.call(Endpoint::ChatCompletions, body)).await;
         assert_eq!(text.matches("ha ").count(), if stream { 4 * n } else { 4 }, "{text}");
         let record = world.last_trace();
-        assert_eq!(told(&record), ["w0 outrun", "w1 answered"]);
+        assert_eq!(told(&record), ["w0 outrun", "w1/far answered"]);
         assert_eq!((record.usage.output, record.loss.get()), (4 * n as u64, 0));
         assert_eq!(cost, record.usage.input as i64 * 1_000 + 4 * n as i64 * 4_000);
-        assert_eq!(other.jobs.lock().unwrap().len(), 1);
+        let traces: Vec<_> = other.jobs.lock().unwrap().iter().map(|job| job.trace.clone()).collect();
+        assert_eq!(traces, [Some(format!("{} behind 2 attempts", record.request_id).into())]);
         for _ in 0..400 {
             if *world.engine.cancelled.lock().unwrap() == 1 {
                 break;
@@ -341,10 +343,10 @@ async fn an_engine_that_is_late_is_outrun() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_refuses_or_fails_leaves_the_call_to_the_first() {
     for (second, expected) in [
-        (Engines::Full, "w1 refused"),
-        (Engines::Panic, "w1 refused"),
-        (Engines::ThenDie(0), "w1 failed"),
-        (Engines::ThenStop(0), "w1 failed"),
+        (Engines::Full, "w1/far refused"),
+        (Engines::Panic, "w1/far refused"),
+        (Engines::ThenDie(0), "w1/far failed"),
+        (Engines::ThenStop(0), "w1/far failed"),
     ] {
         let (world, other) = near(Engines::HeldThenFail(0), second).await;
         let call = heard(&world, world.chat(true));

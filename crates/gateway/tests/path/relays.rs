@@ -393,9 +393,10 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
         let mut arrival = world.arrival(Endpoint::Messages, call.to_string());
         arrival.head.dialect = vec![("anthropic-beta", "context-1m".to_owned())];
         drop(read_to_the_end(ask(&world.gateway, arrival).await).await);
-        let asked = server.asked.lock().unwrap();
-        let expected: &[_] = if sent { &[("anthropic-beta", "context-1m".to_owned())] } else { &[] };
-        assert_eq!(asked[0].headers, expected, "{dialect:?}");
+        let parent = ("traceparent", format!("{} behind 1 attempts", world.last_trace().request_id));
+        let beta = sent.then(|| ("anthropic-beta", "context-1m".to_owned()));
+        let expected: Vec<_> = beta.into_iter().chain([parent]).collect();
+        assert_eq!(server.asked.lock().unwrap()[0].headers, expected, "{dialect:?}");
     }
 }
 

@@ -147,9 +147,9 @@ impl Engine for Scripted {
             Some(_) => EngineTrace { steps: 1, prompt_blocks: 9, cached_blocks: 4, miss, ..times },
             None => times,
         };
-        let report = |output: u64| JobReport {
-            usage: Usage { input: prompt, output, ..Usage::default() },
-            engine: engine.clone(),
+        let report = |output: u64| {
+            let usage = Usage { input: prompt, output, ..Usage::default() };
+            Arc::new(JobReport { usage, engine: engine.clone() })
         };
         match script {
             Script::Answer | Script::AnswerFully => {
@@ -333,6 +333,10 @@ impl Records for Kept {
 
     fn block(&self, record: &TraceRecord) -> serde_json::Value {
         headrace_trace::answer_json(record)
+    }
+
+    fn traceparent(&self, record: &TraceRecord) -> Option<String> {
+        Some(format!("{} behind {} attempts", record.request_id, record.attempts.len()))
     }
 }
 

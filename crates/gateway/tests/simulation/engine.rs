@@ -78,9 +78,9 @@ async fn work(sender: EventSender, job: Job, fate: Fate, mut random: Random) {
         _ => random.below(u64::from(job.sampling.max_tokens * job.sampling.n)),
     };
     let mut output = 0;
-    let report = |output| JobReport {
-        usage: Usage { input: job.prompt.len() as u64, output, ..Usage::default() },
-        engine: EngineTrace { steps: 1, ..EngineTrace::default() },
+    let report = |output| {
+        let usage = Usage { input: job.prompt.len() as u64, output, ..Usage::default() };
+        Arc::new(JobReport { usage, engine: EngineTrace { steps: 1, ..EngineTrace::default() } })
     };
     let cancelled = |output| Event::Failed { error: JobError::Cancelled, report: report(output) };
     tokio::time::sleep(Duration::from_millis(random.below(300))).await;
@@ -103,7 +103,7 @@ async fn work(sender: EventSender, job: Job, fate: Fate, mut random: Random) {
     sender.finish(Event::Done(report(output)));
 }
 
-async fn end(sender: EventSender, fate: Fate, report: JobReport, random: &mut Random) {
+async fn end(sender: EventSender, fate: Fate, report: Arc<JobReport>, random: &mut Random) {
     match fate {
         Fate::Dies => drop(sender),
         Fate::Stops => sender.finish(Event::Failed { error: JobError::ShuttingDown, report }),

@@ -6,13 +6,9 @@ use headrace_client::{
 };
 
 use super::waterfall::ClientHalf;
-use crate::ca::read_ca;
-use crate::cli::At;
+use crate::caller::{Reached, reach};
 use crate::cli::chat::ChatArgs;
 use crate::house::House;
-
-/// Where a server of ours listens unless it is told otherwise.
-const USUAL_URL: &str = "http://127.0.0.1:8080";
 
 /// One conversation.
 pub(super) struct Session {
@@ -36,15 +32,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) async fn open(args: &ChatArgs) -> Result<Self, ClientError> {
-        let ca_pem = args.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
-        let house = match &args.key {
-            Some(_) => None,
-            None => lender(args).await,
-        };
-        let url = house.as_ref().map(|house| house.url.clone()).or_else(|| args.url.clone());
-        let key = args.key.clone().or_else(|| house.as_ref().map(|house| house.key.clone()));
-        let url = url.unwrap_or_else(|| USUAL_URL.to_owned());
-        let config = ClientConfig { key, ca_pem, ..ClientConfig::new(url) };
+        let Reached { config, house } = reach(&args.caller).await?;
         let client = Client::new(config.clone())?;
         let model = match &args.model {
             Some(model) => model.clone(),
@@ -86,12 +74,6 @@ impl Session {
         (self.client, self.house) = (client, Some(house));
         true
     }
-}
-
-/// The server of the data directory, if it is the one that is meant.
-async fn lender(args: &ChatArgs) -> Option<House> {
-    let at = At { data_dir: args.data_dir.clone(), config: None, json: false };
-    House::of(crate::commands::data_dir(&at).ok()?, args.url.clone()).await
 }
 
 async fn first_model(client: &Client) -> Result<String, ClientError> {

@@ -9,6 +9,7 @@ use super::screen::{OutputClosed, Screen};
 use super::session::Session;
 use super::typed::Typed;
 use super::waterfall::ClientHalf;
+use crate::signals::interrupted;
 
 /// Most answers of one turn that call tools.
 const MAX_ROUNDS: usize = 16;
@@ -189,13 +190,6 @@ async fn show(
     }
 }
 
-/// Resolves at the next Ctrl-C; never where signals cannot be caught.
-pub(super) async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
 /// Resolves when something outside wants this process to end: then the terminal has to be put right first.
 pub(super) async fn told_to_leave() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -220,14 +214,10 @@ pub(super) fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
 /// What to do about it here, where there is something.
 fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     match error {
-        ClientError::Api(error) if error.status == Some(401) && !has_key => Some(
-            "No key was given: set HEADRACE_API_KEY (the first start of `headrace up` shows the first key).",
-        ),
-        ClientError::Connection(_) => Some("Is it running? `headrace up` starts one; --url names another."),
         ClientError::Api(error) if error.code == "context_length_exceeded" => Some(
             "The conversation fills the model's context: /clear begins anew and keeps the system message.",
         ),
-        _ => None,
+        _ => crate::caller::advice(error, has_key),
     }
 }
 

@@ -1,8 +1,6 @@
 //! Arguments of `headrace chat`. Must not know what a conversation is.
 
-use std::path::PathBuf;
-
-use secrecy::SecretString;
+use crate::cli::caller::Caller;
 
 /// Talk to a model in the terminal.
 ///
@@ -11,19 +9,8 @@ use secrecy::SecretString;
 /// takes back the line, and leaves the second time, as Ctrl-D does.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChatArgs {
-    /// Server to talk to [default: the one of --data-dir where no key is given, else http://127.0.0.1:8080]
-    #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL")]
-    pub(crate) url: Option<String>,
-    /// API key (other users of this machine see it on a command line: prefer the variable). On the server's own machine none is
-    /// needed by whoever may read its data directory
-    #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret)]
-    pub(crate) key: Option<SecretString>,
-    /// Data directory of a server on this machine, which lends a key for some hours [default: ./headrace-data]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<String>,
-    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) caller: Caller,
     /// Model to ask [default: the first one that the server lists]
     #[arg(long, value_name = "NAME", env = "HEADRACE_MODEL")]
     pub(crate) model: Option<String>,
@@ -47,10 +34,6 @@ pub(crate) struct ChatArgs {
     pub(crate) prompt: Vec<String>,
 }
 
-fn secret(text: &str) -> Result<SecretString, std::convert::Infallible> {
-    Ok(text.trim().into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,7 +50,7 @@ mod tests {
         let cli: Cli = clap::Parser::try_parse_from(line).unwrap();
         assert_eq!(cli.chat.prompt.join(" "), "What is prefill?");
         assert_eq!((cli.chat.temperature, cli.chat.seed), (Some(0.0), Some(7)));
-        assert_eq!(cli.chat.url, None);
+        assert_eq!(cli.chat.caller.url, None);
         assert!(!format!("{cli:?}").contains("hidden"));
     }
 }

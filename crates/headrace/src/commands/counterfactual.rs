@@ -174,7 +174,7 @@ impl Lab {
                 }
                 Event::Done(report) => {
                     let total = nanos();
-                    return Ok((report, first.unwrap_or(total), total));
+                    return Ok((Arc::unwrap_or_clone(report), first.unwrap_or(total), total));
                 }
                 Event::Failed { error, .. } => return Err(error.to_string()),
                 _ => {}
@@ -224,6 +224,7 @@ impl Lab {
             weight: 1,
             priority: Priority::Normal,
             start_deadline_ns: None,
+            trace: None,
             unread_bytes: usize::MAX,
         }
     }

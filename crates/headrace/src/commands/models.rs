@@ -10,9 +10,12 @@ mod plan;
 mod quantized;
 mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use headrace_checkpoint::EncoderCheckpoint;
+use headrace_quant::BlockType;
+use serde_json::Value;
 
 use crate::cli::{InspectArgs, ModelsArgs, ModelsCommand};
 use crate::output;
@@ -38,6 +41,17 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => output::fail(&why),
+    }
+}
+
+/// What a checkpoint holds, for programs; without a path of the model in the program.
+///
+/// # Errors
+/// It would be refused, in words.
+pub(crate) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+    match path {
+        Some(path) if EncoderCheckpoint::is_one(path).unwrap_or(false) => inspect_encoder::told(path),
+        path => inspect::told(path, quantize),
     }
 }
 

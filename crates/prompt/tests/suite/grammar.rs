@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use headrace_domain::{Conversation, FinishReason, ReplyEvent, Tool, ToolChoice};
-use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle};
+use headrace_prompt::{
+    CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle, TEXT_GRAMMAR, TEXT_PATTERN,
+};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv};
 use llguidance::{Matcher, ParserFactory};
@@ -216,6 +218,39 @@ fn special_tokens_are_named_by_their_ids() {
     let special = |mark: &str| (mark == "[TOOL_CALLS]").then_some(5);
     let lark = ReplyFamily::Mistral.calls_as_grammar(&conversation, &special).unwrap();
     assert!(lark.contains("<[5]>") && !lark.contains("TOOL_CALLS") && lark.contains("\"[ARGS]\""), "{lark}");
+}
+
+#[test]
+fn a_text_is_held_to_a_grammar_or_a_pattern() {
+    let of = |family, schema: Value| {
+        let tools = vec![Tool { strict: true, ..Tool::function("get_weather", None, Some(schema)) }];
+        lark(family, &Conversation { tools, tool_choice: ToolChoice::Required, ..Conversation::default() })
+    };
+    let schema = |city: Value| {
+        json!({"type": "object", "properties": {"city": city, "days": {"type": "integer"}}, "required": ["city", "days"],
+            "additionalProperties": false,
+            "x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "}})
+    };
+    let (mut by_grammar, mut by_pattern) = (0, 0);
+    for (family, call) in writing() {
+        if family.holds_texts() {
+            let mut schema = schema(json!({"type": "string"}));
+            schema[TEXT_GRAMMAR] = "start: A B{5}\nA: /[A-Z]/\nB: /[a-z]/".into();
+            schema["properties"].as_object_mut().unwrap().remove("days");
+            let lark = of(family, schema);
+            let call = call.replace(", \"days\": 3", "");
+            assert!(takes(&lark, &call), "{family:?}\n{lark}");
+            assert!(!takes(&lark, &call.replace("Lisbon", "lisbon")), "{family:?}\n{lark}");
+            by_grammar += 1;
+        } else {
+            let city = json!({"type": "string", "pattern": "^[A-Z][a-z]{5}$", TEXT_PATTERN: "[A-Z][a-z]{5}"});
+            let lark = of(family, schema(city));
+            assert!(takes(&lark, &call), "{family:?}\n{lark}");
+            assert!(!takes(&lark, &call.replace("Lisbon", "lisbon")), "{family:?}\n{lark}");
+            by_pattern += 1;
+        }
+    }
+    assert!(by_grammar > 5 && by_pattern > 4, "{by_grammar} {by_pattern}");
 }
 
 #[test]

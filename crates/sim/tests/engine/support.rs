@@ -33,7 +33,7 @@ pub(crate) struct Reader {
     pub(crate) events: Events,
     pub(crate) answer: Answer,
     pub(crate) started: bool,
-    pub(crate) report: Option<JobReport>,
+    pub(crate) report: Option<Arc<JobReport>>,
 }
 
 impl Reader {
@@ -108,6 +108,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         generated: 0,
         unread_bytes: usize::MAX,
     }
@@ -201,6 +202,6 @@ impl Bench {
         let mut reader = self.submit(job);
         self.run();
         reader.pump();
-        (reader.answer, reader.report.expect("a terminal event"))
+        (reader.answer, Arc::unwrap_or_clone(reader.report.expect("a terminal event")))
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Mutex;
 
 use headrace_domain::{Outcome, RequestId, SystemClock};
 use headrace_trace::{MetricsConfig, decode_record};
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsPartialSuccess, ExportLogsServiceResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::config::Target;
 use crate::proto::{Data, KeyValue, Span, Value};
-use crate::writing::{block, number};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,7 +112,7 @@ fn a_call_is_a_span_with_its_stages_and_tries_and_the_same_trace_everywhere() {
     assert_eq!(root.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
     assert_eq!((root.name.as_str(), root.kind), ("chat headrace-demo-20m", 2));
     assert_eq!(root.end_time_unix_nano - root.start_time_unix_nano, call.duration_ns);
-    assert_eq!(said(&root.attributes, "gen_ai.usage.input_tokens"), Some(Value::Count(412)));
+    assert_eq!(said(&root.attributes, "gen_ai.usage.input_tokens"), Some(Value::IntValue(412)));
     // Stages partition the call, and tries link to what they followed.
     let (stages, tries): (Vec<&Span>, Vec<&Span>) = spans[1..].iter().partition(|span| span.kind == 1);
     assert!(spans[1..].iter().all(|span| span.parent_span_id == root.span_id));
@@ -217,9 +217,8 @@ async fn what_may_go_well_another_time_is_tried_again_and_what_will_not_is_dropp
 
 #[tokio::test]
 async fn parts_that_were_not_taken_are_counted() {
-    let (mut partial, mut body) = (Vec::new(), Vec::new());
-    number(1, 1, &mut partial);
-    block(1, &partial, &mut body);
+    let partial = ExportLogsPartialSuccess { rejected_log_records: 1, error_message: "too old".to_owned() };
+    let body = ExportLogsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
     let (url, _arrived) = receiver(vec![(200, "", body)]).await;
     let linger = Duration::from_millis(200);
     let (telemetry, metrics) =

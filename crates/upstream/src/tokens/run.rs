@@ -107,7 +107,7 @@ impl Run {
         let ended = self.run().await;
         // Calls that are still under way are broken off before it is told that the job is over.
         self.calls.clear();
-        let report = JobReport { usage: self.usage(), engine: std::mem::take(&mut self.trace) };
+        let report = Arc::new(JobReport { usage: self.usage(), engine: std::mem::take(&mut self.trace) });
         self.sender.finish(match ended {
             Ok(()) => Event::Done(report),
             Err(error) => Event::Failed { error, report },
@@ -148,7 +148,7 @@ impl Run {
             request: self.job.request,
             body: Bytes::from(protocol.body(&ask, stream).to_string()),
             stream,
-            headers: Vec::new(),
+            headers: self.job.trace.iter().map(|parent| ("traceparent", parent.to_string())).collect(),
             head_within: self.time_to_start().filter(|_| ids.is_empty()),
             asker: Asker { tenant: self.job.tenant, weight: self.job.weight },
             gauge: Arc::clone(&self.gauge),

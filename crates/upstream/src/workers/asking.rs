@@ -11,7 +11,7 @@ use headrace_worker::{
     WORDS_PATH, Words,
 };
 use http::header::{AUTHORIZATION, CONTENT_TYPE as CONTENT_TYPE_HEADER, DATE};
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use reqwest::{Body, Request};
 use tokio::time::Instant;
 
@@ -21,6 +21,8 @@ use crate::probe::ProbeError;
 use crate::server::Server;
 use crate::workers::line::OnConnection;
 
+/// Below which span it works.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// How long a worker may take to say what it is.
 const ABOUT_WAIT: Duration = Duration::from_secs(3);
 /// How long the words of a model may take.
@@ -50,6 +52,7 @@ pub(crate) async fn ask(
     server: &Server,
     (method, path): (Method, &str),
     body: Vec<u8>,
+    trace: Option<&str>,
     now: UnixNanos,
     within: Duration,
 ) -> Result<Answered, Unanswered> {
@@ -66,6 +69,8 @@ pub(crate) async fn ask(
     *headers = server.own_headers();
     headers.insert(AUTHORIZATION, ticket);
     headers.insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(CONTENT_TYPE));
+    // What is none is left out: it is a help to whoever reads traces, and to nobody else.
+    headers.extend(trace.and_then(|trace| Some((TRACEPARENT, HeaderValue::from_str(trace).ok()?))));
     *request.body_mut() = Some(Body::from(body));
     let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
     let answer = tokio::time::timeout(within, client.execute(request)).await.map_err(late)?;
@@ -144,7 +149,7 @@ async fn get(
 ) -> Result<Bytes, ProbeError> {
     let (most, within) = bounds;
     let begun = Instant::now();
-    let answered = ask(server, (Method::GET, path), Vec::new(), now, within).await;
+    let answered = ask(server, (Method::GET, path), Vec::new(), None, now, within).await;
     let Answered { mut body, on } = answered.map_err(Unanswered::told)?;
     let bytes = read_some(&mut body, most, within.saturating_sub(begun.elapsed())).await;
     server.counters.received(bytes.len());

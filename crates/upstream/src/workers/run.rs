@@ -65,13 +65,13 @@ impl Run {
         sender.finish(match ended {
             Ok((Ok(()), report)) => Event::Done(self.report(report)),
             Ok((Err(error), report)) => Event::Failed { error, report: self.report(report) },
-            Err(broken) => Event::Failed { error: self.broken(broken), report: self.audit.seen() },
+            Err(broken) => Event::Failed { error: self.broken(broken), report: Arc::new(self.audit.seen()) },
         });
     }
 
-    fn report(&self, report: Report) -> JobReport {
+    fn report(&self, report: Report) -> Arc<JobReport> {
         let elapsed_ns = u64::try_from(self.submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        report.within(self.audit.prompt(), elapsed_ns)
+        Arc::new(report.within(self.audit.prompt(), elapsed_ns))
     }
 
     fn broken(&self, broken: Broken) -> JobError {
@@ -113,8 +113,8 @@ impl Run {
         let place = cancellable(&woken, sender, server.gate.enter(asker, deadline)).await?;
         let _place = place.map_err(|error| Broken::Unanswered(Unanswered::Relay(error)))?;
         let within = deadline.saturating_duration_since(Instant::now());
-        let now = self.model.clock.now();
-        let asking = ask(&server, (Method::POST, JOBS_PATH), body, now, within);
+        let (trace, now) = (self.job.trace.clone(), self.model.clock.now());
+        let asking = ask(&server, (Method::POST, JOBS_PATH), body, trace.as_deref(), now, within);
         let Answered { mut body, on: _on } =
             cancellable(&woken, sender, asking).await?.map_err(Broken::Unanswered)?;
         let mut unframer = Unframer::default();

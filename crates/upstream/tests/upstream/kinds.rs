@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::tokens::{EOS, Said, ids, job, model_of, read, tokenizer};
 
+/// Below which span all of them work.
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 fn whole(body: &Value) -> Vec<u8> {
     let body = body.to_string();
     format!(
@@ -29,8 +32,11 @@ async fn answered(
 ) -> (Said, Event, Vec<Request>) {
     let hostile = Hostile::start_with(move |request| Some(own(request))).await.unwrap();
     let model = model_of(kind, &hostile.url(), "m");
-    let (mut said, last) = read(model.submit(job(sampling)).unwrap(), 1).await;
-    (said.remove(0), last, hostile.seen().requests)
+    let job = Job { trace: Some(PARENT.into()), ..job(sampling) };
+    let (mut said, last) = read(model.submit(job).unwrap(), 1).await;
+    let requests = hostile.seen().requests;
+    assert!(requests.iter().all(|request| request.header("traceparent") == Some(PARENT)));
+    (said.remove(0), last, requests)
 }
 
 fn asked() -> Sampling {

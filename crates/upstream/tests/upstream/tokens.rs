@@ -60,6 +60,7 @@ pub(crate) fn job(sampling: Sampling) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         unread_bytes: 1 << 16,
     }
 }

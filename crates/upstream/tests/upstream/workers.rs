@@ -77,6 +77,7 @@ fn job() -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         unread_bytes: 1 << 16,
     }
 }
@@ -135,6 +136,18 @@ async fn what_a_worker_says_comes_through_as_it_was() {
     let load = model.load();
     assert!(load.running == 5 && matches!(load.reported, Reported::Ago { .. }), "{load:?}");
     assert_eq!(model.capabilities().numerics, BITS, "who has the same bits goes on with it");
+}
+
+#[tokio::test]
+async fn a_server_is_told_below_which_span_it_works() {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (trace, told) in [(None, None), (Some(parent), Some(parent)), (Some("no\nheader"), None)] {
+        let job = Job { trace: trace.map(Arc::from), ..job() };
+        let worker = Hostile::start_with(|_: &Request| Some(raw("200 OK", &framed(&right())))).await.unwrap();
+        let (mut events, _control) = model(&upstream(&worker.url())).submit(job).unwrap().split();
+        while events.next().await.is_some() {}
+        assert_eq!(worker.seen().requests[0].header("traceparent"), told);
+    }
 }
 
 #[tokio::test]

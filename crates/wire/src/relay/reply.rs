@@ -176,6 +176,11 @@ impl ReplyReader {
         self.answer.over
     }
 
+    /// Whether the last event came that says in itself what the answer took, however that ended: a response's does.
+    pub fn is_told_whole(&self) -> bool {
+        self.answer.over && self.endpoint == Endpoint::Responses
+    }
+
     /// Faults that were put up with, the first of each kind.
     pub fn notes(&self) -> &[ReplyFault] {
         self.answer.notes.all()

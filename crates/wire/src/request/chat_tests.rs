@@ -68,6 +68,22 @@ fn every_parameter_is_honoured() {
 }
 
 #[test]
+fn verbosity_is_a_variable_of_the_template_that_has_to_be_there() {
+    for word in ["low", "high"] {
+        let call =
+            parse(&with(&json!({"verbosity": word, "chat_template_kwargs": {"verbosity": "x", "y": 1}})))
+                .unwrap();
+        let Prompt::Conversation(conversation) = call.prompt else { panic!() };
+        assert_eq!(Value::from(conversation.template), json!({"verbosity": word, "y": 1}));
+        assert!(conversation.asks_verbosity);
+    }
+    // A variable that the caller names itself is the caller's to know.
+    let call = parse(&with(&json!({"chat_template_kwargs": {"verbosity": "low"}}))).unwrap();
+    let Prompt::Conversation(conversation) = call.prompt else { panic!() };
+    assert!(!conversation.asks_verbosity && conversation.template.contains_key("verbosity"));
+}
+
+#[test]
 fn harmless_and_neutral_parameters_change_nothing() {
     let plain = parse(&with(&json!({}))).unwrap();
     for more in [
@@ -164,7 +180,8 @@ fn bad_parameters_are_named() {
         (json!({"functions": []}), "functions", "unsupported_parameter"),
         (json!({"function_call": "auto"}), "function_call", "unsupported_parameter"),
         (json!({"reasoning_effort": "lots"}), "reasoning_effort", "invalid_value"),
-        (json!({"verbosity": "low"}), "verbosity", "unsupported_parameter"),
+        (json!({"verbosity": "lots"}), "verbosity", "invalid_value"),
+        (json!({"verbosity": 1}), "verbosity", "invalid_type"),
         (json!({"web_search_options": {}}), "web_search_options", "unsupported_parameter"),
         (json!({"logits_processors": ["os.system"]}), "logits_processors", "unsupported_parameter"),
         (json!({"store": true}), "store", "unsupported_parameter"),

@@ -16,6 +16,7 @@ use crate::json::{Kind, Reader};
 use crate::names::schema_name;
 use crate::params::{Knobs, integer, label};
 use crate::refused::{self, Known};
+use crate::wishes::{USUAL_VERBOSITY, verbosity};
 
 use super::echo::Echo;
 use super::items::{self, Turns};
@@ -296,14 +297,14 @@ impl Draft {
         }
         ask.input = input;
         ask.skipped_tools = tools.skipped;
-        let conversation = Conversation {
+        let mut conversation = Conversation {
             messages,
             tools: tools.tools,
             tool_choice: choice,
             one_call,
-            template: verbosity.map(|word| (VERBOSITY.to_owned(), word.into())).into_iter().collect(),
             ..Conversation::default()
         };
+        verbosity.into_iter().for_each(|word| conversation.ask_verbosity(word));
         if !goes_on {
             items::check(&conversation)?;
         }
@@ -324,17 +325,6 @@ impl Draft {
             response: Some(Arc::new(ask)),
             ..Call::of_prompt(Endpoint::Responses, settled.model, Prompt::Conversation(conversation))
         })
-    }
-}
-
-/// How much is said: a variable of the chat template, where it has that. The usual is what is said anyway.
-const VERBOSITY: &str = "verbosity";
-const USUAL_VERBOSITY: &str = "medium";
-
-fn verbosity(r: &mut Reader<'_>) -> Read<String> {
-    match r.string()?.as_ref() {
-        word @ ("low" | "medium" | "high") => Ok(word.to_owned()),
-        _ => Err(Fault::new(Code::InvalidValue, "it must be `low`, `medium` or `high`")),
     }
 }
 

@@ -48,6 +48,7 @@ fn job() -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        trace: None,
         unread_bytes: 0,
     }
 }

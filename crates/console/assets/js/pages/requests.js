@@ -184,14 +184,14 @@ class View {
 function columns(view) {
   const mark = (row) => h('input', { type: 'checkbox', 'aria-label': `Compare ${row.id}`, checked: view.marked.includes(row.id), tabindex: -1, on: { change: () => view.mark(row.id) } });
   return [
-    { name: h('span', { class: 'off-screen' }, 'Compare'), width: '18px', cell: mark },
-    { name: 'Started', width: 'minmax(72px, 1fr)', cell: (row) => when(row.started) },
-    { name: 'Outcome', width: 'minmax(92px, 1.4fr)', cell: (row) => outcome(row.outcome) },
-    { name: 'Took', width: '76px', num: true, cell: (row) => duration(row.duration_us) },
-    { name: 'First token', width: '82px', num: true, class: 'roomy', cell: (row) => duration(row.time_to_first_token_us) },
-    { name: 'Model', width: 'minmax(80px, 1.4fr)', class: 'wide-only', cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
-    { name: 'Organisation', width: 'minmax(70px, 1fr)', class: 'roomy', cell: (row) => h('span', { title: row.org ?? '' }, row.org ?? '–') },
-    { name: 'Tokens', width: '104px', num: true, class: 'roomy', cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
-    { name: 'Charged', width: '112px', num: true, class: 'wide-only', cell: (row) => money(row.cost?.charged_dollars) },
+    { name: h('span', { class: 'off-screen' }, 'Compare'), least: 18, cell: mark },
+    { name: 'Started', least: 72, grow: 1, cell: (row) => when(row.started) },
+    { name: 'Outcome', least: 92, grow: 1.4, cell: (row) => outcome(row.outcome) },
+    { name: 'Took', least: 76, num: true, cell: (row) => duration(row.duration_us) },
+    { name: 'First token', least: 82, rank: 3, num: true, cell: (row) => duration(row.time_to_first_token_us) },
+    { name: 'Model', least: 80, grow: 1.4, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
+    { name: 'Organisation', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.org ?? '' }, row.org ?? '–') },
+    { name: 'Tokens', least: 104, rank: 4, num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
+    { name: 'Charged', least: 112, rank: 2, num: true, cell: (row) => money(row.cost?.charged_dollars) },
   ];
 }

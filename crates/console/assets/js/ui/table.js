@@ -42,9 +42,23 @@ function compare(a, b) {
 
 const ROW_PX = 38;
 const BEYOND_ROWS = 12;
+/** As the style sheet has them: between columns, and at both ends of a row. */
+const GAP_PX = 12;
+const ENDS_PX = 24;
+
+/** The columns that so many pixels have room for. */
+function fittingIn(columns, px) {
+  const ranks = [...new Set(columns.map((column) => column.rank ?? 0))].sort((a, b) => a - b);
+  const upTo = (rank) => columns.filter((column) => (column.rank ?? 0) <= rank);
+  const needs = (some) => some.reduce((sum, column) => sum + column.least + GAP_PX, ENDS_PX - GAP_PX);
+  return ranks.map(upTo).findLast((some) => needs(some) <= px) ?? upTo(ranks[0]);
+}
+
+const templateOf = (columns) => columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
 
 /**
- * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move; Enter opens.
+ * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move; Enter opens. Columns have a least width in pixels
+ * (`least`), a share of what is left (`grow`), and a `rank`: where not all have room, those of the highest rank are left out.
  * @param {{caption: string, columns: object[], open: (row) => void, more?: () => void, key: (row) => string}} how
  */
 export function longTable({ caption, columns, open, more, key, onKey }) {
@@ -54,12 +68,28 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   let frame = 0;
   const drawn = new Map();
   const spacer = h('div', { class: 'long-space', role: 'presentation' });
-  const template = columns.map((column) => column.width ?? '1fr').join(' ');
-  const top = h('div', { class: 'long-head', role: 'rowgroup' }, h('div', { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
-    columns.map((column) => h('div', { role: 'columnheader', class: [column.num && 'num', column.class].filter(Boolean).join(' ') || null }, column.name))));
+  let shown = columns;
+  let template = templateOf(shown);
+  const top = h('div', { class: 'long-head', role: 'rowgroup' });
   const view = h('div', { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } }, spacer);
   const node = h('div', { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' }, top, view);
-  new ResizeObserver(() => schedule()).observe(view);
+  new ResizeObserver(() => fit()).observe(view);
+  drawHead();
+
+  /** Shows as many columns as there is room for. */
+  function fit() {
+    const fitting = fittingIn(columns, view.clientWidth);
+    if (fitting.length === shown.length) return schedule();
+    shown = fitting;
+    template = templateOf(shown);
+    drawHead();
+    redraw();
+  }
+
+  function drawHead() {
+    put(top, h('div', { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
+      shown.map((column) => h('div', { role: 'columnheader', class: column.num ? 'num' : null }, column.name))));
+  }
 
   function schedule() { frame ||= requestAnimationFrame(() => { frame = 0; draw(); }); }
 
@@ -86,7 +116,7 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
     return h('div', { role: 'row', class: ['long-row', key(row) === chosen && 'chosen'].filter(Boolean).join(' '), 'aria-rowindex': index + 2, 'aria-selected': String(key(row) === chosen),
       tabindex: index === Math.max(0, at) ? 0 : -1, data: { index: String(index) }, style: { transform: `translateY(${index * ROW_PX}px)`, 'grid-template-columns': template },
       on: { click: (event) => { at = index; if (!event.target.closest('button,input,a')) open(row); }, focus: () => { at = index; } } },
-    columns.map((column) => h('div', { role: 'gridcell', class: [column.num && 'num', column.class].filter(Boolean).join(' ') || null }, column.cell(row))));
+    shown.map((column) => h('div', { role: 'gridcell', class: column.num ? 'num' : null }, column.cell(row))));
   }
 
   function pressed(event) {

@@ -8,7 +8,7 @@ import { segmented } from './parts.js';
 
 const NAMES = { client: 'Client', gateway: 'Gateway', engine: 'Engine', back: 'Way back' };
 /** What a part gets of the width at least, where parts have scales of their own. */
-const LEAST_SHARE = 0.34;
+const LEAST_SHARE = 0.5;
 
 /** The drawing of a trace's JSON. */
 export function waterfall(trace) {

@@ -1,6 +1,7 @@
 //! The engine jobs of one call, one per prompt, read as one stream of events. Must not know what the events mean.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ struct OneJob {
     part: usize,
     events: Events,
     control: TicketControl,
-    report: Option<JobReport>,
+    report: Option<Arc<JobReport>>,
     /// When the engine was given it, in nanoseconds from the call's first byte.
     submitted_ns: u64,
     /// When all of it was answered.
@@ -69,15 +70,15 @@ impl OneJob {
                 return;
             }
             Some(Event::Done(report)) => {
-                self.report = Some(report.clone());
+                self.report = Some(Arc::clone(report));
                 Outcome::Answered
             }
             Some(Event::Failed { error, report }) => {
-                self.report = Some(report.clone());
+                self.report = Some(Arc::clone(report));
                 Outcome::from(error)
             }
             None => {
-                self.report = Some(JobReport::default());
+                self.report = Some(Arc::default());
                 Outcome::Failed { failure: Failure::Broke, why: "it stopped without a word".to_owned() }
             }
             Some(said) => {
@@ -285,6 +286,6 @@ impl Jobs {
 
     /// Of those that have ended.
     fn reports(&self) -> impl Iterator<Item = &JobReport> {
-        self.jobs.iter().filter_map(|job| job.report.as_ref())
+        self.jobs.iter().filter_map(|job| job.report.as_deref())
     }
 }

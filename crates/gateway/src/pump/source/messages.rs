@@ -126,7 +126,7 @@ impl Asked {
     fn usage(&self, likely_prompt: Usage) -> Usage {
         let (reported, generated) = (self.reader.usage(), self.reader.generated());
         match reported {
-            Some(reported) if self.ended => reported,
+            Some(reported) if self.is_final() => reported,
             Some(reported) => {
                 let output = reported.output.max(generated.saturating_sub(reported.reasoning));
                 Usage { output, ..reported }
@@ -138,7 +138,12 @@ impl Asked {
 
     /// Whether the last word on its tokens is the upstream's own.
     fn is_reported(&self) -> bool {
-        self.reader.usage().is_some() && self.ended
+        self.reader.usage().is_some() && self.is_final()
+    }
+
+    /// Whether its last event was read. A response that failed says in it what it took, too.
+    fn is_final(&self) -> bool {
+        self.ended || self.reader.is_told_whole()
     }
 }
 

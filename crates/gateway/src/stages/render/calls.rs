@@ -7,7 +7,8 @@ use headrace_domain::{
     Call, Code, Conversation, CustomInput, Endpoint, Form, GrammarSyntax, JsonForm, Prompt, Stage, Tool,
     ToolChoice,
 };
-use headrace_grammar::{strict, tool_schema};
+use headrace_grammar::{GrammarFault, in_lark, strict, tool_schema, within_json};
+use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
 
 use crate::catalog::ServedModel;
@@ -29,7 +30,7 @@ pub(super) fn form(
     let may_call = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
     let Some(param) = wanted(conversation, call.form.is_some()).filter(|_| may_call) else { return Ok(None) };
     let beside = call.form.as_deref().filter(|_| !is_required(conversation));
-    let conversation = prepared(conversation, call.endpoint, beside.is_some())?;
+    let conversation = prepared(conversation, call.endpoint, lane.replies.family, beside.is_some())?;
     // What is no text of a message has an id of its own in a grammar, too. Elsewhere only what has no text at all.
     let (own, named) = (lane.capabilities.grammars, Cell::new(false));
     let special = |mark: &str| {
@@ -94,19 +95,23 @@ fn is_required(conversation: &Conversation) -> bool {
 
 /// The conversation with schemas that can be held to. Of a tool that is not strict, one that cannot becomes any object. With
 /// `alone`, an answer is calls and nothing else.
-fn prepared(conversation: &Conversation, endpoint: Endpoint, alone: bool) -> Result<Conversation, Why> {
+fn prepared(
+    conversation: &Conversation,
+    endpoint: Endpoint,
+    family: ReplyFamily,
+    alone: bool,
+) -> Result<Conversation, Why> {
     let mut prepared = conversation.clone();
     prepared.messages.clear();
     for (at, tool) in prepared.tools.iter_mut().enumerate() {
         let custom = match &tool.custom {
-            Some(CustomInput::Form(form)) => Some(custom_schema(form, at)?),
+            Some(CustomInput::Form(form)) => Some(CustomArguments::of(form, at, family)?),
             Some(CustomInput::Text) | None => None,
         };
         tool.strict |= custom.is_some();
         let held = tool.strict;
-        let Some(schema) = custom.map(Cow::Owned).or(tool.parameters.as_ref().map(Cow::Borrowed)) else {
-            continue;
-        };
+        let own = custom.as_ref().map(|custom| Cow::Borrowed(&custom.schema));
+        let Some(schema) = own.or(tool.parameters.as_ref().map(Cow::Borrowed)) else { continue };
         let is_openai = endpoint != Endpoint::Messages && tool.custom.is_none();
         if held
             && is_openai
@@ -114,13 +119,16 @@ fn prepared(conversation: &Conversation, endpoint: Endpoint, alone: bool) -> Res
         {
             return Err(invalid(at, &tool.name, &fault.to_string()));
         }
-        let fitting = match tool_schema(&schema) {
+        let mut fitting = match tool_schema(&schema) {
             Ok(schema) => schema,
             Err(fault) if held => return Err(invalid(at, &tool.name, &fault.to_string())),
             Err(_) => {
                 tool_schema(&json!({ "type": "object" })).unwrap_or_else(|_| json!({ "type": "object" }))
             }
         };
+        if let Some(custom) = custom {
+            custom.say_beside(&mut fitting);
+        }
         tool.parameters = Some(fitting);
     }
     if alone {
@@ -132,23 +140,59 @@ fn prepared(conversation: &Conversation, endpoint: Endpoint, alone: bool) -> Res
     Ok(prepared)
 }
 
-/// The arguments of a tool that takes a text of a form.
-fn custom_schema(form: &Form, at: usize) -> Result<Value, Why> {
-    let input = match form {
-        Form::Regex(pattern) => json!({"type": "string", "pattern": format!("^(?:{pattern})$")}),
-        Form::Choice(choices) => json!({"type": "string", "enum": choices}),
-        Form::JsonObject | Form::JsonSchema(_) | Form::Grammar { .. } | Form::Tags(_) => {
-            let param = format!("tools[{at}].custom.format");
-            let message = format!(
-                "`{param}`: calls are written in JSON by this model, whose texts are held to a regular expression, not to a \
-                 grammar. Use `syntax: \"regex\"`."
-            );
-            return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(&param));
+/// The arguments of a tool that takes a text of a form, and what is said of the text beside their schema.
+struct CustomArguments {
+    schema: Value,
+    beside: Option<(&'static str, String)>,
+}
+
+impl CustomArguments {
+    fn of(form: &Form, at: usize, family: ReplyFamily) -> Result<Self, Why> {
+        let faulty = |fault: GrammarFault| {
+            let code = match fault {
+                GrammarFault::Unsupported { .. } => Code::UnsupportedParameter,
+                _ => Code::InvalidGrammar,
+            };
+            refused_format(code, at, &format!("{fault}."))
+        };
+        let of_text = |input: Value, beside| Self {
+            schema: json!({"type": "object", "properties": {"input": input}, "required": ["input"], "additionalProperties": false}),
+            beside,
+        };
+        match form {
+            Form::Regex(pattern) => {
+                let input = json!({"type": "string", "pattern": format!("^(?:{pattern})$")});
+                let beside = (TEXT_PATTERN, in_lark(pattern).map_err(faulty)?);
+                Ok(of_text(input, Some(beside)))
+            }
+            Form::Choice(choices) => Ok(of_text(json!({"type": "string", "enum": choices}), None)),
+            Form::Grammar { text, syntax: GrammarSyntax::Lark } if family.holds_texts() => {
+                let beside = (TEXT_GRAMMAR, within_json(text).map_err(faulty)?);
+                Ok(of_text(json!({"type": "string"}), Some(beside)))
+            }
+            Form::JsonObject | Form::JsonSchema(_) | Form::Grammar { .. } | Form::Tags(_) => {
+                let why = "calls of this model carry texts between tags, where a text of a grammar could go on over their end. \
+                           Use `syntax: \"regex\"`, or a model that writes calls in JSON.";
+                Err(refused_format(Code::UnsupportedParameter, at, why))
+            }
         }
-    };
-    Ok(
-        json!({"type": "object", "properties": {"input": input}, "required": ["input"], "additionalProperties": false}),
-    )
+    }
+
+    /// Says beside a schema that was prepared what no schema says.
+    fn say_beside(self, fitting: &mut Value) {
+        let Some((key, text)) = self.beside else { return };
+        let place =
+            if key == TEXT_PATTERN { fitting.pointer_mut("/properties/input") } else { Some(fitting) };
+        if let Some(Value::Object(place)) = place {
+            place.insert(key.to_owned(), text.into());
+        }
+    }
+}
+
+fn refused_format(code: Code, at: usize, why: &str) -> Why {
+    let param = format!("tools[{at}].custom.format");
+    let kept = format!("`{param}` was refused.");
+    Why::new(code, format!("`{param}`: {why}")).at(Stage::Render).with_param(&param).keeping(kept)
 }
 
 /// Calls, or an answer of a form.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, Endpoint, Form, JsonForm, Stage};
+use headrace_domain::{Call, Code, Endpoint, Form, GrammarSyntax, JsonForm, Stage};
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
-use headrace_grammar::{Bounds, GrammarFault, strict};
+use headrace_grammar::{Bounds, GrammarFault, calls_as_gbnf, strict};
 
 use super::calls;
 use crate::catalog::ServedModel;
@@ -25,7 +25,7 @@ pub(super) fn grammar(
 ) -> Result<Option<SharedGrammar>, Why> {
     let calls = calls::form(model, lane, call)?;
     let (form, param) = match (calls, &call.form) {
-        (Some((form, param)), _) => (Arc::new(form), param),
+        (Some((form, param)), _) => (Arc::new(in_its_notation(model, lane, form, param)?), param),
         (None, Some(form)) => (Arc::clone(form), param(call.endpoint, form)),
         (None, None) => return Ok(None),
     };
@@ -41,6 +41,31 @@ pub(super) fn grammar(
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
     compile(lane, thought, &form, param).map(Some)
+}
+
+/// Calls as those who compute the model can be told them: where they know no Lark, in GBNF.
+fn in_its_notation(
+    model: &ServedModel,
+    lane: &TokenLane,
+    form: Form,
+    param: &'static str,
+) -> Result<Form, Why> {
+    let (grammars, forms) = (lane.capabilities.grammars, lane.capabilities.forms);
+    let Form::Grammar { text, syntax: GrammarSyntax::Lark } = &form else { return Ok(form) };
+    if grammars || forms.has(FormKinds::LARK) || !forms.has(FormKinds::GBNF) {
+        return Ok(form);
+    }
+    match calls_as_gbnf(text) {
+        Ok(text) => Ok(Form::Grammar { text, syntax: GrammarSyntax::Gbnf }),
+        Err(fault) => {
+            let message = format!(
+                "`{param}`: the server of `{}` is told the form of calls in GBNF, which cannot say all of this one: {fault}. \
+                 Leave that out, or use another model.",
+                model.name
+            );
+            Err(invalid(Code::UnsupportedParameter, message, param))
+        }
+    }
 }
 
 /// What of a form those who compute the model cannot hold an answer to, with the way out.

@@ -11,7 +11,7 @@ use crate::refused::Why;
 pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
     let wishes = match &call.prompt {
         Prompt::Conversation(conversation) => {
-            reasoning(model, lane, call).or_else(|| verbosity(lane, call, conversation))
+            reasoning(model, lane, call).or_else(|| verbosity(lane, call.endpoint, conversation))
         }
         _ => None,
     };
@@ -27,15 +27,15 @@ pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Resul
 /// How much it is to say, and its template has no words for that.
 fn verbosity(
     lane: &TokenLane,
-    call: &Call,
+    endpoint: Endpoint,
     conversation: &Conversation,
 ) -> Option<(&'static str, &'static str)> {
     let has_switch = lane.template.as_ref().is_some_and(|template| template.switches().verbosity);
-    // Variables that a caller names itself are the caller's to know.
-    let asks = call.endpoint == Endpoint::Responses && conversation.template.contains_key("verbosity");
+    let param = if endpoint == Endpoint::Responses { "text.verbosity" } else { "verbosity" };
     let what =
         "has a template without a switch for that; ask for a shorter or longer answer in the instructions";
-    (asks && !has_switch).then_some(("text.verbosity", what))
+    // Variables that a caller names itself are the caller's to know.
+    (conversation.asks_verbosity && !has_switch).then_some((param, what))
 }
 
 /// What is wished of its thinking, and the model cannot do. Not to think is what one does that has no thoughts.

@@ -2,6 +2,7 @@
 //! it would be refused. Looks at headers only. Must not load anything.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
 use headrace_domain::BLOCK_TOKENS;
@@ -21,13 +22,19 @@ use crate::output;
 /// Says it.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     let quantize = quantized(args.quantize.as_deref())?;
-    let checkpoint = open_checkpoint(Some(&args.path))?;
-    let facts = Facts::of(&checkpoint, quantize)?;
-    match args.json {
-        true => output::say(&format!("{:#}\n", facts.json(&args.path))),
-        false => output::say(&facts.text(&args.path)),
+    if args.json {
+        output::say(&format!("{:#}\n", told(Some(&args.path), quantize)?));
+        return Ok(());
     }
+    let checkpoint = open_checkpoint(Some(&args.path))?;
+    output::say(&Facts::of(&checkpoint, quantize)?.text(&args.path));
     Ok(())
+}
+
+/// The same for programs; without a path of the model in the program.
+pub(super) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+    let checkpoint = open_checkpoint(path)?;
+    Ok(Facts::of(&checkpoint, quantize)?.json(path))
 }
 
 /// Everything that is shown.
@@ -98,7 +105,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn text(&self, path: &std::path::Path) -> String {
+    fn text(&self, path: &Path) -> String {
         let config = self.checkpoint.config();
         let mut lines: Vec<(&str, String)> = vec![
             ("format", self.format()),
@@ -174,7 +181,7 @@ impl<'a> Facts<'a> {
         format!("{ids} tokens ({}){padding}", self.tokenizer_kind)
     }
 
-    fn json(&self, path: &std::path::Path) -> Value {
+    fn json(&self, path: Option<&Path>) -> Value {
         let config = self.checkpoint.config();
         let types = self.types.iter().map(|(kind, (tensors, weights, size))| {
             json!({"type": kind, "tensors": tensors, "weights": weights, "bytes": size})
@@ -184,7 +191,7 @@ impl<'a> Facts<'a> {
         });
         let files = self.checkpoint.weight_files().map(|(name, size)| json!({"name": name, "bytes": size}));
         json!({
-            "path": path.display().to_string(),
+            "path": path.map(|path| path.display().to_string()),
             "format": match self.checkpoint.format() { Format::Gguf => "gguf", Format::Safetensors => "safetensors" },
             "files": files.collect::<Vec<_>>(),
             "fingerprint": self.checkpoint.fingerprint(),

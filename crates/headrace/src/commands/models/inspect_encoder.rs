@@ -1,8 +1,10 @@
 //! `headrace models inspect` of an encoder: what it makes of a text, of how long a one, and how. Must not load anything.
 
-use headrace_checkpoint::{EncoderBody, ScoreActivation};
+use std::path::Path;
+
+use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
 use headrace_gateway::Makes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::inspect::{bytes, count, tokenizer_kind};
 use crate::cli::InspectArgs;
@@ -12,29 +14,17 @@ use crate::output;
 
 /// Says it.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
+    if args.json {
+        output::say(&format!("{:#}\n", told(&args.path)?));
+        return Ok(());
+    }
     let (checkpoint, tokenizer) = open(&args.path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());
-    let parameters = checkpoint
-        .tensors()
-        .iter()
-        .fold(0_u64, |sum, (_, shape)| sum.saturating_add(shape.iter().map(|n| *n as u64).product::<u64>()));
     let made = match (makes(&checkpoint), config.score) {
         (Makes::Vectors { width }, _) => format!("embeddings of {width} numbers"),
         (Makes::Scores, Some((_, ScoreActivation::Sigmoid))) => "scores of pairs of texts, 0 to 1".to_owned(),
         (Makes::Scores, _) => "scores of pairs of texts".to_owned(),
     };
-    if args.json {
-        let facts = json!({
-            "path": args.path, "kind": "encoder", "architecture": config.architecture, "parameters": parameters,
-            "makes": match makes(&checkpoint) { Makes::Vectors { .. } => "embeddings", Makes::Scores => "scores" },
-            "hidden_size": config.hidden_size, "max_tokens": checkpoint.max_tokens(), "vocab_size": config.vocab_size,
-            "pooling": modules.pooling.name(), "normalize": modules.normalize, "lower_case": modules.lower_case,
-            "prompts": modules.prompts, "weight_bytes": checkpoint.weight_bytes(),
-            "fingerprint": checkpoint.fingerprint(),
-        });
-        output::say(&format!("{facts:#}\n"));
-        return Ok(());
-    }
     let (layers, heads) = match &config.body {
         EncoderBody::Bert(bert) => (bert.layers, bert.heads),
         EncoderBody::Modern(modern) => (modern.global.len(), modern.heads),
@@ -46,7 +36,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     let lines = [
         ("architecture", format!("{}, an encoder", config.architecture)),
         ("makes", made),
-        ("parameters", count(parameters)),
+        ("parameters", count(parameters(&checkpoint))),
         ("layers", format!("{layers} of {heads} heads, hidden {}", config.hidden_size)),
         ("longest text", format!("{} tokens", checkpoint.max_tokens())),
         ("pooling", format!("{}, {length} ({said})", modules.pooling.name())),
@@ -71,4 +61,23 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     }
     output::say(&text);
     Ok(())
+}
+
+/// The same for programs.
+pub(super) fn told(path: &Path) -> Result<Value, String> {
+    let (checkpoint, _) = open(path)?;
+    let (config, modules) = (checkpoint.config(), checkpoint.modules());
+    Ok(json!({
+        "path": path, "kind": "encoder", "architecture": config.architecture, "parameters": parameters(&checkpoint),
+        "makes": match makes(&checkpoint) { Makes::Vectors { .. } => "embeddings", Makes::Scores => "scores" },
+        "hidden_size": config.hidden_size, "max_tokens": checkpoint.max_tokens(), "vocab_size": config.vocab_size,
+        "pooling": modules.pooling.name(), "normalize": modules.normalize, "lower_case": modules.lower_case,
+        "prompts": modules.prompts, "weight_bytes": checkpoint.weight_bytes(),
+        "fingerprint": checkpoint.fingerprint(),
+    }))
+}
+
+fn parameters(checkpoint: &EncoderCheckpoint) -> u64 {
+    let weights = |shape: &[usize]| shape.iter().map(|n| *n as u64).product::<u64>();
+    checkpoint.tensors().iter().fold(0, |sum: u64, (_, shape)| sum.saturating_add(weights(shape)))
 }

@@ -1,0 +1,254 @@
+//! Files of requests and their batches, in OpenAI's words: sent, created, looked at, ended, read. Must not know what a request asks.
+//!
+//! Source: <https://platform.openai.com/docs/api-reference/batch>.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use headrace_wire::batch_path;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, Response};
+use serde_json::{Map, Value, json};
+
+use crate::client::{plain_id, read_json};
+use crate::error::causes;
+use crate::form::FileForm;
+use crate::{Client, ClientError};
+
+/// A batch, as a server tells of it. What it leaves out is empty or zero.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Batch {
+    /// Its id.
+    pub id: String,
+    /// How it is: `validating`, `in_progress`, `finalizing`, `cancelling`, or how it ended.
+    pub status: String,
+    /// The path that its requests call.
+    pub endpoint: String,
+    /// The file that they stand in.
+    pub input_file: Option<String>,
+    /// The file of the answers.
+    pub output_file: Option<String>,
+    /// The file of the requests that were not answered.
+    pub error_file: Option<String>,
+    /// How long it may take, as it was said.
+    pub window: String,
+    /// Its requests, those that were answered, and those that failed.
+    pub counts: BatchCounts,
+    /// Why it was not begun.
+    pub faults: Vec<BatchFault>,
+    /// Everything that was told.
+    pub told: Value,
+}
+
+/// Requests of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchCounts {
+    /// All; 0 until they are read.
+    pub total: u64,
+    /// Answered.
+    pub completed: u64,
+    /// Not answered.
+    pub failed: u64,
+}
+
+/// What is wrong with a batch's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchFault {
+    /// In which line, from 1 on.
+    pub line: Option<u64>,
+    /// What it is.
+    pub message: String,
+}
+
+/// A page of batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchPage {
+    /// Newest first.
+    pub batches: Vec<Batch>,
+    /// Whether there are more behind the last.
+    pub has_more: bool,
+}
+
+impl Batch {
+    /// `None` for what has no id.
+    fn from_value(told: Value) -> Option<Self> {
+        let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
+        let count = |name: &str| told.pointer(&format!("/request_counts/{name}")).and_then(Value::as_u64);
+        let faults = told.pointer("/errors/data").and_then(Value::as_array);
+        let fault = |fault: &Value| BatchFault {
+            line: fault.get("line").and_then(Value::as_u64),
+            message: fault.get("message").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        };
+        Some(Self {
+            id: text("id")?,
+            status: text("status").unwrap_or_default(),
+            endpoint: text("endpoint").unwrap_or_default(),
+            input_file: text("input_file_id"),
+            output_file: text("output_file_id"),
+            error_file: text("error_file_id"),
+            window: text("completion_window").unwrap_or_default(),
+            counts: BatchCounts {
+                total: count("total").unwrap_or_default(),
+                completed: count("completed").unwrap_or_default(),
+                failed: count("failed").unwrap_or_default(),
+            },
+            faults: faults.map(|faults| faults.iter().map(fault).collect()).unwrap_or_default(),
+            told,
+        })
+    }
+
+    /// Whether nothing of it is to come.
+    pub fn is_over(&self) -> bool {
+        matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
+    }
+
+    /// Seconds since 1970 at which something happened, by its field's name.
+    pub fn seconds(&self, field: &str) -> Option<u64> {
+        self.told.get(field).and_then(Value::as_u64)
+    }
+}
+
+/// What a batch is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewBatch {
+    /// The file of its requests.
+    pub input_file: String,
+    /// What they call.
+    pub endpoint: headrace_domain::Endpoint,
+    /// How long it may take: `24h`, or less.
+    pub window: String,
+    /// Labels.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// A file's bytes as they come.
+#[derive(Debug)]
+pub struct FileContent(Response);
+
+impl FileContent {
+    /// Some more of it; `None` at its end.
+    ///
+    /// # Errors
+    /// The connection broke before that.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let cut =
+            |error: reqwest::Error| ClientError::CutOff { request_id: None, cause: Some(causes(&error)) };
+        self.0.chunk().await.map_err(cut)
+    }
+}
+
+impl Client {
+    /// Sends a file of requests, in pieces, and gives its id. `sent` follows how much of it the transport has taken. It is sent once:
+    /// where that fails nobody knows whether the server has it.
+    ///
+    /// # Errors
+    /// What failed; a file that ends before its `bytes` do.
+    pub async fn upload_requests(
+        &self,
+        name: &str,
+        file: tokio::fs::File,
+        bytes: u64,
+        sent: Arc<AtomicU64>,
+    ) -> Result<String, ClientError> {
+        let form = FileForm::new(name, file, bytes, sent)
+            .ok_or_else(|| ClientError::Config("this machine gives no random numbers".to_owned()))?;
+        let request = self.request(Method::POST, "v1/files")?.header(CONTENT_TYPE, form.content_type());
+        let response = self.send_once(request.body(reqwest::Body::wrap(form))).await?;
+        let told: Value = self.read_value(response, "the file").await?;
+        let id = told.get("id").and_then(Value::as_str).map(str::to_owned);
+        id.ok_or_else(|| ClientError::Protocol("the file has no id".to_owned()))
+    }
+
+    /// Creates a batch. Asked once: a second time would be a second batch.
+    ///
+    /// # Errors
+    /// What failed, or an answer that is no batch.
+    pub async fn create_batch(&self, new: &NewBatch) -> Result<Batch, ClientError> {
+        let mut body = json!({"input_file_id": new.input_file, "endpoint": batch_path(new.endpoint),
+            "completion_window": new.window});
+        if let (Some(fields), false) = (body.as_object_mut(), new.metadata.is_empty()) {
+            let pairs = new.metadata.iter().map(|(name, value)| (name.clone(), json!(value)));
+            fields.insert("metadata".to_owned(), Value::Object(pairs.collect::<Map<_, _>>()));
+        }
+        let request = self.request(Method::POST, "v1/batches")?.header(CONTENT_TYPE, "application/json");
+        let response = self.send_once(request.body(body.to_string())).await?;
+        is_batch(self.read_value(response, "the batch").await?)
+    }
+
+    /// A page of the project's batches: those behind `after`, or the newest.
+    ///
+    /// # Errors
+    /// The last try's failure, or an answer that is no such page.
+    pub async fn batches(&self, limit: u32, after: Option<&str>) -> Result<BatchPage, ClientError> {
+        let after = after.map(|id| plain_id(id, "batch").map(|id| format!("&after={id}"))).transpose()?;
+        let path = format!("v1/batches?limit={limit}{}", after.unwrap_or_default());
+        let told: Value = read_json(&self.get(&path).await?, "the list of batches")?;
+        let Some(data) = told.get("data").and_then(Value::as_array) else {
+            return Err(ClientError::Protocol("the list of batches has no `data`".to_owned()));
+        };
+        let batches = data.iter().cloned().filter_map(Batch::from_value).collect();
+        Ok(BatchPage { batches, has_more: told.get("has_more").and_then(Value::as_bool).unwrap_or_default() })
+    }
+
+    /// A batch.
+    ///
+    /// # Errors
+    /// The last try's failure: 404 where there is none of that id for the key's project.
+    pub async fn batch(&self, id: &str) -> Result<Batch, ClientError> {
+        let body = self.get(&format!("v1/batches/{}", plain_id(id, "batch")?)).await?;
+        is_batch(read_json(&body, "the batch")?)
+    }
+
+    /// Has a batch begin nothing more; how it is then.
+    ///
+    /// # Errors
+    /// The last try's failure; a batch that has ended is refused.
+    pub async fn cancel_batch(&self, id: &str) -> Result<Batch, ClientError> {
+        let path = format!("v1/batches/{}/cancel", plain_id(id, "batch")?);
+        let answered = self.send(Method::POST, &path, None, None).await?;
+        is_batch(self.read_value(answered.response, "the batch").await?)
+    }
+
+    /// Deletes a file.
+    ///
+    /// # Errors
+    /// The last try's failure.
+    pub async fn delete_file(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("v1/files/{}", plain_id(id, "file")?);
+        self.send(Method::DELETE, &path, None, None).await.map(drop)
+    }
+
+    /// The bytes of a file.
+    ///
+    /// # Errors
+    /// The last try's failure.
+    pub async fn file_content(&self, id: &str) -> Result<FileContent, ClientError> {
+        let path = format!("v1/files/{}/content", plain_id(id, "file")?);
+        Ok(FileContent(self.send(Method::GET, &path, None, None).await?.response))
+    }
+}
+
+fn is_batch(told: Value) -> Result<Batch, ClientError> {
+    Batch::from_value(told).ok_or_else(|| ClientError::Protocol("the batch has no id".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_as_openai_tells_of_it() {
+        let told = json!({"id": "batch_1", "object": "batch", "status": "failed", "endpoint": "/v1/responses",
+            "completion_window": "24h", "input_file_id": "file-1", "output_file_id": null, "created_at": 7,
+            "request_counts": {"total": 3, "completed": 1, "failed": 2},
+            "errors": {"object": "list", "data": [{"line": 2, "message": "no"}, {"line": null, "message": "all"}]}});
+        let batch = Batch::from_value(told).unwrap();
+        assert!(batch.is_over());
+        assert_eq!(batch.counts, BatchCounts { total: 3, completed: 1, failed: 2 });
+        assert_eq!(batch.faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [Some(2), None]);
+        assert_eq!((batch.output_file.clone(), batch.seconds("created_at")), (None, Some(7)));
+        assert_eq!(Batch::from_value(json!({"id": "b"})).unwrap().counts, BatchCounts::default());
+        assert_eq!(Batch::from_value(json!({"object": "batch"})), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! A page for each code that an operator can be refused with: what happened, why, what to do, an example. Must not know files or
+//! terminals, or how an answer is encoded.
+
+use headrace_domain::AdminCode;
+
+use super::admin_causes::{AdminCause, cause};
+
+/// What there is to say of a code.
+#[derive(Debug, Clone, Copy)]
+pub struct AdminErrorPage {
+    code: AdminCode,
+}
+
+impl AdminErrorPage {
+    /// Of a code.
+    pub const fn of(code: AdminCode) -> Self {
+        Self { code }
+    }
+
+    /// By its name.
+    pub fn named(name: &str) -> Option<Self> {
+        AdminCode::named(name).map(Self::of)
+    }
+
+    /// The code.
+    pub const fn code(&self) -> AdminCode {
+        self.code
+    }
+
+    /// Who can change it, in words.
+    pub const fn who(&self) -> &'static str {
+        self.cause().who.words()
+    }
+
+    /// What usually causes it.
+    pub const fn why(&self) -> &'static str {
+        self.cause().why
+    }
+
+    /// A message of it; `None`: it is told on the control socket alone.
+    pub const fn message(&self) -> Option<&'static str> {
+        if self.code.statuses().is_empty() { None } else { Some(self.cause().message) }
+    }
+
+    /// Whether the same request may pass later.
+    pub const fn again(&self) -> &'static str {
+        match self.code.status() {
+            429 => "Yes, after `Retry-After`.",
+            503 => "Yes, once the cause is gone.",
+            500 => "It may: what failed is on the server's side.",
+            401 => "No: sign in first.",
+            _ => "No: it would be refused again.",
+        }
+    }
+
+    /// Its statuses: `400, 422`; empty: it is told on the control socket alone.
+    pub fn statuses(&self) -> String {
+        self.code.statuses().iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// As Markdown, with an example's body as `body` writes it: of the code, the message, the remedy and the field.
+    pub fn markdown(&self, body: impl Fn(AdminCode, &str, &str, Option<&str>) -> String) -> String {
+        let (code, AdminCause { message, remedy, field, .. }) = (self.code, self.cause());
+        let mut page = format!("# `{code}`\n\n");
+        page += &match self.message() {
+            Some(_) => format!("Status **{}** · the admin API and the command line\n\n", self.statuses()),
+            None => "Told by the command line alone\n\n".to_owned(),
+        };
+        page += &format!("**What happened.** {}\n\n**Why.** {}\n\n", code.meaning(), self.why());
+        page += &format!(
+            "**What to do.** {}\n\n**Who can change it.** {}\n\n**Does the same pass later?** {}\n\n",
+            code.way_out(),
+            self.who(),
+            self.again()
+        );
+        if self.message().is_some() {
+            page += &format!(
+                "As the admin API answers it:\n\n```json\n{}\n```\n\n",
+                body(code, message, remedy, *field)
+            );
+        }
+        page += "All codes of the admin API: [admin-errors.md](../admin-errors.md). Those of calls: [errors.md](../errors.md).\n";
+        page
+    }
+
+    /// As text for a terminal of so many columns.
+    pub fn text(&self, columns: usize) -> String {
+        let code = self.code;
+        let mut page = crate::render::Page::new(columns);
+        page.line(&match self.message() {
+            Some(_) => format!("{code} · {} · operators", self.statuses()),
+            None => format!("{code} · the command line · operators"),
+        });
+        page.gap();
+        page.paragraph("what happened: ", code.meaning());
+        page.paragraph("why: ", self.why());
+        page.paragraph("what to do: ", code.way_out());
+        page.paragraph("who can change it: ", self.who());
+        page.paragraph("again later: ", self.again());
+        if let Some(message) = self.message() {
+            page.paragraph("a message: ", message);
+        }
+        page.into_text()
+    }
+
+    const fn cause(&self) -> &'static AdminCause {
+        cause(self.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_operators_has_a_page_that_says_something() {
+        for code in AdminCode::ALL {
+            let page = AdminErrorPage::of(*code);
+            assert!(page.why().ends_with('.') && page.why().len() > 10, "{code}");
+            assert!(page.message().is_none_or(|message| message.len() > 8), "{code}");
+            assert!(page.text(80).lines().all(|line| headrace_trace::cells(line) <= 80), "{code}");
+            assert_eq!(AdminErrorPage::named(code.name()).map(|page| page.code()), Some(*code));
+            let markdown = page.markdown(|code, message, _, _| format!("{code}: {message}"));
+            assert_eq!(markdown.contains("```json"), !code.statuses().is_empty(), "{code}");
+            assert!(markdown.starts_with(&format!("# `{code}`\n")), "{code}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Of each code of operators: who can change it, what usually causes it, and an answer as programs read it. Must not know how a
+//! page looks.
+
+use headrace_domain::AdminCode;
+
+use super::who::Who;
+
+/// What a page says beside the table of codes.
+pub(super) struct AdminCause {
+    pub(super) who: Who,
+    /// What usually brings it about.
+    pub(super) why: &'static str,
+    /// A message of it, and what it says to do; empty where none is answered.
+    pub(super) message: &'static str,
+    pub(super) remedy: &'static str,
+    /// The field that is named, if one is.
+    pub(super) field: Option<&'static str>,
+}
+
+macro_rules! field {
+    () => {
+        None
+    };
+    ($field:literal) => {
+        Some($field)
+    };
+}
+
+/// A row: code, who, why, message, remedy, and the field where one is named. A code without a row does not compile.
+macro_rules! causes {
+    ($($code:ident $who:ident $why:literal $message:literal $remedy:literal $($field:literal)?;)*) => {
+        pub(super) const fn cause(code: AdminCode) -> &'static AdminCause {
+            match code {
+                $(AdminCode::$code => &AdminCause {
+                    who: Who::$who,
+                    why: $why,
+                    message: $message,
+                    remedy: $remedy,
+                    field: field!($($field)?),
+                },)*
+            }
+        }
+    };
+}
+
+causes! {
+    NotSignedIn Asker "No key was sent, or the session is over: it ends after a while without a request, and with its server."
+        "nobody is signed in"
+        "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key";
+    BadCredential Asker "A link that was opened before, a key that was cut when it was copied, or an API key (`sk-…`) where an operator's (`hrop-…`) is asked for."
+        "this key or link is not good: it was never made, used before, revoked, or is over"
+        "headrace operators link ID makes a new link";
+    TooManyAttempts Nobody "A script with an old key, or somebody who guesses."
+        "too many keys or links were wrong: try again in 41 s" "";
+    Role Owner "A key or session of an operator with another role than the route is for."
+        "the role viewer may not call this route: owner, admin may" "";
+    Csrf Asker "A program that uses a browser's cookie; or a page of the console that was left open over a new sign-in."
+        "an act by a session needs the header `x-headrace-csrf`, as GET /admin/v1/session tells it" "";
+    Origin Asker "A page of somebody else; or a proxy in front of the listener that changes `Host` and leaves `Origin`."
+        "a page of another site asked for this" "";
+    Host Machine "A name that a proxy or a DNS entry gives the listener, and that it was not told."
+        "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`" "";
+    NotFound Asker "A path of another version, a call whose trace is no longer kept, or an id that was cut."
+        "there is no such call, or its trace is no longer kept" "";
+    Method Asker "An act sent as a question, or the other way round."
+        "this route does not take this method" "";
+    Invalid Asker "A field that is misspelt or of another type, a body that is no JSON, or a value outside its bounds."
+        "the body is not what this takes: unknown field `regoins`, expected one of `id`, `limits`, `regions`" "" "regoins";
+    TooLarge Asker "A file sent where a few fields are asked for."
+        "the body has more than 65536 bytes" "";
+    TooSlow Asker "A client that opens a request and does not finish it."
+        "the body took more than 10 s" "";
+    TooManySubscribers Asker "Many pages of the console left open, or a program that connects again without closing."
+        "as many look on as may: close a page" "";
+    UnknownOrg Asker "An id that was misspelt, or an organisation without a project."
+        "there is no organisation `acme`" "headrace orgs list, or headrace orgs create ID";
+    UnknownProject Asker "An id that was misspelt, or another server's."
+        "there is no project `shop`" "headrace projects list, or headrace projects create ID --org ORG";
+    UnknownKey Asker "An id of another server, or a secret where the id is asked for."
+        "there is no key `key_7f3a2b`" "headrace keys list";
+    UnknownOperator Asker "A name where the id is asked for, or an operator who was revoked."
+        "there is no operator `op_9c41d0`" "headrace operators list";
+    UnknownModel Asker "A name that no model is served by, or an alias of several."
+        "no model `gpt-5` is served" "GET /admin/v1/models lists those that are";
+    UnknownCheckpoint Asker "A name that Hugging Face's, Ollama's, LM Studio's or llama.cpp's folders do not have, or a user whose folders the server does not read."
+        "`qwen3` could be any of several; give the whole name, or the path" "GET /admin/v1/checkpoints lists them";
+    UnknownRoute Asker "A name that leads to one model, or to none."
+        "there is no route `fast` to several models" "`headrace routes` lists them";
+    UnknownUpstream Asker "A name that the configuration has no longer."
+        "there is no upstream `gpu`; there is openai, vllm" "`headrace upstreams` lists them";
+    Exists Asker "It was created before, perhaps by the same script."
+        "organisation `acme` is there already" "choose another name, or use the one that is there";
+    LastOwner Owner "The first operator is the only owner until another is made."
+        "this is the last owner, and nobody else could make another" "headrace operators create --name NAME --role owner makes another first";
+    ProjectOfAnotherOrg Asker "Two organisations with projects of like names."
+        "project `shop` does not belong to organisation `acme`" "headrace projects list";
+    ProjectTaken Asker "A project of that name whose organisation was replaced, while the ledger stayed."
+        "a project shop belongs to another organisation: choose another name" "";
+    ProjectNotNamed Asker "`headrace chat` and the like borrow a key on the server's own machine, and somebody has to pay."
+        "" "";
+    Widens Asker "The organisation is held to regions, and the key names another."
+        "the organisation is pinned to de, and a key of it cannot be worked on in us: name only regions of the organisation's" "headrace orgs list shows where an organisation's calls may be";
+    ReferenceUsed Asker "An invoice that was booked before with another amount."
+        "reference \"invoice 17\" is used by a grant of $5" "headrace credit list shows it; choose another reference";
+    Overflow Asker "An amount with too many digits."
+        "a sum does not fit 64-bit nano-dollars (±9.2 billion dollars)" "";
+    LedgerBusy Nobody "Many acts and calls at once on a disk that is slow."
+        "4096 changes wait for the disk and 4096 may: try again in a moment" "";
+    LedgerUnavailable Machine "A full disk, or a file that somebody else owns."
+        "the ledger cannot be written: database or disk is full" "see that the disk has space, then try again";
+    LedgerUndecided Machine "The disk filled up in the middle of an act."
+        "the journal failed: database or disk is full"
+        "see that the disk has space; do not repeat it: it is in the audit log, and finished as soon as the ledger can be written";
+    LedgerEmptied Machine "`ledger.sqlite` was deleted, or a backup without it was put back."
+        "the ledger is empty, but there are keys of projects that must have had accounts in it: default. Its file was removed or replaced"
+        "stop, and put `ledger.sqlite` back; or, to go on with balances of zero, headrace ledger open-accounts";
+    LedgerInconsistent Machine "A fault in the program, or a file that was changed by hand."
+        "the ledger refused to break its own rule: debits and credits differ" "";
+    NotRunning Machine "The command was given while the server was down."
+        "no server runs on this data directory: it reads its configuration, and asks its upstreams, when it starts" "";
+    NotListening Machine "The server runs without `admin.listen`."
+        "no server listens for operators on this data directory"
+        "headrace up, or headrace serve with --admin-listen 127.0.0.1:8081";
+    Busy Nobody "A reload that loads a model."
+        "the configuration is being read again" "ask again when that is done";
+    ConfigRefused Machine "A reload of a file that is wrong somewhere: nothing of it is taken then."
+        "the new configuration has 1 fault, and the former one goes on, whole:\n  server.listen: `8080` is no address"
+        "`headrace config check` shows every value and where it comes from";
+    NoWords Machine "A model behind an upstream that is asked in messages."
+        "`gpt` is asked in messages: its words are its server's, and nobody here knows them"
+        "Give `path` beside `targets` in the configuration";
+    NoFiles Asker "A model behind an upstream."
+        "`gpt` is served by another server: none of its files are here" "";
+    Refused Asker "A prompt that the model's template takes no message of, or an id that is no token of it."
+        "token 999999 is beyond the vocabulary of 32000" "";
+    IdempotencyKeyReused Asker "A client that keeps one key for several calls."
+        "another call was made under this `Idempotency-Key`: a new call needs a new one" "" "idempotency-key";
+    TooManyCalls Nobody "Many playgrounds at once, or long answers that nobody reads to their end."
+        "too many calls of the playground are being made: stop one, or wait until one is over" "";
+    BegunBefore Nobody "A page that was loaded again more than an hour later, or after a restart."
+        "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice"
+        "Requests shows what became of it. Asked once more it is a new call, with a key of its own." "idempotency-key";
+    Stopped Nobody "Somebody pressed stop, or closed the page."
+        "the call was stopped before it was answered" "";
+    StoreFailed Machine "A full disk, or a file that somebody else owns."
+        "the identity store failed while writing a key: database or disk is full"
+        "see that the disk has space and the data directory is yours, then try again";
+    WrongSecret Machine "A backup that was put back without its `secrets` folder."
+        "the hash secret is not the one that the stored keys were hashed with: restore the secret file that belongs to this data directory" "";
+    Randomness Machine "A container or a system without a source of random numbers."
+        "the operating system gave no randomness for a new secret" "";
+    Internal Machine "A fault in the program; or the server was stopping."
+        "this failed within the server" "";
+    TooLong Asker "A program that speaks on the socket itself." "" "";
+    NotUnderstood Machine "The program was updated, and the server that runs is still the former one." "" "";
+    Version Machine "The program was updated, and the server that runs is still the former one." "" "";
+}

@@ -1,0 +1,134 @@
+//! Grammars of calls, which are written in Lark with schemas in them, written anew in GBNF: for servers that know no other notation. Must
+//! not know which family writes its calls how.
+
+use serde_json::Value;
+
+use super::literal::literal;
+use super::schema::Schemas;
+use crate::fault::GrammarFault;
+
+/// What some families put before a call: its number.
+const NUMBER: (&str, &str) = ("/[0-9]{1,3}/", "[0-9]{1,3}");
+
+/// The grammar of calls that must come, in GBNF. It lets through nothing that the other does not, and less where GBNF has no words for
+/// it: one way to set spaces, no properties that a schema does not name, escapes only where JSON needs them.
+///
+/// # Errors
+/// What GBNF cannot say: text that is free up to a mark, special tokens, and the keywords of a schema that would need more than that.
+pub fn calls_as_gbnf(lark: &str) -> Result<String, GrammarFault> {
+    let mut out = String::new();
+    let mut schemas = Schemas::default();
+    for line in lark.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, body) = line.split_once(": ").ok_or_else(|| invalid("a rule has no body"))?;
+        if name.ends_with(']') {
+            return Err(free());
+        }
+        if body.starts_with("%lark") {
+            return Err(unsupported("format", "its server cannot be told a grammar in Lark"));
+        }
+        let body = match body.trim().strip_prefix("%json ") {
+            Some(schema) => {
+                let schema: Value =
+                    serde_json::from_str(schema).map_err(|error| invalid(&error.to_string()))?;
+                schemas.root(&name_of(name), &schema)?
+            }
+            None => rule(body)?,
+        };
+        out.push_str(&format!("{} ::= {body}\n", name_of(name)));
+    }
+    out.push_str(&schemas.rules());
+    Ok(out)
+}
+
+/// A rule's name. GBNF's have no underscores, and its first rule has a name of its own.
+fn name_of(name: &str) -> String {
+    if name == "start" { "root".to_owned() } else { name.replace('_', "-") }
+}
+
+fn rule(body: &str) -> Result<String, GrammarFault> {
+    let mut out = String::new();
+    let mut rest = body;
+    while let Some(next) = rest.chars().next() {
+        let taken = match next {
+            '"' => {
+                let mut texts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+                let text = texts.next().and_then(Result::ok).ok_or_else(|| invalid("a text does not end"))?;
+                out.push_str(&literal(&text));
+                texts.byte_offset()
+            }
+            ' ' | '(' | ')' | '|' | '*' | '?' | '+' => {
+                out.push(next);
+                1
+            }
+            '/' if rest.starts_with(NUMBER.0) => {
+                out.push_str(NUMBER.1);
+                NUMBER.0.len()
+            }
+            c if c.is_ascii_lowercase() => {
+                let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+                out.push_str(&name_of(rest.get(..end).unwrap_or_default()));
+                end
+            }
+            '<' => return Err(unsupported("special tokens", "its server cannot name them")),
+            _ => return Err(free()),
+        };
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    Ok(out.trim().to_owned())
+}
+
+fn free() -> GrammarFault {
+    unsupported("free text", "its server cannot be told where text ends by a mark")
+}
+
+fn unsupported(what: &str, why: &str) -> GrammarFault {
+    GrammarFault::unsupported(what, "", why)
+}
+
+fn invalid(why: &str) -> GrammarFault {
+    GrammarFault::invalid("", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_written_in_gbnf() {
+        let lark = "call: (call_0 | call_1)\ncall_0: \"{\\\"name\\\": \\\"f\\\", \\\"a\\\": \" args_0 \"}\\n\"\n\
+            args_0: %json {\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"boolean\"}},\"required\":[\"n\"]}\n\
+            call_1: \"x\" \":\" /[0-9]{1,3}/\nstart: \"<tool_call>\" call (\";\" call)* \"\"\n";
+        let expected = "call ::= (call-0 | call-1)\ncall-0 ::= \"{\\\"name\\\": \\\"f\\\", \\\"a\\\": \" args-0 \"}\\n\"\n\
+            args-0 ::= \"{\" args-0-0 \"}\"\ncall-1 ::= \"x\" \":\" [0-9]{1,3}\nroot ::= \"<tool_call>\" call (\";\" call)* \"\"\n\
+            args-0-0 ::= \"\\\"n\\\": \" (\"true\" | \"false\")\n";
+        assert_eq!(calls_as_gbnf(lark).unwrap(), expected);
+        assert!(super::super::to_lark(expected).is_ok());
+    }
+
+    #[test]
+    fn a_definition_may_have_any_name() {
+        let lark = "start: args_0\nargs_0: %json {\"$ref\":\"#/$defs/A b_ü\",\"$defs\":{\"A b_ü\":{\"type\":\"null\"}}}\n";
+        assert_eq!(
+            calls_as_gbnf(lark).unwrap(),
+            "root ::= args-0\nargs-0 ::= args-0-def-0\nargs-0-def-0 ::= \"null\"\n"
+        );
+    }
+
+    #[test]
+    fn what_gbnf_cannot_say_is_named() {
+        for (lark, said) in [
+            ("start: TEXT call\n", "free text"),
+            ("lead[lazy]: TEXT \"<tool_call>\"\n", "free text"),
+            ("start: /(?s:.*)/\n", "free text"),
+            ("start: <[7]> call\n", "special tokens"),
+            ("a: %json {\"type\":\"string\",\"pattern\":\"a\"}\n", "pattern"),
+            ("a: %json {\"$ref\":\"#/$defs/none\"}\n", "$ref"),
+            ("a: %lark {\n start: \"x\"\n }\n", "format"),
+            ("a: %json {\n", ""),
+        ] {
+            let told = calls_as_gbnf(lark).unwrap_err().to_string();
+            assert!(told.contains(said), "{lark}: {told}");
+        }
+    }
+}

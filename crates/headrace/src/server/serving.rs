@@ -1,0 +1,148 @@
+//! Serves on all doors, with what tends them beside, until told to stop. Must not know how any of it was set up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_admin::AdminService;
+use headrace_admin::control::ControlSocket;
+use headrace_call_api::Front;
+use headrace_domain::Clock;
+use headrace_edge::Edge;
+use headrace_gateway::Gateway;
+use headrace_identity::Directory;
+use headrace_ledger::Held;
+use secrecy::zeroize::Zeroizing;
+use tokio::task::JoinHandle;
+
+use crate::admin_door::{Door, Seen};
+use crate::insight::Insight;
+use crate::reload::Reloader;
+use crate::signals::Signals;
+use crate::upstreams::Upstreams;
+use crate::welcome::Manner;
+use crate::{canaries, objects, output};
+
+/// How many holds that stay open are named at the end.
+const MOST_NAMED: usize = 5;
+
+/// What is open to callers, and what stands behind it.
+pub(super) struct Open {
+    pub(super) edge: Edge<Gateway>,
+    pub(super) door: Option<Door>,
+    pub(super) service: Arc<AdminService>,
+    pub(super) seen: Seen,
+    pub(super) usage: Insight,
+    pub(super) reloader: Arc<Reloader>,
+    pub(super) watched: Vec<PathBuf>,
+    pub(super) welcome: Zeroizing<String>,
+    pub(super) manner: Manner,
+    pub(super) behind: Behind,
+}
+
+/// What of the house is needed while it serves.
+pub(super) struct Behind {
+    pub(super) data_dir: PathBuf,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) upstreams: Arc<Upstreams>,
+    /// How often files that were changed are looked for; zero: never.
+    pub(super) watch: Duration,
+    /// How long calls in flight may take after the first signal.
+    pub(super) drain: Duration,
+}
+
+impl Open {
+    /// Serves on all doors until told to stop, and ends what happens beside it by the clock.
+    pub(super) async fn serve(
+        self,
+        gateway: &Arc<Gateway>,
+        mut ticks: Vec<JoinHandle<()>>,
+    ) -> Result<End, String> {
+        let Self { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
+        let Behind { data_dir, clock, directory, upstreams, watch, drain } = behind;
+        let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
+        let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
+        ticks.extend(door.map(|door| tokio::spawn(door.serve(service, Arc::clone(&directory), clock, seen))));
+        ticks.push(tokio::spawn(usage.tend()));
+        ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&directory))));
+        ticks.push(tokio::spawn(objects::tend(Arc::downgrade(gateway))));
+        if !watch.is_zero() {
+            ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, watch)));
+        }
+        let lister = Arc::clone(&reloader);
+        let relist = move |upstream: String| lister.relist(&upstream);
+        ticks.push(tokio::spawn(Arc::clone(&upstreams).tend(Arc::downgrade(gateway), relist)));
+        ticks.push(tokio::spawn(upstreams.watch_loads()));
+        edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+        let end = attend(edge, gateway, welcome, (manner, drain), reloader).await;
+        if !matches!(end, Ok(End::Interrupted)) {
+            // However serving ended: the ledger is closed only when no call has anything to settle.
+            gateway.drain(Duration::ZERO).await;
+        }
+        control.abort();
+        // Aborted, it drops its socket, which removes the file.
+        let _ = control.await;
+        ticks.iter().for_each(JoinHandle::abort);
+        end
+    }
+}
+
+/// Serves until the first signal, then drains; a second one ends that.
+async fn attend(
+    edge: Edge<Gateway>,
+    gateway: &Arc<Gateway>,
+    welcome: Zeroizing<String>,
+    (manner, drain): (Manner, Duration),
+    reloader: Arc<Reloader>,
+) -> Result<End, String> {
+    let mut signals =
+        Signals::new(manner, reloader).map_err(|error| format!("cannot listen for signals: {error}"))?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async move {
+        // A sender that is gone says stop as well.
+        let _ = stopped.await;
+    };
+    let mut serving = std::pin::pin!(edge.serve(shutdown, drain));
+    // Only now: whoever reads this may call, or send a signal, at once.
+    output::say(&welcome);
+    drop(welcome);
+    tokio::select! {
+        _ = &mut serving => return Err("the listener ended by itself".to_owned()),
+        () = signals.next() => {}
+    }
+    let count = gateway.in_flight();
+    let calls = if count == 1 { "call" } else { "calls" };
+    let patience = format!("for at most {} s; Ctrl-C again stops at once", drain.as_secs());
+    output::note(&format!("draining: {count} {calls} in flight, {patience}"));
+    drop(stop);
+    tokio::select! {
+        report = &mut serving => {
+            if report.calls_cut_off > 0 {
+                let cut = report.calls_cut_off;
+                output::note(&format!("{cut} calls were cut off and settled for what they had delivered"));
+            }
+            Ok(End::Drained)
+        }
+        () = signals.next() => Ok(End::Interrupted),
+    }
+}
+
+/// The last word where calls could not be settled.
+pub(super) fn left_open(open: &[Held]) -> String {
+    let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
+    let more = if open.len() > MOST_NAMED { ", …" } else { "" };
+    format!(
+        "stopped, and {} calls are not settled: their holds ({}{more}) are released at the next start and not charged",
+        open.len(),
+        names.join(", ")
+    )
+}
+
+/// How serving ended.
+pub(super) enum End {
+    /// Everything is settled.
+    Drained,
+    /// By a second signal.
+    Interrupted,
+}

@@ -1,0 +1,188 @@
+//! `headrace batches` from outside: a file sent, waited for and read, over real sockets; and what it says where it cannot be.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, program, said};
+use serde_json::{Value, json};
+
+fn line(id: &str, body: Value) -> String {
+    let body = match body {
+        Value::Null => json!({"model": "headrace-demo", "max_tokens": 8,
+            "messages": [{"role": "user", "content": "What is prefill?"}]}),
+        body => body,
+    };
+    json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+}
+
+fn written(dir: &Path, name: &str, lines: &[String]) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path
+}
+
+/// As somebody with a key and no directory.
+fn client(server: &Server, args: &[&str]) -> Command {
+    let mut command = program();
+    command.env("HEADRACE_BASE_URL", &server.url).env("HEADRACE_API_KEY", &server.key);
+    command.arg("batches").args(args);
+    command
+}
+
+fn ask(server: &Server, args: &[&str]) -> Output {
+    client(server, args).output().unwrap()
+}
+
+fn ok(server: &Server, args: &[&str]) -> String {
+    let output = ask(server, args);
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says where it fails, which it must.
+fn fails(server: &Server, args: &[&str]) -> String {
+    let output = ask(server, args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {}", said(&output));
+    assert!(output.stdout.is_empty(), "{args:?}: {}", said(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn submitted(server: &Server, file: &Path, more: &[&str]) -> String {
+    let args = [&["submit", file.to_str().unwrap()], more].concat();
+    let id = ok(server, &args);
+    assert!(id.starts_with("batch_") && id.lines().count() == 1, "the id alone: {id}");
+    id.trim().to_owned()
+}
+
+#[test]
+fn a_file_is_sent_waited_for_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(&dir.path().join("data"), &[]);
+    let lines =
+        [line("a", Value::Null), line("b", json!({"model": "nobody", "messages": []})), String::new()];
+    // A name that a form cannot carry as it is.
+    let file = written(dir.path(), "my \"requests\".jsonl", &lines);
+    let id = submitted(&server, &file, &["--metadata", "run=nightly", "--window", "90m"]);
+    let waited = ok(&server, &["wait", &id]);
+    assert!(waited.contains("completed: 1 answered, 1 failed, of 2"), "{waited}");
+    let shown = ok(&server, &["show", &id]);
+    for part in [&id, "completed", "/v1/chat/completions", "answers   file-", "errors    file-"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let told: Value = serde_json::from_str(&ok(&server, &["show", &id, "--json"])).unwrap();
+    assert_eq!((&told["metadata"], &told["completion_window"]), (&json!({"run": "nightly"}), &json!("90m")));
+    let listed: Value = serde_json::from_str(&ok(&server, &["list", "--json"])).unwrap();
+    assert_eq!(listed["data"][0], told);
+    assert!(ok(&server, &["list"]).contains(&format!("{id}  ")));
+
+    // What came of it: to a pipe, and into a file that was not there.
+    let answers = ok(&server, &["results", &id]);
+    let answer: Value = serde_json::from_str(&answers).unwrap();
+    assert_eq!((&answer["custom_id"], &answer["response"]["status_code"]), (&json!("a"), &json!(200)));
+    let errors: Value = serde_json::from_str(&ok(&server, &["results", &id, "--errors"])).unwrap();
+    assert_eq!(errors["custom_id"], "b");
+    let out = dir.path().join("answers.jsonl");
+    ok(&server, &["results", &id, "--output", out.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), answers);
+    let again = fails(&server, &["results", &id, "--output", out.to_str().unwrap()]);
+    assert!(again.contains("answers.jsonl"), "{again}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), answers, "what is there stays");
+    assert!(fails(&server, &["cancel", &id]).contains("nothing to cancel"));
+
+    // On the server's own machine without a key.
+    let lent = program().args(["batches", "list", "--data-dir"]).arg(&server.dir).output().unwrap();
+    assert!(lent.status.success() && said(&lent).contains(&id), "{}", said(&lent));
+}
+
+#[test]
+fn ctrl_c_ends_the_waiting_and_not_the_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(&dir.path().join("data"), &[]);
+    let long = json!({"model": "headrace-demo", "messages": [{"role": "user", "content": "Tell me all."}],
+        "min_tokens": 400, "max_tokens": 400});
+    let lines: Vec<String> = (0..200).map(|at| line(&format!("r{at}"), long.clone())).collect();
+    let id = submitted(&server, &written(dir.path(), "long.jsonl", &lines), &[]);
+    let early = fails(&server, &["results", &id]);
+    assert!(early.contains("has ended") && early.contains(&format!("headrace batches wait {id}")), "{early}");
+    let late = fails(&server, &["wait", &id, "--timeout", "300ms"]);
+    assert!(late.contains("after the time") && late.contains("The batch goes on"), "{late}");
+
+    let mut waiting =
+        client(&server, &["wait", &id]).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    // It catches signals from its first look at the batch on.
+    std::thread::sleep(Duration::from_millis(700));
+    let interrupt = || Command::new("kill").args(["-INT", &waiting.id().to_string()]).status().unwrap();
+    assert!(interrupt().success());
+    let status = loop {
+        if let Some(status) = waiting.try_wait().unwrap() {
+            break status;
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut told = String::new();
+    waiting.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(status.code(), Some(130), "{told}");
+    assert!(told.contains("The batch goes on") && told.contains(&id), "{told}");
+    let status = |id: &str| -> Value { serde_json::from_str(&ok(&server, &["show", id, "--json"])).unwrap() };
+    assert_eq!(status(&id)["status"], "in_progress", "nobody ended it");
+
+    let cancelled = ok(&server, &["cancel", &id]);
+    assert!(cancelled.contains("cancelling") || cancelled.contains("cancelled"), "{cancelled}");
+    let waited = ask(&server, &["wait", &id]);
+    assert_eq!(waited.status.code(), Some(1), "{}", said(&waited));
+    assert!(said(&waited).contains("is cancelled"), "{}", said(&waited));
+    let errors = ok(&server, &["results", &id, "--errors"]);
+    assert!(errors.contains("batch_cancelled"), "{errors}");
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(&dir.path().join("data"), &[]);
+    let nowhere = dir.path().join("none.jsonl");
+    assert!(fails(&server, &["submit", nowhere.to_str().unwrap()]).contains("cannot read"));
+    assert!(fails(&server, &["submit", dir.path().to_str().unwrap()]).contains("is no file"));
+    let twice = [line("a", Value::Null), "{".to_owned(), line("a", Value::Null)];
+    let bad = written(dir.path(), "bad.jsonl", &twice);
+    let why = fails(&server, &["submit", bad.to_str().unwrap()]);
+    for part in ["nothing was sent", "line 2: ", "line 3: line 1 has the same `custom_id`"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    let good = written(dir.path(), "good.jsonl", &[line("a", Value::Null)]);
+    let good = good.to_str().unwrap();
+    let why = fails(&server, &["submit", good, "--endpoint", "/v1/embeddings"]);
+    assert!(why.contains("line 1: `url`: it must be the batch's endpoint, `/v1/embeddings`"), "{why}");
+    assert_eq!(ok(&server, &["list"]), "no batches\n", "nothing of it was sent");
+
+    for (args, part) in [
+        (&["show", "batch_0"][..], "headrace batches list"),
+        (&["cancel", "batch_0"], "headrace batches list"),
+        (&["wait", "batch_0"], "headrace batches list"),
+        (&["results", "batch_0"], "headrace batches list"),
+        (&["show", "../files"], "they look like `batch_0123abcd`"),
+        (&["list", "--after", "a b"], "they look like"),
+    ] {
+        let why = fails(&server, args);
+        assert!(why.contains(part), "{args:?}: {why}");
+    }
+    // Wrong usage has a code of its own.
+    for args in [&["submit", good, "--window", "2d"][..], &["submit", good, "--endpoint", "/v1/messages"]] {
+        assert_eq!(ask(&server, args).status.code(), Some(2), "{args:?}");
+    }
+    let mut stranger = client(&server, &["list"]);
+    let output = stranger.env("HEADRACE_API_KEY", "sk-nobody-0123456789abcdefghijklmnop").output().unwrap();
+    assert!(output.status.code() == Some(1) && said(&output).contains("401"), "{}", said(&output));
+    let keyless =
+        program().args(["batches", "list", "--url", &server.url]).current_dir(dir.path()).output().unwrap();
+    assert!(said(&keyless).contains("HEADRACE_API_KEY"), "{}", said(&keyless));
+    let mut gone = client(&server, &["list", "--url", "http://127.0.0.1:9"]);
+    assert!(said(&gone.output().unwrap()).contains("headrace up"), "a server that is not there");
+}

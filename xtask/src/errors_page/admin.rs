@@ -1,0 +1,62 @@
+//! The page that explains what operators are refused with, `docs/admin-errors.md`, and one for each code in `docs/admin-errors`.
+//! Must not know who refuses.
+
+use headrace_domain::AdminCode;
+use headrace_explain::AdminErrorPage;
+use serde_json::json;
+
+use crate::prose::wrapped;
+
+pub(super) const PAGE: &str = "docs/admin-errors.md";
+
+/// Where the pages of single codes stand.
+pub(super) const PAGES: &str = "docs/admin-errors";
+
+/// What stands before the first chapter.
+const HEAD: &str = include_str!("admin_head.md");
+
+/// A chapter begins with a code of the table and ends where the next one begins.
+const CHAPTERS: &[(AdminCode, &str)] = &[
+    (AdminCode::NotSignedIn, "Who asks"),
+    (AdminCode::NotFound, "What is asked"),
+    (AdminCode::UnknownOrg, "Organisations, projects, keys, models"),
+    (AdminCode::ReferenceUsed, "Money"),
+    (AdminCode::NotRunning, "The server and its configuration"),
+    (AdminCode::NoWords, "Prompts and the playground"),
+    (AdminCode::StoreFailed, "Faults"),
+    (AdminCode::TooLong, "On the control socket alone"),
+];
+
+/// Every page, by its path.
+pub(super) fn pages() -> impl Iterator<Item = (String, String)> {
+    let of = |code: &AdminCode| (format!("{PAGES}/{code}.md"), AdminErrorPage::of(*code).markdown(body));
+    AdminCode::ALL.iter().map(of).chain([(PAGE.to_owned(), page())])
+}
+
+/// An example's body, indented. What is sent is the room `admin-http`'s, which holds these against it.
+fn body(code: AdminCode, message: &str, remedy: &str, field: Option<&str>) -> String {
+    let doc = format!("https://github.com/headrace/headrace/blob/main/{PAGES}/{code}.md");
+    let error = json!({ "code": code, "message": message, "remedy": remedy, "field": field, "stage": null, "doc": doc });
+    format!("{:#}", json!({ "error": error }))
+}
+
+pub(super) fn page() -> String {
+    let mut page = HEAD.trim_end().to_owned();
+    for code in AdminCode::ALL {
+        if let Some((_, title)) = CHAPTERS.iter().find(|(first, _)| first == code) {
+            page.push_str(&format!("\n\n## {title}"));
+        }
+        let status = match AdminErrorPage::of(*code).statuses() {
+            none if none.is_empty() => String::new(),
+            statuses => format!("**{statuses}**. "),
+        };
+        let text = format!(
+            "{status}{} {} [More, with an example.](admin-errors/{code}.md)",
+            code.meaning(),
+            code.way_out()
+        );
+        page.push_str(&format!("\n\n### `{code}`\n{}", wrapped(&text)));
+    }
+    page.push('\n');
+    page
+}
