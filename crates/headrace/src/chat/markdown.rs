@@ -224,7 +224,11 @@ impl Opened {
                 Some(Self { kind: Kind::Fence(fence), taken: 0 })
             }
             '#' if run <= 6 && after.starts_with(' ') => {
-                let taken = line.len() - after.trim_start_matches(' ').len();
+                let title = after.trim_start_matches(' ');
+                if title.is_empty() && !whole {
+                    return None;
+                }
+                let taken = line.len() - title.len();
                 Some(Self { kind: Kind::Heading, taken })
             }
             '#' if after.is_empty() && !whole => None,

@@ -156,6 +156,7 @@ fn what_is_not_decided_waits_and_no_longer_than_it_may() {
         ("`", ""),
         ("\n", "▌<d:```>\n"),
         ("#", ""),
+        ("  ", ""),
         (" T", "<b:T>"),
     ];
     for (piece, expected) in rows {
