@@ -266,6 +266,34 @@ fn a_file_of_format_1_stays_readable() {
     assert_eq!(writer.stored(), 4);
 }
 
+/// A log is folded into its file in one go, on a core that calls may wait for.
+#[test]
+fn the_log_beside_a_file_stays_short_whatever_the_size_of_its_pages() {
+    let log_bytes = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push("-wal");
+        std::fs::metadata(name).unwrap().len()
+    };
+    let page_bytes = |path: &Path| {
+        let head = std::fs::read(path).unwrap();
+        u16::from_be_bytes([head[16], head[17]])
+    };
+    let (folder, new) = folder();
+    let old = folder.path().join("old.sqlite");
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces-v1.sqlite"), &old).unwrap();
+    for (path, expected_bytes) in [(new, 16 << 10), (old, 4 << 10)] {
+        let mut store = store(&path, 1_000_000, None);
+        for batch in 0..100_u64 {
+            store.append(&records(1_000 + batch * 100..1_100 + batch * 100)).unwrap();
+            // So much is folded in, and the write that it was folded behind.
+            assert!(log_bytes(&path) < 2 << 20, "{} bytes", log_bytes(&path));
+        }
+        drop(store);
+        assert_eq!(page_bytes(&path), expected_bytes);
+        assert!(std::fs::metadata(&path).unwrap().len() > 4 << 20, "more than one log's worth was written");
+    }
+}
+
 #[test]
 fn a_store_works_inside_an_async_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
