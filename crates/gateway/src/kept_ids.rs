@@ -342,31 +342,62 @@ fn in_common(tokenizer: &Tokenizer, one: &[u32], other: &[u32]) -> (usize, usize
 }
 
 /// A hash of what ids say, however it is cut into tokens: of bytes, and of markup by its id. It only finds where to look; what is put in
-/// the place of something is compared with it.
+/// the place of something is compared with it. It takes eight bytes at a time, as every token of every prompt goes through it.
 #[derive(Debug, Clone, Copy)]
-struct Hash(u64);
+struct Hash {
+    state: u64,
+    /// Bytes that are not in the state yet, the first one lowest.
+    word: u64,
+    /// How many those are: fewer than eight.
+    bytes: usize,
+}
 
-/// FNV-1a's prime.
-const PRIME: u64 = 0x0000_0100_0000_01b3;
+/// Odd, and with as many ones as zeros: the golden ratio's fraction.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hash {
     fn of(salt: &CacheSalt) -> Self {
-        let mut hash = Self(0xcbf2_9ce4_8422_2325);
+        let mut hash = Self { state: 0xcbf2_9ce4_8422_2325, word: 0, bytes: 0 };
         hash.bytes(&salt.to_bytes());
         hash
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
+        for piece in bytes.chunks(8) {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(piece) {
+                *to = *from;
+            }
+            let new = u64::from_le_bytes(word);
+            // Zeros stand above the bytes of a word, so that those that come are put there.
+            self.word |= new << (8 * self.bytes);
+            let bytes = self.bytes + piece.len();
+            if bytes < 8 {
+                self.bytes = bytes;
+                continue;
+            }
+            self.mix(self.word);
+            // What did not fit.
+            self.word = if self.bytes == 0 { 0 } else { new >> (8 * (8 - self.bytes)) };
+            self.bytes = bytes - 8;
+        }
     }
 
     /// Apart from any byte.
     fn markup(&mut self, id: u32) {
-        self.0 = (self.0 ^ (u64::from(id) << 8 | 1 << 40)).wrapping_mul(PRIME).rotate_left(29);
+        // How many bytes the word has tells it from one that ends in zeros.
+        let (word, bytes) = (std::mem::take(&mut self.word), std::mem::take(&mut self.bytes));
+        self.mix(word);
+        self.mix(u64::from(id) << 8 | 1 << 40 | bytes as u64);
     }
 
+    fn mix(&mut self, word: u64) {
+        self.state = (self.state.rotate_left(29) ^ word).wrapping_mul(MULTIPLIER);
+    }
+
+    /// Right behind markup: bytes that came since are not in it.
     fn value(self) -> u64 {
-        self.0 ^ (self.0 >> 32)
+        self.state ^ (self.state >> 32)
     }
 }
 

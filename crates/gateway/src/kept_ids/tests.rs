@@ -221,3 +221,35 @@ fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
     kept.put(&salt("none"), &end(1), &[], late);
     assert_eq!(count(&kept).1, 1);
 }
+
+#[test]
+fn what_is_looked_for_is_what_was_said_and_not_how_it_was_cut() {
+    let behind_markup = |pieces: &[&[u8]], id: u32| {
+        let mut hash = Hash::of(&salt("acme"));
+        pieces.iter().for_each(|piece| hash.bytes(piece));
+        hash.markup(id);
+        hash.value()
+    };
+    let mut random = 7;
+    for _ in 0..2_000 {
+        let length = (next(&mut random) % 40) as usize;
+        // Many zeros: the end of a word must not look like them.
+        let text: Vec<u8> = (0..length).map(|_| (next(&mut random) % 3) as u8).collect();
+        let whole = behind_markup(&[&text], 5);
+        let mut pieces: Vec<&[u8]> = Vec::new();
+        let mut rest = &text[..];
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at((next(&mut random) as usize % 12).clamp(1, rest.len()));
+            pieces.push(piece);
+            rest = behind;
+        }
+        assert_eq!(behind_markup(&pieces, 5), whole, "{pieces:?}");
+        assert_ne!(behind_markup(&pieces, 6), whole, "other markup behind {text:?}");
+        assert_ne!(behind_markup(&[&text, &[0]], 5), whole, "a zero more behind {text:?}");
+        if let Some(at) = (next(&mut random) as usize).checked_rem(length) {
+            let mut other = text.clone();
+            other[at] ^= 1;
+            assert_ne!(behind_markup(&[&other], 5), whole, "{other:?}");
+        }
+    }
+}
