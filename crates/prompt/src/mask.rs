@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+
 use crate::error::TemplateError;
 use crate::rendered::Rendered;
 use crate::source::Source;
@@ -73,6 +75,8 @@ pub(crate) struct MaskTable {
     first: u32,
     /// `lead[b]`: a masked character, or one from the pool, may begin with byte `b`.
     lead: Vec<bool>,
+    /// Finds what `always` and `words` have, in one pass over a text.
+    finder: Option<AhoCorasick>,
 }
 
 impl MaskTable {
@@ -116,12 +120,16 @@ impl MaskTable {
             }
         }
         lead.iter_mut().skip(usize::from(POOL_LEAD)).for_each(|slot| *slot = true);
+        let sought = always.iter().map(|c| c.to_string()).chain(words.iter().cloned());
+        // Without it, texts are looked through by hand.
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(sought).ok();
         Self {
             always: always.into_iter().collect(),
             words: words.into_iter().collect(),
             chars: chars.into_iter().collect(),
             first,
             lead,
+            finder,
         }
     }
 
@@ -172,6 +180,11 @@ impl MaskTable {
     }
 }
 
+/// Whether a character of `text` may be a mask, or stand for one: without a branch for each byte.
+fn may_have_masks(text: &str) -> bool {
+    text.bytes().fold(0, u8::max) >= POOL_LEAD
+}
+
 /// A text that was rendered between marks.
 pub(crate) struct Marked {
     /// What stands before it, from the text before on.
@@ -197,7 +210,7 @@ impl<'t> Masker<'t> {
     ) -> Result<Self, TemplateError> {
         let mut used = BTreeSet::new();
         for text in strings {
-            if text.bytes().any(|byte| byte >= POOL_LEAD) {
+            if may_have_masks(text) {
                 used.extend(text.chars().filter(|c| u32::from(*c) >= POOL.start));
             }
         }
@@ -216,29 +229,64 @@ impl<'t> Masker<'t> {
 
     /// `text` as the template is given it.
     pub(crate) fn mask<'s>(&self, text: &'s str) -> Cow<'s, str> {
-        // Only what begins with such a byte can be masked; no character goes on with one.
-        let may_begin = |byte: &u8| self.table.lead.get(usize::from(*byte)).copied().unwrap_or(true);
-        let Some(mut at) = text.as_bytes().iter().position(may_begin) else { return Cow::Borrowed(text) };
+        let Some(mut next) = self.next(text, 0) else { return Cow::Borrowed(text) };
         let mut masked = String::with_capacity(text.len().saturating_add(16));
         let mut copied = 0;
-        while let Some(c) = text.get(at..).and_then(|rest| rest.chars().next()) {
-            let table = self.table;
-            let mask = if table.always.binary_search(&c).is_ok() || self.begins_word(text, at) {
-                table.mask(c)
-            } else {
-                self.substitutes.get(&c).copied()
-            };
-            let behind = at + c.len_utf8();
-            if let Some(mask) = mask {
-                masked.push_str(text.get(copied..at).unwrap_or_default());
-                masked.push(mask);
-                copied = behind;
-            }
-            let rest = text.as_bytes().get(behind..).unwrap_or_default();
-            at = rest.iter().position(may_begin).map_or(text.len(), |next| behind + next);
+        loop {
+            let (at, own, mask) = next;
+            masked.push_str(text.get(copied..at).unwrap_or_default());
+            masked.push(mask);
+            copied = at + own.len_utf8();
+            let Some(further) = self.next(text, copied) else { break };
+            next = further;
         }
         masked.push_str(text.get(copied..).unwrap_or_default());
         Cow::Owned(masked)
+    }
+
+    /// The next character of `text` from `from` on that something else stands for: where it is, and that.
+    fn next(&self, text: &str, from: usize) -> Option<(usize, char, char)> {
+        match &self.table.finder {
+            Some(finder) if self.substitutes.is_empty() => self.found(finder, text, from),
+            _ => self.looked_for(text, from),
+        }
+    }
+
+    /// [`Self::next`], where a message has no character that is a mask: nearly always.
+    fn found(&self, finder: &AhoCorasick, text: &str, mut from: usize) -> Option<(usize, char, char)> {
+        loop {
+            let at = if from == 0 && self.begins_word(text, 0) {
+                0
+            } else {
+                finder.find(Input::new(text).range(from..))?.start()
+            };
+            let own = text.get(at..)?.chars().next()?;
+            if let Some(mask) = self.table.mask(own) {
+                return Some((at, own, mask));
+            }
+            from = at + own.len_utf8();
+        }
+    }
+
+    /// [`Self::next`], a character at a time.
+    fn looked_for(&self, text: &str, from: usize) -> Option<(usize, char, char)> {
+        let table = self.table;
+        // Only what begins with such a byte can be masked; no character goes on with one.
+        let may_begin = |byte: &u8| table.lead.get(usize::from(*byte)).copied().unwrap_or(true);
+        let mut behind = from;
+        loop {
+            let at = behind + text.as_bytes().get(behind..)?.iter().position(may_begin)?;
+            let own = text.get(at..)?.chars().next()?;
+            let mask = if table.always.binary_search(&own).is_ok() || self.begins_word(text, at) {
+                table.mask(own)
+            } else {
+                self.substitutes.get(&own).copied()
+            };
+            if let Some(mask) = mask {
+                return Some((at, own, mask));
+            }
+            behind = at + own.len_utf8();
+        }
     }
 
     /// `key`, of an object, as the template is given it.
@@ -304,13 +352,20 @@ impl<'t> Masker<'t> {
     /// What stands between two literal pieces joins them unless a control token could begin in it: no such token can lie
     /// there, so nothing is lost, and a message of nothing but openings (`<|<|<|…`) is one piece instead of millions.
     pub(crate) fn unmask(&self, rendered: String) -> Rendered {
-        if !rendered.bytes().any(|byte| byte >= POOL_LEAD) {
+        if !may_have_masks(&rendered) {
             return Rendered::new(rendered, Vec::new());
         }
         let mut text = String::with_capacity(rendered.len());
         let mut literal: Vec<Range<usize>> = Vec::new();
         let mut joins = false;
-        for c in rendered.chars() {
+        let mut rest = rendered.as_str();
+        while let Some(at) = rest.bytes().position(|byte| byte >= POOL_LEAD) {
+            let (run, marked) = rest.split_at_checked(at).unwrap_or((rest, ""));
+            let mut chars = marked.chars();
+            let Some(c) = chars.next() else { break };
+            joins = joins && !run.contains(self.table.always.as_slice());
+            text.push_str(run);
+            rest = chars.as_str();
             let Some(own) = self.table.unmask(c).or_else(|| self.originals.get(&c).copied()) else {
                 joins &= self.table.always.binary_search(&c).is_err();
                 text.push(c);
@@ -324,6 +379,7 @@ impl<'t> Masker<'t> {
             }
             joins = true;
         }
+        text.push_str(rest);
         Rendered::new(text, literal)
     }
 }
@@ -339,7 +395,8 @@ mod tests {
             lead[byte] = true;
         }
         let (always, words, chars) = (vec!['<'], vec!["end".to_owned()], vec!['<', 'e']);
-        let table = MaskTable { always, words, chars, first: FIRST_MASK, lead };
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(["<", "end"]).ok();
+        let table = MaskTable { always, words, chars, first: FIRST_MASK, lead, finder };
         let own = table.mask('<').unwrap();
         let pieces = ["<", "<|", "end", "eel", "plain words, long ", "été", "\u{1f600}", &own.to_string()]
             .map(str::to_owned);
@@ -350,6 +407,13 @@ mod tests {
             for text in [short.clone(), "x".repeat(300) + &short] {
                 let masker = Masker::new(&table, [text.as_str()]).unwrap();
                 let masked = masker.mask(&text);
+                let finder = table.finder.as_ref().unwrap();
+                if masker.substitutes.is_empty() {
+                    for from in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
+                        let found = masker.found(finder, &text, from);
+                        assert_eq!(found, masker.looked_for(&text, from), "{text:?} from {from}");
+                    }
+                }
                 assert!(!masked.contains('<') && !masked.contains("end"), "{text:?}: {masked:?}");
                 assert_eq!(masked.chars().count(), text.chars().count(), "{text:?}");
                 let rendered = masker.unmask(masked.into_owned());
