@@ -364,11 +364,7 @@ impl Hash {
 
     fn bytes(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(8) {
-            let mut word = [0; 8];
-            for (to, from) in word.iter_mut().zip(piece) {
-                *to = *from;
-            }
-            let new = u64::from_le_bytes(word);
+            let new = word_of(piece);
             // Zeros stand above the bytes of a word, so that those that come are put there.
             self.word |= new << (8 * self.bytes);
             let bytes = self.bytes + piece.len();
@@ -399,6 +395,22 @@ impl Hash {
     fn value(self) -> u64 {
         self.state ^ (self.state >> 32)
     }
+}
+
+/// At most eight bytes as a number, the first one lowest.
+fn word_of(piece: &[u8]) -> u64 {
+    if let Some(whole) = piece.first_chunk() {
+        return u64::from_le_bytes(*whole);
+    }
+    let (mut word, mut rest, mut shift) = (0, piece, 0);
+    if let Some((four, behind)) = rest.split_first_chunk() {
+        (word, rest, shift) = (u64::from(u32::from_le_bytes(*four)), behind, 32);
+    }
+    if let Some((two, behind)) = rest.split_first_chunk() {
+        word |= u64::from(u16::from_le_bytes(*two)) << shift;
+        (rest, shift) = (behind, shift + 16);
+    }
+    rest.first().map_or(word, |last| word | u64::from(*last) << shift)
 }
 
 #[cfg(test)]
