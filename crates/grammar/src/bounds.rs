@@ -30,6 +30,17 @@ pub(crate) const MASK_FUEL_UNITS: u64 = 100_000;
 pub(crate) const MASK_ITEMS: usize = 50_000;
 /// States that the lexer of one answer may come to, of 1 to 2 KiB.
 pub(crate) const MAX_LEXER_STATES: usize = 16_000;
+/// The automaton of a regular expression: its transitions, the sets of states that its states stand for, and the expression unfolded.
+/// What needs more is left to llguidance.
+pub(crate) const AUTOMATON_BYTES: usize = 2 << 20;
+/// See [`AUTOMATON_BYTES`].
+pub(crate) const AUTOMATON_SET_BYTES: usize = 256 << 10;
+/// See [`AUTOMATON_BYTES`].
+pub(crate) const AUTOMATON_NFA_BYTES: usize = 256 << 10;
+/// Words that an automaton tells apart, and what they begin with; where there are more, the vocabulary itself is walked.
+pub(crate) const AUTOMATON_WORD_NODES: usize = 100_000;
+/// Masks that are kept of one automaton.
+pub(crate) const KEPT_MASK_BYTES: usize = 2 << 20;
 /// Symbols of a compiled grammar.
 pub(crate) const MAX_GRAMMAR_SYMBOLS: usize = 200_000;
 /// The stack of a thread that compiles: what is nested is walked by recursion.

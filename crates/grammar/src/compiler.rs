@@ -14,6 +14,7 @@ use llguidance::toktrie::{InferenceCapabilities, TokEnv};
 use llguidance::{Matcher, ParserFactory};
 use parking_lot::{Condvar, Mutex};
 
+use crate::automaton::Automaton;
 use crate::bounds::{
     Bounds, COMPILE_FUEL_UNITS, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS, MAX_GRAMMAR_SYMBOLS,
     MAX_LEXER_STATES, MOST_WAIT, STACK_BYTES, WORDS,
@@ -44,6 +45,7 @@ struct Inner {
 /// What is known of a vocabulary.
 struct Read {
     factory: ParserFactory,
+    env: TokEnv,
     numbers: Arc<NumberTokens>,
 }
 
@@ -144,7 +146,7 @@ impl Inner {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Read { factory, numbers })
+        Ok(Read { factory, env, numbers })
     }
 
     /// Compiles on a thread of its own, whose stack is deep enough for what the bounds let in. It is not waited for longer than may
@@ -179,11 +181,13 @@ impl Inner {
     }
 
     fn make(&self, form: Arc<Form>, written: &Written, bytes: usize) -> Result<Arc<Compiled>, GrammarFault> {
-        let Read { factory, numbers } = self.read_vocabulary()?;
+        let Read { factory, env, numbers } = self.read_vocabulary()?;
         let parser = factory.create_parser(written.grammar.clone());
         let parser = parser.map_err(|error| written.fault(&format!("{error:#}")))?;
         let taken = parser.parser.lexer_stats().num_bytes;
-        if taken > bytes {
+        let expression = written.expression.as_deref();
+        let automaton = expression.and_then(|pattern| Automaton::of(pattern, env, &self.ends)).map(Arc::new);
+        if taken + automaton.as_ref().map_or(0, |automaton| automaton.bytes()) > bytes {
             return Err(GrammarFault::TooCostly { what: "bytes of memory", limit: bytes as u64 });
         }
         let mut first = Matcher::new(Ok(parser));
@@ -191,7 +195,7 @@ impl Inner {
         let begun = first.compute_mask_or_eos().map(drop);
         begun.map_err(|error| written.fault(&format!("{error:#}")))?;
         let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
-        Ok(Arc::new(Compiled::new(form, first, numbers, taken, &self.ends)))
+        Ok(Arc::new(Compiled::new(form, first, automaton, numbers, taken, &self.ends)))
     }
 }
 
@@ -226,3 +230,6 @@ impl Drop for Place {
 fn broke(detail: &str) -> GrammarFault {
     GrammarFault::Broke { detail: detail.to_owned() }
 }
+
+#[cfg(test)]
+mod tests;

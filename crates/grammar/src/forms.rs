@@ -24,6 +24,8 @@ pub(crate) struct Written {
     pub(crate) grammar: TopLevelGrammar,
     /// Its text is JSON whose numbers may be as long as they like.
     pub(crate) bounds_numbers: bool,
+    /// The expression, where it is nothing else.
+    pub(crate) expression: Option<String>,
     /// The schema, for places.
     schema: Option<Value>,
 }
@@ -52,7 +54,7 @@ pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
         }
         Form::Regex(pattern) => {
             regex::check(pattern, "")?;
-            Ok(plain(matching(pattern)))
+            Ok(matching(pattern))
         }
         Form::Choice(choices) => choice(choices),
         Form::Grammar { text, syntax } => grammar(text, *syntax),
@@ -61,13 +63,14 @@ pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
 }
 
 /// Text that an expression matches as a whole. As in JSON Schema a digit is one of ASCII's, and so is a letter of a word.
-fn matching(pattern: &str) -> TopLevelGrammar {
+fn matching(pattern: &str) -> Written {
     let pattern = llguidance::regex_to_lark(pattern, "dw");
-    TopLevelGrammar::from_lark(format!("start: /{pattern}/"))
+    let grammar = TopLevelGrammar::from_lark(format!("start: /{pattern}/"));
+    Written { expression: Some(pattern), ..plain(grammar) }
 }
 
 fn plain(grammar: TopLevelGrammar) -> Written {
-    Written { grammar, bounds_numbers: false, schema: None }
+    Written { grammar, bounds_numbers: false, expression: None, schema: None }
 }
 
 fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result<Written, GrammarFault> {
@@ -83,7 +86,7 @@ fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result
         false => with_white_space(prepared, white_space.unwrap_or(WHITE_SPACE)),
     };
     let grammar = TopLevelGrammar::from_json_schema(prepared);
-    Ok(Written { grammar, bounds_numbers: true, schema: Some(schema.clone()) })
+    Ok(Written { grammar, bounds_numbers: true, expression: None, schema: Some(schema.clone()) })
 }
 
 fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
@@ -95,7 +98,7 @@ fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
     }
     // One expression: as texts of their own, one that another begins with would end the answer before it.
     let each: Vec<String> = choices.iter().map(|choice| regex_syntax::escape(choice)).collect();
-    Ok(plain(matching(&format!("({})", each.join("|")))))
+    Ok(matching(&format!("({})", each.join("|"))))
 }
 
 fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {

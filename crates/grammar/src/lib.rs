@@ -2,6 +2,7 @@
 //! Beside it the checks of schemas (`strict`), and of finished answers (`checked`).
 //! Must not know engines, requests, or who asked. The arithmetic of grammars is llguidance's.
 
+mod automaton;
 mod bounds;
 mod cache;
 pub mod checked;

@@ -9,6 +9,7 @@ use headrace_domain::Form;
 use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
 use llguidance::Matcher;
 
+use crate::automaton::Automaton;
 use crate::numbers::{NumberTokens, Numbers};
 
 /// A form compiled for a vocabulary.
@@ -16,8 +17,9 @@ pub(crate) struct Compiled {
     form: Arc<Form>,
     /// At the beginning of an answer. Copied whole for each one: they share no caches, so none can fill another's.
     first: Matcher,
+    automaton: Option<Arc<Automaton>>,
     numbers: Option<Arc<NumberTokens>>,
-    bytes: usize,
+    state_bytes: usize,
     ends: Arc<[u32]>,
 }
 
@@ -25,16 +27,17 @@ impl Compiled {
     pub(crate) fn new(
         form: Arc<Form>,
         first: Matcher,
+        automaton: Option<Arc<Automaton>>,
         numbers: Option<Arc<NumberTokens>>,
-        bytes: usize,
+        state_bytes: usize,
         ends: &[u32],
     ) -> Self {
-        Self { form, first, numbers, bytes, ends: ends.into() }
+        Self { form, first, automaton, numbers, state_bytes, ends: ends.into() }
     }
 
     /// What it takes in memory, near enough.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.state_bytes + self.automaton.as_ref().map_or(0, |automaton| automaton.bytes())
     }
 }
 
@@ -42,7 +45,7 @@ impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compiled")
             .field("form", &self.form)
-            .field("bytes", &self.bytes)
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }
@@ -55,6 +58,7 @@ impl Grammar for Compiled {
     fn begin(&self) -> Box<dyn GrammarState> {
         let mut state = State {
             matcher: self.first.deep_clone(),
+            walk: self.automaton.clone().map(|automaton| (automaton, Automaton::BEGINNING)),
             forced: VecDeque::new(),
             numbers: self.numbers.clone().map(Numbers::new),
             over: false,
@@ -65,12 +69,14 @@ impl Grammar for Compiled {
     }
 
     fn state_bytes(&self) -> usize {
-        self.bytes
+        self.state_bytes
     }
 }
 
 struct State {
     matcher: Matcher,
+    /// Where masks are those of an automaton: it, and its state. They are the ones that the matcher would find.
+    walk: Option<(Arc<Automaton>, u32)>,
     /// What must come.
     forced: VecDeque<u32>,
     numbers: Option<Numbers>,
@@ -99,6 +105,14 @@ impl GrammarState for State {
             allow(allowed, *next);
             return Ok(());
         }
+        if let Some((automaton, at)) = &self.walk {
+            let mask = automaton.mask(*at);
+            // Where nothing may come it is the matcher that says why.
+            if mask.iter().any(|word| *word != 0) {
+                allowed.iter_mut().zip(&*mask).for_each(|(to, from)| *to = *from);
+                return Ok(());
+            }
+        }
         let mask = self.matcher.compute_mask().map_err(failed)?;
         allowed.iter_mut().zip(mask.as_slice()).for_each(|(to, from)| *to = *from);
         if let Some(numbers) = &self.numbers {
@@ -115,6 +129,9 @@ impl GrammarState for State {
             return Err(forbidden());
         }
         self.matcher.consume_token(id).map_err(failed)?;
+        if let Some((automaton, at)) = self.walk.take() {
+            self.walk = automaton.after(at, id).map(|next| (automaton, next));
+        }
         if let Some(numbers) = &mut self.numbers {
             numbers.take(id);
         }

@@ -1,0 +1,131 @@
+//! Regular expressions whose masks need no parser: the states of one automaton, which all answers to a form share, and the vocabulary
+//! as most of those states tell it apart. What a mask is depends on the state alone, so it is found once and kept.
+//! Must not know llguidance's matcher, to which whatever is too large for this is left.
+
+mod kinds;
+mod table;
+mod words;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use llguidance::toktrie::TokEnv;
+use parking_lot::Mutex;
+
+use crate::bounds::KEPT_MASK_BYTES;
+use kinds::AllKinds;
+use table::{DEAD, FIRST, Table};
+use words::Words;
+
+/// An expression over a vocabulary.
+pub(crate) struct Automaton {
+    table: Table,
+    /// For most states; from the others the vocabulary itself is walked, of which they mostly know a small part.
+    words: Option<(Words, Vec<bool>)>,
+    env: TokEnv,
+    ends: Vec<u32>,
+    mask_words: usize,
+    kept: Mutex<Kept>,
+}
+
+/// Masks by state; equal ones are kept once.
+#[derive(Default)]
+struct Kept {
+    by_state: HashMap<u32, Arc<[u32]>>,
+    by_content: HashMap<[u8; 32], Arc<[u32]>>,
+}
+
+impl Automaton {
+    /// Of an expression as llguidance takes it. `None`: it needs more than an automaton, or one that is too large. Which of them
+    /// depends on the expression and the vocabulary alone.
+    pub(crate) fn of(pattern: &str, env: &TokEnv, ends: &[u32]) -> Option<Self> {
+        let table = Table::of(pattern)?;
+        let shared = AllKinds::most_shared(&table);
+        let words = shared.and_then(|(kinds, its)| Some((Words::of(env.tok_trie(), &table, &kinds)?, its)));
+        let size = env.tok_trie().vocab_size();
+        let ends = ends.iter().copied().filter(|end| (*end as usize) < size).collect();
+        Some(Self {
+            table,
+            words,
+            env: Arc::clone(env),
+            ends,
+            mask_words: size.div_ceil(32),
+            kept: Mutex::default(),
+        })
+    }
+
+    /// The state at the beginning of an answer.
+    pub(crate) const BEGINNING: u32 = FIRST;
+
+    /// The state behind an id. `None`: nothing that matches goes on like this.
+    pub(crate) fn after(&self, state: u32, id: u32) -> Option<u32> {
+        let bytes = self.env.tok_trie().token(id);
+        let step = |state, byte: &u8| Some(self.table.next(state, *byte)).filter(|next| *next != DEAD);
+        bytes.iter().try_fold(state, step)
+    }
+
+    /// Which ids may come in a state.
+    pub(crate) fn mask(&self, state: u32) -> Arc<[u32]> {
+        if let Some(mask) = self.kept.lock().by_state.get(&state) {
+            return Arc::clone(mask);
+        }
+        // Two that come here at once find the same.
+        let mut mask = vec![0; self.mask_words];
+        match &self.words {
+            Some((words, its)) if its.get(state as usize) == Some(&true) => {
+                words.allowed(&self.table, state, &mut mask);
+            }
+            _ => self.walk(state, &mut mask),
+        }
+        if self.table.accepts.get(state as usize).copied().unwrap_or_default() {
+            self.ends.iter().for_each(|end| words::allow(&mut mask, *end));
+        }
+        self.keep(state, mask)
+    }
+
+    /// Adds the ids whose words a state can go on with, one by one.
+    fn walk(&self, state: u32, mask: &mut [u32]) {
+        let trie = self.env.tok_trie();
+        let mut todo = vec![(trie.root(), state)];
+        while let Some((node, state)) = todo.pop() {
+            for child in trie.node_children(node) {
+                let next = self.table.next(state, child.byte());
+                if next == DEAD {
+                    continue;
+                }
+                if let Some(id) = child.token_id() {
+                    words::allow(mask, id);
+                }
+                if child.subtree_size() > 1 {
+                    todo.push((child, next));
+                }
+            }
+        }
+    }
+
+    fn keep(&self, state: u32, mask: Vec<u32>) -> Arc<[u32]> {
+        let content: Vec<u8> = mask.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let content = *blake3::hash(&content).as_bytes();
+        let kept = &mut *self.kept.lock();
+        let mask = match kept.by_content.get(&content) {
+            Some(same) => Arc::clone(same),
+            None => {
+                let mask: Arc<[u32]> = mask.into();
+                if (kept.by_content.len() + 1).saturating_mul(mask.len() * 4) > KEPT_MASK_BYTES {
+                    return mask;
+                }
+                kept.by_content.insert(content, Arc::clone(&mask));
+                mask
+            }
+        };
+        kept.by_state.insert(state, Arc::clone(&mask));
+        mask
+    }
+
+    /// What it takes in memory at most, near enough.
+    pub(crate) fn bytes(&self) -> usize {
+        // What masks are kept under counts, too.
+        let table = self.table.next.len() * 4 + self.table.accepts.len() * 34;
+        table + self.words.as_ref().map_or(0, |(words, _)| words.bytes()) + KEPT_MASK_BYTES
+    }
+}

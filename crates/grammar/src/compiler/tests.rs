@@ -1,0 +1,150 @@
+//! Masks of an automaton are those that llguidance finds, bit by bit.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use headrace_checkpoint::Checkpoint;
+use headrace_engine_api::Grammar;
+
+use super::*;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+fn demo() -> (Compiler, Arc<Tokenizer>) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap();
+    let tokenizer = Arc::new(tokenizer);
+    let end = tokenizer.id_of("<|im_end|>").unwrap();
+    let size = u32::try_from(tokenizer.vocab_size()).unwrap();
+    (Compiler::new(Arc::clone(&tokenizer), &[end], size), tokenizer)
+}
+
+fn some_pattern(rng: &mut Rng, depth: u64) -> String {
+    const ATOMS: [&str; 18] = [
+        "a",
+        "the ",
+        "[a-z]",
+        "[^\\n]",
+        ".",
+        "\\d",
+        "\\w",
+        "\\s",
+        "\\D",
+        "é",
+        "[à-ý]",
+        "\\p{Lu}",
+        "(?i:word)",
+        "[^a-m]",
+        "\\.",
+        "/",
+        "\u{1f600}",
+        "",
+    ];
+    const TIMES: [&str; 8] = ["", "?", "*", "+", "{2}", "{1,3}", "{0,9}", "{2,40}"];
+    if depth == 0 || rng.below(3) == 0 {
+        let atom = ATOMS[rng.below(18) as usize];
+        return format!("(?:{atom}){}", TIMES[rng.below(8) as usize]);
+    }
+    let (one, other) = (some_pattern(rng, depth - 1), some_pattern(rng, depth - 1));
+    match rng.below(5) {
+        0 => format!("({one}|{other})"),
+        1 => format!("(x{one}y){}", TIMES[rng.below(8) as usize]),
+        2 if depth == 4 => format!("^{one}{other}$"),
+        _ => format!("{one}{other}"),
+    }
+}
+
+fn ids_in(mask: &[u32]) -> Vec<u32> {
+    (0..mask.len() as u32 * 32).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect()
+}
+
+#[test]
+fn masks_of_an_automaton_are_those_of_the_matcher() {
+    let (compiler, tokenizer) = demo();
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
+    let fixed = [
+        "(yes|no|maybe): [^\\n]{20,300}\\.",
+        "[a-z0-9._-]{1,40}@[a-z0-9-]+(\\.[a-z]{2,10}){1,3}",
+        "a|ab|abc",
+    ];
+    let (mut shared, mut compared, mut ended) = (0, 0, 0);
+    for seed in 0..seeds {
+        let rng = &mut Rng(seed);
+        let pattern =
+            fixed.get(seed as usize).map_or_else(|| some_pattern(rng, 4), |text| (*text).to_owned());
+        let form = Arc::new(Form::Regex(pattern.clone()));
+        let Ok(with) = forms::written(&form) else { continue };
+        let mut without = forms::written(&form).unwrap();
+        without.expression = None;
+        let make = |written| compiler.0.make(Arc::clone(&form), written, usize::MAX);
+        let (Ok(with), Ok(without)) = (make(&with), make(&without)) else { continue };
+        if with.bytes() == without.bytes() {
+            continue;
+        }
+        shared += 1;
+        for _ in 0..3 {
+            let (mut fast, mut slow) = (with.begin(), without.begin());
+            let words = tokenizer.vocab_size().div_ceil(32);
+            let (mut masks, mut ids) = ([vec![7; words], vec![9; words]], Vec::new());
+            for _ in 0..60 {
+                let [of_fast, of_slow] = &mut masks;
+                if slow.mask(of_slow).is_err() {
+                    // Too much work for it; an automaton has no such end.
+                    break;
+                }
+                fast.mask(of_fast).unwrap();
+                let at = || format!("seed {seed}: /{pattern}/ after {:?}", tokenizer.decode(&ids, false));
+                let (found, known) = (ids_in(of_fast), ids_in(of_slow));
+                assert!(of_fast == of_slow, "{}: {} ids, not {}", at(), found.len(), known.len());
+                assert_eq!((fast.forced(), fast.is_over()), (slow.forced(), slow.is_over()), "{}", at());
+                compared += 1;
+                let open = found;
+                // Among so many, the ends of an expression are not come to by chance.
+                let most = if rng.below(3) == 0 { 5 } else { usize::MAX };
+                let id = open[rng.below(open.len().min(most) as u64) as usize];
+                ids.push(id);
+                if slow.is_over() || compiler.0.ends.contains(&id) {
+                    ended += 1;
+                    break;
+                }
+                slow.accept(id).unwrap();
+                fast.accept(id).unwrap();
+            }
+        }
+    }
+    println!(
+        "{shared} of {seeds} expressions have automata: {compared} masks compared, {ended} answers ended"
+    );
+    assert!(shared * 2 > seeds && compared > 10 * seeds && ended * 4 > seeds, "{shared} {compared} {ended}");
+}
+
+#[test]
+fn expressions_too_large_for_an_automaton_are_followed_all_the_same() {
+    let (compiler, _) = demo();
+    for pattern in ["(a|b)*a(a|b){18}", "(\\p{L}+ ){1,60}\\p{L}", "a(?P<stop>b)"] {
+        let form = Arc::new(Form::Regex(pattern.to_owned()));
+        let written = forms::written(&form).unwrap();
+        let began = Instant::now();
+        let expression = written.expression.as_deref().unwrap();
+        let env = &compiler.0.read_vocabulary().unwrap().env;
+        assert!(Automaton::of(expression, env, &[]).is_none(), "{pattern}");
+        println!("{pattern}: {:?}", began.elapsed());
+        let bytes = Bounds::default().compiled_bytes;
+        let mut state = compiler.0.make(form, &written, bytes).unwrap().begin();
+        let mut mask = vec![0; 4096];
+        state.mask(&mut mask).unwrap();
+        assert!(mask.iter().any(|word| *word != 0), "{pattern}");
+    }
+}
