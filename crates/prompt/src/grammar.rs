@@ -1,6 +1,8 @@
 //! The calls of a family as a grammar, for those who hold an answer to it while it is generated: Lark, in llguidance's dialect.
 //! Must not know how a grammar is enforced, or how an answer is read back.
 
+mod tags;
+
 use std::fmt::Write;
 
 use headrace_domain::{Conversation, Tool, ToolChoice};

@@ -250,11 +250,38 @@ async fn calls_that_must_come_are_told_in_gbnf_where_nobody_knows_lark() {
         assert_eq!(error["error"]["param"], "tool_choice", "{error}");
         error["error"]["message"].as_str().unwrap().to_owned()
     };
-    let told = refused(&world, object(json!({"type": "string", "pattern": "^a+$"}))).await;
-    assert!(told.contains("GBNF") && told.contains("`pattern` at `/properties/n`"), "{told}");
+    let told = refused(&world, object(json!({"type": "integer", "multipleOf": 3}))).await;
+    assert!(told.contains("GBNF") && told.contains("`multipleOf` at `/properties/n`"), "{told}");
     let told = refused(&told_forms(FormKinds::JSON), object(json!({"type": "boolean"}))).await;
     assert!(told.contains("a grammar in Lark"), "{told}");
     assert!(world.engine.jobs.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_may_come_are_told_as_tags_where_nobody_knows_lark() {
+    let object = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false});
+    let tool = |strict| json!({"type": "function", "function": {"name": "f", "parameters": object, "strict": strict}});
+    let world = told_forms(FormKinds::JSON.or(FormKinds::GBNF).or(FormKinds::TAGS));
+    let of_last = |world: &World| world.engine.jobs.lock().unwrap().pop().unwrap().grammar;
+    world.call(Endpoint::ChatCompletions, with(&json!({"tools": [tool(true)]}), false)).await;
+    let grammar = of_last(&world).unwrap();
+    let Form::Tags(tagged) = &**grammar.form() else { panic!("{:?}", grammar.form()) };
+    assert_eq!(tagged.triggers, ["<tool_call>"]);
+    let [tag] = tagged.tags.as_slice() else { panic!("{tagged:?}") };
+    assert_eq!(tag.begin, "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
+    assert_eq!((&tag.schema["required"], tag.end.as_str()), (&json!(["n"]), "}\n</tool_call>"));
+    assert!(tag.schema.get("x-guidance").is_none(), "{}", tag.schema);
+    // Where a call must come it is GBNF that says so; where nothing is asked, nothing is said.
+    let required = json!({"tools": [tool(true)], "tool_choice": "required"});
+    world.call(Endpoint::ChatCompletions, with(&required, false)).await;
+    let grammar = of_last(&world).unwrap();
+    assert!(matches!(&**grammar.form(), Form::Grammar { syntax: GrammarSyntax::Gbnf, .. }));
+    world.call(Endpoint::ChatCompletions, with(&json!({"tools": [tool(false)]}), false)).await;
+    assert!(of_last(&world).is_none());
+    // At most one call cannot be said so.
+    let one = json!({"tools": [tool(true)], "parallel_tool_calls": false});
+    let answer = world.call(Endpoint::ChatCompletions, with(&one, false)).await;
+    assert_eq!(answer.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use headrace_domain::{
     Call, Code, Conversation, CustomInput, Endpoint, Form, GrammarSyntax, JsonForm, Prompt, Stage, Tool,
     ToolChoice,
 };
+use headrace_engine_api::FormKinds;
 use headrace_grammar::{GrammarFault, in_lark, strict, tool_schema, within_json};
 use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
@@ -39,6 +40,15 @@ pub(super) fn form(
         named.set(named.get() || special);
         special.then_some(id)
     };
+    // Where calls may come and need not, GBNF has no words for the text before them.
+    let forms = lane.capabilities.forms;
+    if !own
+        && !forms.has(FormKinds::LARK)
+        && forms.has(FormKinds::TAGS)
+        && let Some(tags) = lane.replies.family.calls_as_tags(&conversation, &special)
+    {
+        return Ok(Some((Form::Tags(tags), param)));
+    }
     let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
             "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be held to them. Leave it out.",

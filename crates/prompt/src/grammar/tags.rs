@@ -1,0 +1,41 @@
+//! Calls that may come as tags in a free text, for servers that hold to those and to no grammar that says as much.
+
+use headrace_domain::{Conversation, FormTag, TaggedForm};
+use serde_json::Value;
+
+use super::{Asked, TEXT_GRAMMAR, TEXT_PATTERN};
+use crate::family::{Body, ReplyFamily};
+
+impl ReplyFamily {
+    /// What [`ReplyFamily::calls_as_grammar`] says where no call has to come, as a free text in which each call stands between
+    /// tags. `None`: nothing has to be held, or it cannot be said so: a call is required or at most one may come, the family
+    /// writes its calls otherwise or with special tokens, or the arguments are a text with a grammar of its own.
+    pub fn calls_as_tags(
+        self,
+        conversation: &Conversation,
+        special: &dyn Fn(&str) -> Option<u32>,
+    ) -> Option<TaggedForm> {
+        let asked = Asked::of(conversation).filter(|asked| !asked.required && !asked.one)?;
+        let row = self.row()?;
+        let Body::Object { arguments, array: false } = row.body else { return None };
+        let (open, close) = row.written.each;
+        let trigger = row.open.first().copied().filter(|mark| open.starts_with(mark))?;
+        let marks = row.open.iter().chain(row.close);
+        if row.written.all != ("", "") || marks.copied().any(|mark| special(mark).is_some()) {
+            return None;
+        }
+        let tag = |tool: &&headrace_domain::Tool| {
+            let mut schema = asked.schema(tool);
+            let fields = schema.as_object_mut()?;
+            fields.shift_remove("x-guidance");
+            if [TEXT_GRAMMAR, TEXT_PATTERN].iter().any(|key| fields.contains_key(*key)) {
+                return None;
+            }
+            let name = Value::from(tool.name.as_str());
+            let begin = format!("{open}{{\"name\": {name}, \"{arguments}\": ");
+            Some(FormTag { begin, schema, end: format!("}}{close}") })
+        };
+        let tags = asked.tools.iter().map(tag).collect::<Option<Vec<_>>>()?;
+        Some(TaggedForm { tags, triggers: vec![trigger.to_owned()] })
+    }
+}
