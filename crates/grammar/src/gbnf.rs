@@ -9,6 +9,7 @@ use crate::fault::GrammarFault;
 mod calls;
 mod literal;
 mod numbers;
+mod pattern;
 mod schema;
 
 pub use calls::calls_as_gbnf;

@@ -147,7 +147,7 @@ fn every_answer_fits_its_schema() {
 /// A call's arguments in GBNF, for servers that know that alone: what it lets through fits the schema all the same.
 #[test]
 fn every_call_in_gbnf_fits_its_schema() {
-    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS / 3);
     let (mut complete, mut refused, mut endless) = (0, 0, 0);
     for seed in 0..seeds {
         let rng = &mut Rng(seed);
@@ -187,5 +187,5 @@ fn every_call_in_gbnf_fits_its_schema() {
         }
     }
     println!("{seeds} schemas: {complete} calls fit, {refused} refused, {endless} walks found no end");
-    assert!(complete > seeds / 2, "{complete} {refused} {endless}");
+    assert!(complete > seeds && refused * 20 < seeds, "{complete} {refused} {endless}");
 }

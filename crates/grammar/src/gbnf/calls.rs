@@ -116,13 +116,34 @@ mod tests {
     }
 
     #[test]
+    fn texts_match_their_patterns_as_json_writes_them() {
+        for (schema, is) in [
+            (r#"{"type":"string","pattern":"^a[\\\\\"b]?$"}"#, r#""a" (([b] | "\\\"" | "\\\\"))?"#),
+            (r#"{"type":"string","pattern":"^\\d{2}"}"#, "([0-9]){2,2} json-char*"),
+            (r#"{"type":"string","pattern":"^a$|b$"}"#, r#"("a" | json-char* "b")"#),
+            (
+                r#"{"type":"string","pattern":"^.{0,9}$"}"#,
+                r#"(([\x20-\x21\x23-\x5B\x5D-\x7E\u0086-\u2027\u202A-\uFEFE\uFF00-\U0010FFFF] | "\\\"" | "\\\\" | "\\t")){0,9}"#,
+            ),
+            (r#"{"type":"string","allOf":[{"pattern":"^[a-c]+$"}]}"#, "([a-c])+"),
+        ] {
+            let told = calls_as_gbnf(&format!("start: a\na: %json {schema}\n")).unwrap();
+            let rule = told.lines().find_map(|line| line.strip_prefix("a-0 ::= "));
+            assert_eq!(rule, Some(is), "{schema}");
+        }
+    }
+
+    #[test]
     fn what_gbnf_cannot_say_is_named() {
         for (lark, said) in [
             ("start: TEXT call\n", "free text"),
             ("lead[lazy]: TEXT \"<tool_call>\"\n", "free text"),
             ("start: /(?s:.*)/\n", "free text"),
             ("start: <[7]> call\n", "special tokens"),
-            ("a: %json {\"type\":\"string\",\"pattern\":\"a\"}\n", "pattern"),
+            ("a: %json {\"type\":\"string\",\"pattern\":\"\\\\bword\"}\n", "pattern"),
+            ("a: %json {\"type\":\"string\",\"pattern\":\"^a\",\"maxLength\":3}\n", "maxLength"),
+            ("a: %json {\"type\":\"number\",\"allOf\":[{\"minimum\":1},{\"minimum\":2}]}\n", "allOf"),
+            ("a: %json {\"type\":\"integer\",\"multipleOf\":3}\n", "multipleOf"),
             ("a: %json {\"$ref\":\"#/$defs/none\"}\n", "$ref"),
             ("a: %lark {\n start: \"x\"\n }\n", "format"),
             ("a: %json {\n", ""),

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::literal::literal;
 use super::numbers;
+use super::pattern::{self, MOST_TIMES};
+use crate::bounds::MAX_DEPTH_LEVELS;
 use crate::fault::GrammarFault;
 
-/// What a server repeats at most: llama.cpp takes no more of it.
-const MOST_TIMES: u64 = 1_000;
 /// What of a prepared schema, which has no annotations, is read elsewhere.
 const SILENT: [&str; 4] = ["$schema", "$defs", "x-guidance", "required"];
 const ANY: &str = "json-value";
@@ -45,7 +45,7 @@ impl Schemas {
     pub(super) fn root(&mut self, name: &str, schema: &Value) -> Result<String, GrammarFault> {
         let known = schema.get("$defs").and_then(Value::as_object);
         let definitions = known.into_iter().flat_map(Map::keys).cloned().collect();
-        let mut one = One { name, next: 0, definitions, all: self };
+        let mut one = One { name, next: 0, known, definitions, all: self };
         let expression = one.value(schema, "")?;
         // By their numbers: their names may hold what no rule's name may.
         for (at, (key, definition)) in known.into_iter().flatten().enumerate() {
@@ -79,6 +79,7 @@ impl Schemas {
 struct One<'a> {
     name: &'a str,
     next: usize,
+    known: Option<&'a Map<String, Value>>,
     /// Names of its definitions.
     definitions: Vec<String>,
     all: &'a mut Schemas,
@@ -109,6 +110,8 @@ impl One<'_> {
                 return Err(GrammarFault::Unsatisfiable { why });
             }
         };
+        let together = self.together(map, path)?;
+        let map = together.as_ref().unwrap_or(map);
         let said: Vec<&str> = map.keys().map(String::as_str).filter(|key| !SILENT.contains(key)).collect();
         let alone = |key: &str| match said.iter().find(|other| **other != key && **other != "type") {
             Some(other) => Err(unsupported(other, path, &format!("it stands beside `{key}`"))),
@@ -127,10 +130,10 @@ impl One<'_> {
             alone(if one.is_some() { "const" } else { "enum" })?;
             return choice(all.iter().filter(|value| fits(value, map.get("type"))), path);
         }
-        for key in ["anyOf", "oneOf", "allOf"] {
+        for key in ["anyOf", "oneOf"] {
             let Some(parts) = map.get(key).and_then(Value::as_array) else { continue };
             alone(key)?;
-            if key == "allOf" && parts.len() > 1 || map.contains_key("type") {
+            if map.contains_key("type") {
                 return Err(unsupported(key, path, "all of it would have to hold at once"));
             }
             let parts =
@@ -154,6 +157,39 @@ impl One<'_> {
         }
     }
 
+    /// A schema with what `allOf` says beside it, where no two of them say something of the same. `None`: there is no `allOf`.
+    fn together(
+        &self,
+        map: &Map<String, Value>,
+        path: &str,
+    ) -> Result<Option<Map<String, Value>>, GrammarFault> {
+        let Some(parts) = map.get("allOf").and_then(Value::as_array) else { return Ok(None) };
+        let at_once = || unsupported("allOf", path, "all of it would have to hold at once");
+        let mut all = map.clone();
+        all.shift_remove("allOf");
+        let mut followed = 0;
+        let mut todo: Vec<&Value> = parts.iter().rev().collect();
+        while let Some(part) = todo.pop() {
+            let Some(part) = part.as_object() else {
+                if *part == Value::Bool(true) { continue } else { return Err(at_once()) }
+            };
+            // A part that leads to itself would be followed for ever.
+            followed += 1;
+            if followed > MAX_DEPTH_LEVELS {
+                return Err(at_once());
+            }
+            todo.extend(part.get("allOf").and_then(Value::as_array).into_iter().flatten().rev());
+            if let Some(to) =
+                part.get("$ref").and_then(Value::as_str).filter(|_| !all.is_empty() || parts.len() > 1)
+            {
+                let key = to.strip_prefix("#/$defs/").and_then(|key| self.known?.get(key));
+                todo.push(key.ok_or_else(at_once)?);
+            }
+            add(&mut all, part).ok_or_else(at_once)?;
+        }
+        Ok(Some(all))
+    }
+
     fn kind(&mut self, kind: &str, map: &Map<String, Value>, path: &str) -> Expression {
         let refuse = |keys: &[&str]| match keys.iter().find(|key| map.contains_key(**key)) {
             Some(key) => Err(unsupported(key, path, "a grammar for its server has no words for it")),
@@ -161,7 +197,9 @@ impl One<'_> {
         };
         match kind {
             "string" => {
-                refuse(&["pattern", "format"])?;
+                if let Some(key) = ["pattern", "format"].into_iter().find(|key| map.contains_key(*key)) {
+                    return self.pattern(key, map, path);
+                }
                 let times = times(map, ("minLength", "maxLength"), path)?;
                 match times.as_str() {
                     "*" => return Ok(self.shared("json-string")),
@@ -185,7 +223,7 @@ impl One<'_> {
             "boolean" => Ok(r#"("true" | "false")"#.to_owned()),
             "null" => Ok("\"null\"".to_owned()),
             "object" => {
-                refuse(&["patternProperties", "minProperties", "maxProperties"])?;
+                refuse(&["minProperties", "maxProperties"])?;
                 self.object(map, path)
             }
             "array" => {
@@ -194,6 +232,21 @@ impl One<'_> {
             }
             _ => Err(unsupported("type", path, "it is no kind of JSON")),
         }
+    }
+
+    /// A text that matches an expression, or is of a format.
+    fn pattern(&mut self, key: &str, map: &Map<String, Value>, path: &str) -> Expression {
+        if let Some(other) = ["format", "minLength", "maxLength"]
+            .iter()
+            .find(|other| **other != key && map.contains_key(**other))
+        {
+            return Err(unsupported(other, path, &format!("it stands beside `{key}`")));
+        }
+        let said = map.get(key).and_then(Value::as_str).unwrap_or_default();
+        let is = if key == "pattern" { pattern::of(said) } else { pattern::of_format(said) };
+        let is = is.ok_or_else(|| unsupported(key, path, "a grammar for its server has no words for it"))?;
+        self.all.share(pattern::CHAR);
+        Ok(format!(r#""\"" {} "\"""#, self.rule(&is)))
     }
 
     fn object(&mut self, map: &Map<String, Value>, path: &str) -> Expression {
@@ -220,8 +273,25 @@ impl One<'_> {
             let is = self.member(key, others, &format!("{path}/additionalProperties"))?;
             members.push((is, true));
         }
+        let patterns = map.get("patternProperties").and_then(Value::as_object).unwrap_or(&empty);
+        let mut names = named.keys().map(String::as_str).chain(required.iter().copied());
+        if names.any(|name| patterns.keys().any(|pattern| pattern::may_match(pattern, name))) {
+            return Err(unsupported("patternProperties", path, "a name under `properties` matches it, too"));
+        }
         if !members.is_empty() {
             return Ok(format!("\"{{\" {} \"}}\"", self.members(&members)));
+        }
+        if let Some((name, schema)) = patterns.iter().next() {
+            if patterns.len() > 1 {
+                return Err(unsupported("patternProperties", path, "a name could match several"));
+            }
+            let value = self.value(schema, &format!("{path}/patternProperties/{name}"))?;
+            let name = pattern::of(name).ok_or_else(|| {
+                unsupported("patternProperties", path, "a grammar for its server has no words for it")
+            })?;
+            self.all.share(pattern::CHAR);
+            let member = self.rule(&format!(r#""\"" {name} "\": " {value}"#));
+            return Ok(format!("\"{{\" ({member} (\", \" {member})*)? \"}}\""));
         }
         if *others == Value::Bool(false) || map.contains_key("properties") {
             return Ok("\"{}\"".to_owned());
@@ -292,6 +362,38 @@ impl One<'_> {
         };
         Ok(if least == 0 { format!("\"[\" ({items})? \"]\"") } else { format!("\"[\" {items} \"]\"") })
     }
+}
+
+/// Adds what a part says. `None`: what is said already it says in another way.
+fn add(all: &mut Map<String, Value>, part: &Map<String, Value>) -> Option<()> {
+    // Each speaks of what stands beside it, and not of the other's.
+    let closed = |map: &Map<String, Value>| {
+        map.contains_key("items")
+            || map.get("additionalProperties").is_some_and(|others| *others != Value::Bool(true))
+    };
+    let named = |map: &Map<String, Value>| {
+        map.contains_key("properties") || map.contains_key("prefixItems") || map.contains_key("required")
+    };
+    if closed(all) && named(part) || closed(part) && named(all) {
+        return None;
+    }
+    for (key, value) in part.iter().filter(|(key, _)| !["allOf", "$ref"].contains(&key.as_str())) {
+        match (key.as_str(), all.get_mut(key), value) {
+            (_, None, value) => drop(all.insert(key.clone(), value.clone())),
+            (_, Some(said), value) if said == value => {}
+            ("required", Some(Value::Array(said)), Value::Array(more)) => said.extend(more.iter().cloned()),
+            ("properties", Some(Value::Object(said)), Value::Object(more)) => {
+                for (name, schema) in more {
+                    if said.get(name).is_some_and(|known| known != schema) {
+                        return None;
+                    }
+                    said.insert(name.clone(), schema.clone());
+                }
+            }
+            _ => return None,
+        }
+    }
+    Some(())
 }
 
 /// The kind that a keyword says something of.
