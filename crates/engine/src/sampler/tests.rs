@@ -135,3 +135,19 @@ fn frequencies_match_probabilities() {
         assert!((f64::from(*count) - expected).abs() < 4.5 * f64::sqrt(expected), "{counts:?}");
     }
 }
+
+#[test]
+fn what_a_form_does_not_allow_is_barred_to_the_last_id() {
+    // Words of all kinds, one that ends amid its bits, and ids that no word stands for.
+    let words = [u32::MAX, 0, 0x8000_0001, 0x5555_5555, 7];
+    for size in [160, 130, 129, 96, 33, 200] {
+        let mut row: Vec<f32> = (0..size).map(|id| id as f32 - 50.0).collect();
+        let before = row.clone();
+        Barred { suppressed: &[], allowed: Some(&words) }.apply(&mut row);
+        for (id, (logit, before)) in row.iter().zip(&before).enumerate() {
+            let allowed = words.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
+            let expected = if allowed { *before } else { f32::NEG_INFINITY };
+            assert_eq!(logit.to_bits(), expected.to_bits(), "{id} of {size}");
+        }
+    }
+}
