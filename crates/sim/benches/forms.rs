@@ -1,6 +1,9 @@
 //! What it adds to a token that answers are held to a form: 16 answers at once, by a model with random weights and a vocabulary of
-//! 128,000, with and without, in turns in one run. `cargo bench -p headrace-sim --bench forms`. Masks are found on a thread of their
-//! own beside the step, which takes the processor's time from it where all cores compute.
+//! 128,000, with and without. `cargo bench -p headrace-sim --bench forms`. Short blocks follow each other as without, with, with,
+//! without, so that what else the machine does falls on both; what is told is the median of the quotients of such pairs with its 95 %
+//! interval, by the clock and by the processor's time of all threads, of which the part that found masks is told by itself. Masks are
+//! found on a thread of their own beside the step, which takes the processor's time from it where all cores compute: a first argument
+//! says how many threads compute, in place of all, and a second how many times four blocks are taken, in place of ten.
 
 #[path = "../../model/benches/common/random.rs"]
 mod random;
@@ -29,14 +32,16 @@ use vocabulary::{VOCAB, tokenizer_json};
 
 const SHAPE: Shape = Shape { hidden: 896, layers: 24, heads: 14, kv_heads: 2, inner: 4864 };
 const BATCH: u64 = 16;
-const TOKENS: u32 = 48;
-const ROUNDS: u64 = 3;
+const TOKENS: u32 = 24;
 const CONTEXT: usize = 512;
 const KV_BLOCKS: usize = 1024;
 
 fn main() -> Result<(), Failure> {
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
-    let threads = std::thread::available_parallelism()?.get();
+    let all = std::thread::available_parallelism()?.get();
+    let asked = |at| std::env::args().nth(at).and_then(|asked| asked.parse().ok());
+    let threads = asked(1).unwrap_or(all);
+    let rounds = asked(2).unwrap_or(10) as u64;
     let checkpoint = Checkpoint::from_files(files(SHAPE, VOCAB, tokenizer_json().into_bytes())?)?;
     let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config())?;
     let tokenizer = Arc::new(tokenizer);
@@ -59,7 +64,7 @@ fn main() -> Result<(), Failure> {
     let text = TokenizerText::new(Arc::clone(&tokenizer), true);
     let mut stepper = Stepper::new(Box::new(model), Arc::new(text), config)?;
     println!(
-        "{BATCH} answers of {TOKENS} tokens, {:.2} GB of weights, {isa}, {threads} threads",
+        "{BATCH} answers of {TOKENS} tokens, {:.2} GB of weights, {isa}, {threads} of {all} threads",
         bytes as f64 / 1e9
     );
     let compiler = Compiler::new(tokenizer, &[end], u32::try_from(VOCAB)?);
@@ -68,18 +73,26 @@ fn main() -> Result<(), Failure> {
         for temperature in [0.0, 1.0] {
             let mut round = |grammar, seed| round(&mut stepper, grammar, temperature, seed);
             // The first touches its memory for the first time.
-            round(Some(&grammar), ROUNDS)?;
+            round(Some(&grammar), rounds)?;
             let (mut without, mut with) = (Vec::new(), Vec::new());
-            for seed in 0..ROUNDS {
-                without.push(round(None, seed)?);
-                with.push(round(Some(&grammar), seed)?);
+            for seed in 0..rounds {
+                without.push(round(None, 2 * seed)?);
+                with.push(round(Some(&grammar), 2 * seed)?);
+                with.push(round(Some(&grammar), 2 * seed + 1)?);
+                without.push(round(None, 2 * seed + 1)?);
             }
-            let (without, with) = (median(without), median(with));
+            let of = |part: fn(&Took) -> f64| {
+                let added = |(with, without)| 100.0 * (part(with) / part(without) - 1.0);
+                sorted(with.iter().zip(&without).map(added).collect())
+            };
+            let (clock, processor) = (of(|took| took.seconds), of(|took| took.processor));
+            let masks = sorted(with.iter().map(|took| took.masks / took.processor * 100.0).collect());
             println!(
-                "{name}, temperature {temperature}: a token {:.2} ms without, {:.2} ms with: {:+.1} %",
-                without * 1e3,
-                with * 1e3,
-                100.0 * (with / without - 1.0)
+                "{name}, temperature {temperature}: a token {:.2} ms without; with {}; processor's time {}, masks {:.1} % of it",
+                median(&sorted(without.iter().map(|took| took.seconds * 1e3).collect())),
+                told(&clock),
+                told(&processor),
+                median(&masks),
             );
         }
     }
@@ -94,19 +107,41 @@ fn forms() -> [(&'static str, Form); 3] {
     let row = json!({"type": "object", "additionalProperties": false, "required": ["name", "age", "note"], "properties": {
         "name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 150}, "note": {"type": "string"}}});
     [
-        ("rows of an object", schema(json!({"type": "array", "items": row, "minItems": 50}))),
-        ("strings", schema(json!({"type": "array", "items": {"type": "string"}, "minItems": 200}))),
         ("a long sentence", Form::Regex("[A-Z][a-z]+( [a-z]+){100,200}\\.".to_owned())),
+        ("strings", schema(json!({"type": "array", "items": {"type": "string"}, "minItems": 200}))),
+        ("rows of an object", schema(json!({"type": "array", "items": row, "minItems": 50}))),
     ]
 }
 
-/// Seconds of a token, the mean over the steps in which all answers had one more.
+/// What a token took, the mean over the steps in which all answers had one more, in seconds.
+struct Took {
+    seconds: f64,
+    /// Of the processor, in all threads.
+    processor: f64,
+    /// Of the processor, in the thread that finds masks.
+    masks: f64,
+}
+
+/// Nanoseconds of the processor's time that all threads took, and the one that finds masks. Zero where the system does not say.
+fn threads_took() -> (f64, f64) {
+    let (mut all, mut masks) = (0.0, 0.0);
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let took = read("schedstat").split(' ').next().and_then(|took| took.parse().ok()).unwrap_or(0.0);
+        all += took;
+        if read("comm").trim() == "masks" {
+            masks += took;
+        }
+    }
+    (all, masks)
+}
+
 fn round(
     stepper: &mut Stepper,
     grammar: Option<&SharedGrammar>,
     temperature: f32,
     seed: u64,
-) -> Result<f64, Failure> {
+) -> Result<Took, Failure> {
     let readers: Result<Vec<Events>, Failure> = (0..BATCH)
         .map(|at| {
             let prompt: Vec<u32> = (0..24).map(|i| 1000 + (i * 977 + at as u32 * 131) % 100_000).collect();
@@ -127,13 +162,15 @@ fn round(
     while stepper.load().waiting > 0 {
         stepper.step();
     }
-    let (began, mut steps) = (Instant::now(), 0);
+    let (began, before, mut steps) = (Instant::now(), threads_took(), 0);
     while stepper.step() != Progress::Idle {
         steps += 1;
     }
     // What must come costs no step of its own: by tokens both are alike.
     assert!(steps > 0);
-    Ok(began.elapsed().as_secs_f64() / f64::from(TOKENS - 1))
+    let (seconds, after, tokens) = (began.elapsed().as_secs_f64(), threads_took(), f64::from(TOKENS - 1));
+    let of = |after: f64, before: f64| (after - before) / 1e9 / tokens;
+    Ok(Took { seconds: seconds / tokens, processor: of(after.0, before.0), masks: of(after.1, before.1) })
 }
 
 fn job(prompt: Vec<u32>, sampling: Sampling, grammar: Option<SharedGrammar>) -> Job {
@@ -157,7 +194,23 @@ fn job(prompt: Vec<u32>, sampling: Sampling, grammar: Option<SharedGrammar>) -> 
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    values
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The median in percent, and what lies within two standard deviations of its rank: its 95 % interval, whatever the distribution.
+fn told(sorted: &[f64]) -> String {
+    let (middle, off) = (sorted.len() as f64 / 2.0, (sorted.len() as f64).sqrt());
+    let at = |rank: f64| sorted.get((rank.max(0.0) as usize).min(sorted.len() - 1)).copied().unwrap_or(0.0);
+    format!(
+        "{:+.1} % ({:+.1} to {:+.1})",
+        median(sorted),
+        at((middle - off).floor()),
+        at((middle + off).ceil() - 1.0)
+    )
 }
