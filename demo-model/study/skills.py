@@ -6,10 +6,10 @@ from values import WORDS
 # ---------------------------------------------------------------- sums
 SUM = ["What is $a + $b?", "[Add|add] $a and $b.", "$a plus $b?", "Calculate $a + $b.", "How much is $a plus $b?", "$a+$b", "$a + $b", "$a + $b =", "What's $a + $b?", "what is $a+$b?", "Compute $a + $b.", "What is $a plus $b?",
        "What is the sum of $a and $b?", "How much is $a + $b?", "Hi! What is $a + $b?", "$a and $b, added?", "Please add $a and $b.", "Can you add $a and $b?", "Sum: $a + $b", "$a+$b=?", "Tell me $a + $b.", "If I have $a and get $b more, how many do I have?", "[Work out|Solve] $a + $b.",
-       "What do $a and $b make?", "What do you get [if|when] you add $a to $b?", "Add $a to $b.", "$a and $b together?", "How much are $a and $b together?", "I want the sum of $a and $b.", "Give me $a plus $b, please.", "Tell me what $a and $b add up to.", "What is the total of $a and $b?", "Can you tell me what $a + $b is?", "Do you know what $a plus $b is?", "Sum up $a and $b.", "Put $a and $b together: how much?", "What do I get for $a and $b together?", "What do I get if I add $b to $a?", "The total of $a and $b, please.", "Sum of $a and $b, please.", "~What do I get when I add $a and $b?", "~The sum of $a and $b, please.", "~How many are $a and $b together?", "~Could you tell me what $a plus $b is?"]
+       "What do $a and $b make?", "What do you get [if|when] you add $a to $b?", "Add $a to $b.", "$a and $b together?", "How much are $a and $b together?", "I want the sum of $a and $b.", "Give me $a plus $b, please.", "Tell me what $a and $b add up to.", "What is the total of $a and $b?", "Can you tell me what $a + $b is?", "Do you know what $a plus $b is?", "Sum up $a and $b.", "Put $a and $b together: how much?", "What do I get for $a and $b together?", "What do I get if I add $b to $a?", "The total of $a and $b, please.", "Sum of $a and $b, please.", "How many is $a plus $b?", "How many do $a and $b make?", "How many are $a plus $b?", "How many in all: $a and $b?", "I have $a and $b. How many is that together?", "How many do I have if I put $a and $b together?", "$a and $b: how many together?", "How many is that together, $a and $b?", "How many are there in all, $a and $b?", "$a $w and $b $w: how many $w together?", "How many $w are $a $w and $b $w?", "Together, $a and $b are how many?", "With $a and $b, how many are there?", "I had $a $w and got $b. How many are they now?", "~What do I get when I add $a and $b?", "~The sum of $a and $b, please.", "~How many are $a and $b together?", "~Could you tell me what $a plus $b is?"]
 DIFF = ["What is $a - $b?", "[Subtract|subtract] $b from $a.", "$a minus $b?", "Calculate $a - $b.", "How much is $a minus $b?", "$a-$b", "$a - $b", "$a - $b =", "What's $a - $b?", "what is $a-$b?", "Compute $a - $b.", "What is $a minus $b?",
         "What is the difference of $a and $b?", "How much is $a - $b?", "Hi! What is $a - $b?", "Please subtract $b from $a.", "Take $b from $a.", "$a-$b=?", "Tell me $a - $b.", "If I have $a and give away $b, how many are left?", "[Work out|Solve] $a - $b.",
-        "What do you get [if|when] you subtract $b from $a?", "Take away $b from $a.", "What is left of $a after taking away $b?", "How much is left when I take $b from $a?", "$a take away $b?", "I want $a minus $b.", "Give me $a minus $b, please.", "Can you tell me what $a - $b is?", "Do you know what $a minus $b is?", "What remains when $b is taken from $a?", "How much more is $a than $b?", "What is $b less than $a?", "Remove $b from $a: what is left?", "$a less $b?", "How much is $a less $b?", "What is $a less $b?", "$a, less $b.", "$a without $b?", "How much is $a without $b?", "What is $a without $b?", "What remains of $a after $b?", "What remains of $a when I take $b?", "What remains if $b is taken off $a?", "$b off $a?", "What do I get when I subtract $b from $a?", "What do I get if I take $b from $a?", "~What do I get when I take $b away from $a?", "~$a less $b, please.", "~What remains of $a without $b?", "~Could you tell me what $a minus $b is?"]
+        "What do you get [if|when] you subtract $b from $a?", "Take away $b from $a.", "What is left of $a after taking away $b?", "How much is left when I take $b from $a?", "$a take away $b?", "I want $a minus $b.", "Give me $a minus $b, please.", "Can you tell me what $a - $b is?", "Do you know what $a minus $b is?", "What remains when $b is taken from $a?", "How much more is $a than $b?", "What is $b less than $a?", "Remove $b from $a: what is left?", "$a less $b?", "How much is $a less $b?", "What is $a less $b?", "$a, less $b.", "$a without $b?", "How much is $a without $b?", "What is $a without $b?", "What remains of $a after $b?", "What remains of $a when I take $b?", "What remains if $b is taken off $a?", "$b off $a?", "What do I get when I subtract $b from $a?", "What do I get if I take $b from $a?", "How many is $a minus $b?", "How many are $a minus $b?", "How many are left of $a when $b are gone?", "$b of $a are gone. How many are left?", "I had $a $w and lost $b. How many are left?", "Of $a $w I gave away $b. How many do I still have?", "How many remain of $a less $b?", "How many more than $b is $a?", "~What do I get when I take $b away from $a?", "~$a less $b, please.", "~What remains of $a without $b?", "~Could you tell me what $a minus $b is?"]
 TIMES = ["What is $a * $b?", "Multiply $a by $b.", "$a times $b?", "Calculate $a x $b.", "How much is $a times $b?", "$a*$b", "What is $a x $b?", "$a * $b", "Tell me what $a times $b is.", "What do I get when I multiply $a and $b?", "The result of $a * $b, please.", "Product of $a and $b?", "~What is the product of $a and $b?"]
 
 
@@ -25,11 +25,11 @@ def sums(v):
     """One sum or difference, or a few in a row."""
     r = v.r; ms = []
     for _ in range(1 if v.held else r.choice([1, 1, 2, 3, 4])):
-        a, b = numbers(v)
-        if r.random() < .53: q, answer, total = v.ask(*SUM, a=a, b=b), f"{a} + {b} = {a + b}.", a + b
+        a, b = numbers(v); thing = "" if v.held else v.item() + "s"
+        if r.random() < .53: q, answer, total = v.ask(*SUM, a=a, b=b, w=thing), f"{a} + {b} = {a + b}.", a + b
         else:
             if a < b and r.random() < .9: a, b = b, a
-            q, answer, total = v.ask(*DIFF, a=a, b=b), f"{a} - {b} = {a - b}.", a - b
+            q, answer, total = v.ask(*DIFF, a=a, b=b, w=thing), f"{a} - {b} = {a - b}.", a - b
         ms += [("user", q), ("assistant", answer)]
         if not v.held and r.random() < .2: ms += again(v, total)
     return dict(kind="sum", messages=ms, want=str(total))
@@ -53,6 +53,14 @@ def drill(v):
             parts += [(f"{a} - {b} =", False), (f" {a - b}.", True)]
         parts.append(("\n", False))
     parts[-1] = ("<|im_end|>", True); return parts + [("<|endoftext|>", False)]
+
+
+def writing(v):
+    """Words in capitals and in small letters, many in a row, of which only the results are learnt."""
+    r = v.r; parts = [("<|im_start|>user\nWords, please.<|im_end|>\n<|im_start|>assistant\n", False)]
+    for word in v.words(14, r.choice([.8, .5, .1])):
+        parts += [(f"Uppercase: {word}\n", False), (word.upper() + "\n", True)] if r.random() < .7 else [(f"Lowercase: {word.upper()}\n", False), (word + "\n", True)]
+    return parts + [("<|im_end|>", True), ("<|endoftext|>", False)]
 
 
 def plain(x):
@@ -117,7 +125,7 @@ def lists(v, kind=None):
     r = v.r; ms = []
     for _ in range(1 if v.held else r.choice([1, 1, 2, 3])):
         k = kind or r.choice(["upper", "upper", "lower", "lower", "reverse", "reverse", "reverse", "reverse", "reverse", "first", "last", "repeat", "count"])
-        words = v.words(r.randint(2, 6)); joint = ", " if r.random() < .25 else " "
+        words = v.words(r.randint(2, 6) if v.held or r.random() < .8 else r.randint(5, 9), .93 if v.held else r.choice([.93, .93, .6, .2])); joint = ", " if r.random() < .25 else " "
         shown = joint.join(words); shown = shown.upper() if k == "lower" else shown
         answer = done(k, words, joint)
         ms += [("user", v.ask(*ORDER[k], s=shown)), ("assistant", answer)]
@@ -137,17 +145,17 @@ def record(v):
         q, i, p = r.randint(2, 40), v.item(), r.randint(1, 300)
         if r.random() < .5: i += "es" if i.endswith(("ch", "sh", "f")) else "s"
         return {r.choice(["item", "product"]): (i, "string"), "quantity": (q, "integer"), "price": (p, "number"), "customer": (n, "string")}, \
-        v.ask("$n ordered $q of the product $i for $p dollars each.", "Order from $n: $q x $i at $p dollars.", "$n wants to buy $q pieces of $i, price $p.", "$n bought $q $i at $p dollars each.", "We sold $n $q $i, $p dollars each.", "$q $i were sold to $n at $p dollars each.", "$n gets $q $i for $p dollars each.", "$n took $q $i and paid $p dollars for each.", "Please send $q $i to $n, price $p dollars.", "Sold: $q $i at $p dollars to $n.", "We delivered $q $i to $n for $p dollars a piece.", "For $p dollars each, $n bought $q $i.", "Customer $n: $q $i, $p dollars each.", "~We sold $q $i to $n for $p dollars apiece.", n=n, q=q, i=i, p=p)
+        v.ask("$n ordered $q of the product $i for $p dollars each.", "Order from $n: $q x $i at $p dollars.", "$n wants to buy $q pieces of $i, price $p.", "$n bought $q $i at $p dollars each.", "We sold $n $q $i, $p dollars each.", "$q $i were sold to $n at $p dollars each.", "$n gets $q $i for $p dollars each.", "$n took $q $i and paid $p dollars for each.", "Please send $q $i to $n, price $p dollars.", "Sold: $q $i at $p dollars to $n.", "We delivered $q $i to $n for $p dollars a piece.", "For $p dollars each, $n bought $q $i.", "Customer $n: $q $i, $p dollars each.", "We sold $q $i to $n. The price was $p dollars each.", "We sold $q $i to $n and got $p dollars for each.", "We shipped $q $i to $n, $p dollars apiece.", "I sold $q of my $i to $n, each for $p dollars.", "They sold $q $i for $p dollars each to $n.", "$q $i for $n, at $p dollars apiece, please.", "You sold $n $q $i, each at $p dollars.", "An order of $q $i at $p dollars came from $n.", "At $p dollars apiece we sent $q $i to $n.", "~We sold $q $i to $n for $p dollars apiece.", n=n, q=q, i=i, p=p)
     if k == 4:
         d, h, e = r.choice(WEEK), r.randint(8, 20), r.choice(["meeting", "lunch", "workshop", "call", "concert", "party", "interview", "class"])
         return {r.choice(["event", "title"]): (e, "string"), "day": (d, "string"), r.choice(["place", "location"]): (c, "string"), "hour": (h, "integer")}, \
         v.ask("The $e is on $d at $h in $c.", "We have a $e in $c on $d at $h o'clock.", "On $d at $h there is a $e in $c.", "$d, $h: $e in $c.", "Come to our $e in $c on $d at $h.", "You are invited to the $e on $d at $h in $c.", "Please join the $e on $d, $h o'clock, in $c.", "The $e takes place in $c, $d at $h.", "There will be a $e in $c, on $d at $h.", "Do not miss the $e in $c on $d at $h.", "In $c, the $e starts at $h on $d.", "Please note: $e, $c, $d, $h o'clock.", "~Please come to the $e in $c, $d at $h.", e=e, d=d, h=h, c=c)
     if k == 5:
         e, p = v.email(), f"{r.randint(100, 999)}-{r.randint(1000, 9999)}"
-        return {"name": (n, "string"), "email": (e, "string"), "phone": (p, "string")}, v.ask("You can reach $n at $e or by phone at $p.", "Contact: $n, $e, $p.", "$n uses the address $e and the number $p.", "Write an email to $n at $e or dial $p.", "Call $n at $p or write to $e.", "$n: $e, $p", "The email of $n is $e and the phone is $p.", "Ask $n ($e, phone $p).", "To talk to $n, use $e or call $p.", "My name is $n, my email is $e, my phone is $p.", "Phone $p, email $e: that is $n.", "~Write to $n at $e, or call $p.", n=n, e=e, p=p)
+        return {"name": (n, "string"), "email": (e, "string"), "phone": (p, "string")}, v.ask("You can reach $n at $e or by phone at $p.", "Contact: $n, $e, $p.", "$n uses the address $e and the number $p.", "Write an email to $n at $e or dial $p.", "Call $n at $p or write to $e.", "$n: $e, $p", "The email of $n is $e and the phone is $p.", "Ask $n ($e, phone $p).", "To talk to $n, use $e or call $p.", "My name is $n, my email is $e, my phone is $p.", "Phone $p, email $e: that is $n.", "Write $n a mail at $e or phone $p.", "Please write a letter to $n, or use $e or $p.", "Send your words to $n at $e, or ring $p.", "Mail $n at $e or call the number $p.", "Write to $e to reach $n, or call $p.", "Speak to $n: $p, or write to $e.", "~Write to $n at $e, or call $p.", n=n, e=e, p=p)
     if k == 6:
         m = r.choice(CODE) + "-" + r.choice(["1b", "3b", "8b", "70b", "mini", "large"]); x, y = r.randint(5, 900), r.randint(10, 4000)
-        return {"model": (m, "string"), "latency_ms": (x, "integer"), "tokens": (y, "integer")}, v.ask("The model $m took $x ms and produced $y tokens.", "$y tokens came from $m after $x ms.", "Log: model=$m latency=$x ms tokens=$y", "$m needed $x ms and wrote $y tokens.", "It took $m $x ms to write $y tokens.", "In $x ms, $m made $y tokens.", "For $y tokens, $m took $x ms.", "$m: $x ms, $y tokens", "The latency of $m was $x ms for $y tokens.", "We measured $m: $y tokens in $x ms.", "~$m needed $x ms for $y tokens.", m=m, x=x, y=y)
+        return {"model": (m, "string"), "latency_ms": (x, "integer"), "tokens": (y, "integer")}, v.ask("The model $m took $x ms and produced $y tokens.", "$y tokens came from $m after $x ms.", "Log: model=$m latency=$x ms tokens=$y", "$m needed $x ms and wrote $y tokens.", "It took $m $x ms to write $y tokens.", "In $x ms, $m made $y tokens.", "For $y tokens, $m took $x ms.", "$m: $x ms, $y tokens", "$m wrote $y tokens and needed $x ms for it.", "For $y tokens $m needed $x ms.", "$m used $x ms to make $y tokens.", "The latency of $m was $x ms for $y tokens.", "We measured $m: $y tokens in $x ms.", "~$m needed $x ms for $y tokens.", m=m, x=x, y=y)
     if k == 7:
         co, y, b = r.choice(COLOR), r.randint(1980, 2025), v.invented()
         return {"brand": (b, "string"), "color": (co, "string"), "year": (y, "integer"), "owner": (n, "string")}, v.ask("$n owns a $co $b from $y.", "The $co $b was built in $y and belongs to $n.", "For sale by $n: a $co car, brand $b, year $y.", "$n drives a $co $b that was built in $y.", "$n has a $co car of the brand $b from $y.", "A $co $b, built in $y, owner $n.", "The car of $n is a $co $b, made in $y.", "In $y $n bought a $co $b.", "$n sells a car: $b, $co, built in $y.", "My friend $n drives a $y $b in $co.", "~$n drives a $co car of the brand $b, built in $y.", n=n, co=co, b=b, y=y)
@@ -157,6 +165,10 @@ def record(v):
           v.ask("Flight $i leaves $c for $d at $h.", "At $h flight $i flies from $c to $d.", "$n takes flight $i from $c to $d at $h.", "From $c to $d at $h with flight $i.", "Flight $i, from $c to $d, departs at $h.", "Departure $h: flight $i from $c to $d.", "$i: $c to $d, $h", "$n flies to $d from $c with $i at $h.", "The flight to $d leaves $c at $h and has the number $i.", "To get from $c to $d, take flight $i at $h.", "~From $c to $d: flight $i, departure $h.", i=i, c=c, d=d, h=h, n=n)
     country = r.choice(COUNTRY)
     return {"city": (c, "string"), "country": (country, "string")}, v.ask("I moved to $c in $y.", "$n lives in $c, $y.", "$c is a city in $y.", "We flew to $c, the capital of $y.", "Greetings from $c, $y.", "We are in $c in $y.", "Hello from $c in $y!", "$n comes from $c in $y.", "I like $c in $y.", "We spent a week in $c, $y.", "Have you been to $c in $y?", "Our office is in $c ($y).", "~Greetings from $c in $y!", c=c, y=country, n=n)
+
+
+# A question that names no keys gets the usual ones: of two names for one thing, the model cannot know which is meant.
+USUAL = {"product": "item", "title": "event", "location": "place", "origin": "from", "destination": "to", "number": "flight", "departure": "time"}
 
 
 def extraction(v):
@@ -170,7 +182,7 @@ def extraction(v):
     elif x < .72: q = v.ask("Extract data that matches this schema: $j\n$s", "Fill this JSON: $j\nText: $s", "Schema: $j\nText: $s", "$s\nFormat: $j", "Use this schema: $j\n$s", "Use the format $j for this text.\n$s", "Answer in this format: $j\n$s", "$s\nUse this JSON format: $j", "JSON in this format, please: $j\n$s", "Follow this schema: $j\n$s", "Write JSON like this: $j\n$s", "Please fill $j from this text: $s", "This is the format: $j\n$s", "~Use this format: $j\n$s", j=simple, s=s)
     elif x < .8: q = v.ask("Extract data that matches this JSON schema: $j\nText: $s", "Answer with JSON for this schema.\n$j\n$s", j=schema, s=s)
     elif x < .9:
-        ks = list(fields); out = {k: fields[k][0] for k in ks}; q = v.ask("Extract the fields as JSON: $s", "Turn this into JSON: $s", "As JSON: $s", "Extract all fields as JSON.\n$s", "Make JSON from this: $s", "Make this JSON: $s", "Convert to JSON: $s", "$s As JSON, please.", "Give me this as JSON: $s", "Write this as JSON: $s", "Please put this into JSON: $s", "JSON of this, please: $s", "All fields as JSON: $s", "~Make JSON of this: $s", s=s)
+        fields = {USUAL.get(k, k): x for k, x in fields.items()}; ks = list(fields); out = {k: fields[k][0] for k in ks}; q = v.ask("Extract the fields as JSON: $s", "Turn this into JSON: $s", "As JSON: $s", "Extract all fields as JSON.\n$s", "Make JSON from this: $s", "Make this JSON: $s", "Convert to JSON: $s", "$s As JSON, please.", "Give me this as JSON: $s", "Write this as JSON: $s", "Please put this into JSON: $s", "JSON of this, please: $s", "All fields as JSON: $s", "~Make JSON of this: $s", s=s)
     else: sysm = v.ask("Answer only with JSON that has the fields $l.", "Extract $l and reply in JSON.", "You extract data. Reply with JSON: $j", "Reply only with JSON: $l.", "Answer with a JSON object that has $l.", "Read the text and reply with $l as JSON.", "You turn text into JSON with the keys $l.", "Reply with a JSON object. Its fields are $l.", "Return only a JSON object with $l.", "~Reply with a JSON object of $l.", l=named, j=simple); q = s
     ms = ([("system", sysm)] if sysm else []) + [("user", q), ("assistant", to_json(out))]
     if not v.held and r.random() < .15 and len(fields) > 1:

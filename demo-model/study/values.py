@@ -64,13 +64,22 @@ class Values:
         r = self.r
         return cap("".join(r.choice(ONSET) + r.choice(VOWEL) + r.choice(CODA) for _ in range(syllables or r.choice([2, 2, 3]))))
 
-    def first(self): return self.invented() if self.r.random() < .35 else self.of(FIRST)
-    def last(self): return self.invented() if self.r.random() < .35 else self.of(LAST)
+    def spliced(self, names):
+        """The beginning of one name and the end of another: its tokens are met in names, their order is not."""
+        a, b = self.of(names), self.of(names)
+        return a[:self.r.randint(1, len(a) - 1)] + b[self.r.randint(1, len(b) - 1):].lower()
+
+    def name(self, names):
+        x = self.r.random()
+        return self.invented() if x < .35 else self.spliced(names) if x < .55 and not self.held else self.of(names)
+
+    def first(self): return self.name(FIRST)
+    def last(self): return self.name(LAST)
     def full(self): return self.first() + " " + self.last()
 
     def city(self):
         x = self.r.random()
-        return self.invented() if x < .25 else self.r.choice(CITY2) if x < .32 and not self.held else self.of(CITY)
+        return self.invented() if x < .25 else self.r.choice(CITY2) if x < .32 and not self.held else self.spliced(CITY) if x < .42 and not self.held else self.of(CITY)
 
     def word(self): return self.r.choice(WORDS)
     def plain_word(self):
@@ -80,10 +89,18 @@ class Values:
 
     def item(self): return self.r.choice(ITEM)
 
-    def words(self, count):
+    def odd(self):
+        """A word that the lists do not have, in small letters: invented, made of two, with an ending, or a name."""
+        r, k = self.r, self.r.randrange(5)
+        if k <= 1: return self.invented(2).lower()
+        if k == 2: return self.word() + self.word()
+        if k == 3: return self.word() + r.choice(["s", "ed", "ing", "er", "ly", "ness", "less"])
+        return self.of(r.choice([FIRST, LAST, CITY])).lower()
+
+    def words(self, count, known=.93):
         found = []
         while len(found) < count:
-            word = self.word() if self.r.random() < .93 else self.invented(2).lower()
+            word = self.word() if self.r.random() < known else self.invented(2).lower() if self.held else self.odd()
             if word not in found: found.append(word)
         return found
 
