@@ -151,3 +151,27 @@ fn what_a_form_does_not_allow_is_barred_to_the_last_id() {
         }
     }
 }
+
+#[test]
+fn the_likeliest_that_a_form_allows_is_what_barring_the_others_leaves() {
+    let mut state = 7_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut found = 0;
+    for _ in 0..3_000 {
+        let size = 1 + next(200) as usize;
+        // Few values, so that many are equal; zeros of both signs among them.
+        let values = [-2.0, -0.0, 0.0, 1.5, 3.0];
+        let row: Vec<f32> = (0..size).map(|_| values[next(5) as usize]).collect();
+        let kinds = [0, 0, u32::MAX, 0x8000_0001, 1 << next(32), next(1 << 32) as u32];
+        let words: Vec<u32> = (0..next(8)).map(|_| kinds[next(6) as usize]).collect();
+        let mut barred = row.clone();
+        Barred { suppressed: &[], allowed: Some(&words) }.apply(&mut barred);
+        let expected = argmax(Isa::best(), &barred).filter(|at| barred[*at] > f32::NEG_INFINITY);
+        assert_eq!(likeliest(&row, &words).map(|id| id as usize), expected, "{row:?} {words:x?}");
+        found += usize::from(expected.is_some());
+    }
+    assert!(found > 1_000, "{found}");
+}
