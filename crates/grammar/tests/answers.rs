@@ -8,9 +8,9 @@ mod support;
 
 use headrace_domain::{Form, FormTag, GrammarSyntax, TaggedForm};
 use headrace_engine_api::{FormThought, GrammarState};
-use headrace_grammar::{Bounds, within_json};
+use headrace_grammar::within_json;
 use serde_json::{Value, json};
-use support::{Rng, compile, demo, schema, walk};
+use support::{Rng, compile, demo, patient, schema, walk};
 
 #[test]
 fn json_objects_are_objects() {
@@ -172,7 +172,7 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
     let form = || std::sync::Arc::new(schema(json!({"type": "integer", "minimum": 10, "maximum": 99})));
     let behind = |is_open: bool, most_ids: Option<u32>| {
         let thought = FormThought { open, close, is_open, between: vec![line], most_ids };
-        demo().compiler.compile_behind(Some(thought), &form(), &Bounds::default()).unwrap()
+        demo().compiler.compile_behind(Some(thought), &form(), &patient()).unwrap()
     };
     let may = |state: &mut dyn GrammarState| {
         let mut mask = vec![0; 128];
