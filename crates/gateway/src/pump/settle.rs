@@ -172,6 +172,10 @@ impl Settlement {
         if let Some(lease) = self.lease.take() {
             lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
         }
+        if dossier.batch.is_some() {
+            // Who reads the end of this answer writes down that the request ended: by then it is paid for, whatever happens.
+            self.written(gateway).await;
+        }
         Settled(())
     }
 

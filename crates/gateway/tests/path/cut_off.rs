@@ -11,7 +11,7 @@ use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
 use headrace_domain::{Clock, NanoDollars, ProjectId, TraceSink, UnixNanos};
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records};
 use headrace_identity::RateLimits;
-use headrace_ledger::{Ledger, Owner};
+use headrace_ledger::{Journal, JournalError, JournalRow, Ledger, MemoryJournal, Owner, Snapshot};
 use headrace_limits::Limits;
 use headrace_objects::{
     BatchKind, BatchRecord, BatchState, BatchStore, Draft, FileLimits, FileRecord, FileStore, Incomplete,
@@ -41,6 +41,35 @@ enum Cut {
 }
 
 type Stored<T> = Result<T, ObjectError>;
+
+/// How long the disk takes for an append: whoever does not wait for it is far ahead when the process ends.
+const DISK: Duration = Duration::from_millis(50);
+
+/// A journal on a slow disk.
+struct Slow(MemoryJournal);
+
+impl Journal for Slow {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        self.0.snapshot_before(sequence)
+    }
+
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        self.0.rows_after(sequence, limit)
+    }
+
+    fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+        std::thread::sleep(DISK);
+        self.0.append(rows)
+    }
+
+    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+        self.0.write_snapshot(snapshot)
+    }
+
+    fn recover(&mut self) -> Result<(), JournalError> {
+        self.0.recover()
+    }
+}
 
 /// A store whose process ends at a step of it: whoever takes that step never comes back.
 struct Cutting {
@@ -323,16 +352,20 @@ fn undisturbed() -> (NanoDollars, Vec<Arc<[u32]>>) {
 fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
     let (world, dir) = (world(), tempfile::tempdir().unwrap());
     let (dead, died): (_, Receiver<()>) = channel();
-    let first = Process::start(&world, world.ledger.clone(), 1, dir.path(), Some((cut, dead)));
+    let journal = MemoryJournal::with(world.journal.contents());
+    let (books, _) = Ledger::open(Box::new(Slow(journal.clone())), Owner::new(1), world.clock.now()).unwrap();
+    let first = Process::start(&world, books, 1, dir.path(), Some((cut, dead)));
     let id = first.create(&world);
     died.recv_timeout(PATIENCE).unwrap();
+    // What is on the disk now is all that the next process finds.
+    let journal = MemoryJournal::with(journal.contents());
     let mut noted = first.store.noted.lock().unwrap().clone();
     let Process { runtime, gateway, store: _ } = first;
     runtime.shutdown_background();
     drop(gateway);
 
     let now = world.clock.now();
-    let (books, _) = Ledger::open(Box::new(world.journal.clone()), Owner::new(2), now).unwrap();
+    let (books, _) = Ledger::open(Box::new(journal), Owner::new(2), now).unwrap();
     let second = Process::start(&world, books.clone(), 2, dir.path(), None);
     let resumed = second.runtime.block_on(second.gateway.resume_batches());
     assert_eq!(resumed, Ok(1), "{cut:?}");
