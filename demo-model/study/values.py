@@ -66,8 +66,9 @@ class Values:
 
     def spliced(self, names):
         """The beginning of one name and the end of another: its tokens are met in names, their order is not."""
-        a, b = self.of(names), self.of(names)
-        return a[:self.r.randint(1, len(a) - 1)] + b[self.r.randint(1, len(b) - 1):].lower()
+        while True:
+            a, b = self.of(names), self.of(names); name = a[:self.r.randint(1, len(a) - 1)] + b[self.r.randint(1, len(b) - 1):].lower()
+            if not (name in names and held_word(name)): return name
 
     def name(self, names):
         x = self.r.random()
