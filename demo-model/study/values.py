@@ -67,8 +67,10 @@ class Values:
     def spliced(self, names):
         """The beginning of one name and the end of another: its tokens are met in names, their order is not."""
         while True:
-            a, b = self.of(names), self.of(names); name = a[:self.r.randint(1, len(a) - 1)] + b[self.r.randint(1, len(b) - 1):].lower()
-            if not (name in names and held_word(name)): return name
+            a, b = self.of(names), self.of(names)
+            name = a[:self.r.randint(1, len(a) - 1)] + b[self.r.randint(1, len(b) - 1):].lower()
+            if not (name in names and held_word(name)):
+                return name
 
     def name(self, names):
         x = self.r.random()
