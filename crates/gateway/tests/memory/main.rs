@@ -151,10 +151,23 @@ async fn no_call_that_goes_on_takes_more_than_its_estimate() {
     }
     // What is said in another dialect is read for that, with what reading takes, and off the event loop.
     let world = told::world(&[server("a", Dialect::Anthropic, Vec::new())]);
-    for taken in hold_to_estimates(&world, &[chat(100_000, false), chat(400_000, false)]).await {
+    for row in [chat(100_000, false), chat(400_000, false)] {
+        let mut taken = 0;
+        for _ in 0..TRIES {
+            let [now] = hold_to_estimates(&world, std::slice::from_ref(&row)).await[..] else {
+                unreachable!()
+            };
+            taken = now.max(taken);
+            if taken > 8 * 100_000 {
+                break;
+            }
+        }
         assert!(taken > 8 * 100_000, "{taken} bytes to read and translate");
     }
 }
+
+/// On a busy machine the watcher may sleep through a short call, or through the most that it takes.
+const TRIES: usize = 20;
 
 /// Gives what was taken for each.
 async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) -> Vec<u64> {
@@ -162,9 +175,10 @@ async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) -> Vec<u64
     measured(world, rows[0].0, &rows[0].1).await;
     for (endpoint, body) in rows {
         let (mut status, mut peak, mut taken) = (0, 0, 0);
-        // On a busy machine the watcher may sleep through a short call.
-        while taken < 1000 {
+        let mut tries = 0;
+        while taken < 1000 || (peak as u64 > taken && tries < TRIES) {
             (status, peak, taken) = measured(world, *endpoint, body).await;
+            tries += 1;
         }
         let mut shown = body.to_string();
         shown.truncate(200);
