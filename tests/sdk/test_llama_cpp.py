@@ -349,11 +349,20 @@ def test_calls_that_must_come_are_held_to_by_llama_cpp(calling, choice):
         jsonschema.validate(json.loads(call.function.arguments), WEATHER)
 
 
+def test_texts_in_calls_match_their_patterns_at_llama_cpp(calling):
+    zip_code = {"type": "string", "pattern": "^[0-9]{5}(-[0-9]{4})?$"}
+    schema = {"type": "object", "properties": {"zip": zip_code, "id": {"type": "string", "format": "uuid"}}, "required": ["zip", "id"]}
+    for seed in range(4):
+        answer = forced(calling, schema=schema, temperature=2, seed=seed, parallel_tool_calls=False)
+        (call,) = answer.choices[0].message.tool_calls
+        jsonschema.validate(json.loads(call.function.arguments), schema, format_checker=jsonschema.FormatChecker())
+
+
 def test_calls_that_llama_cpp_cannot_hold_to_are_refused_by_name(calling):
-    schema = {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}, "required": ["zip"]}
+    schema = {"type": "object", "properties": {"zip": {"type": "integer", "multipleOf": 5}}, "required": ["zip"]}
     with pytest.raises(openai.BadRequestError) as raised:
         forced(calling, schema=schema)
-    assert raised.value.param == "tool_choice" and "`pattern` at `/properties/zip`" in str(raised.value)
+    assert raised.value.param == "tool_choice" and "`multipleOf` at `/properties/zip`" in str(raised.value)
 
 
 def test_how_busy_it_is_is_known(front):
