@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, ClearTools, Cleared, Conversation, Form, Media, PromptItem, ReasoningWish, ResponseAsk,
-    SamplingRequest, ToEncode,
+    CacheMark, ClearTools, Cleared, Conversation, EndUser, Form, Media, PromptItem, ReasoningWish,
+    ResponseAsk, SamplingRequest, ToEncode,
 };
 
 /// Whose request and answer shapes are spoken.
@@ -170,6 +170,8 @@ pub struct Call {
     pub timeout: Option<Duration>,
     /// How it stands to others.
     pub tier: ServiceTier,
+    /// Whom it is for; `None`: its caller did not say.
+    pub user: Option<EndUser>,
     /// What the answer's text is held to; `None`: to nothing.
     pub form: Option<Arc<Form>>,
     /// How much it is to think.
@@ -201,6 +203,7 @@ impl Call {
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,
+            user: None,
             form: None,
             reasoning: ReasoningWish::default(),
             response: None,

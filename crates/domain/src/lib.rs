@@ -11,6 +11,7 @@ mod clock;
 mod code;
 mod conversation;
 mod encode;
+mod end_user;
 mod http_date;
 mod id;
 mod media;
@@ -39,6 +40,7 @@ pub use conversation::{
     ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice,
 };
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
+pub use end_user::EndUser;
 pub use http_date::HttpDate;
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
 pub use media::{Media, MediaKind, MediaSource};

@@ -11,7 +11,8 @@ use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::{
-    Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage, UsageSource,
+    EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
+    UsageSource,
 };
 
 /// The version that this program writes. Older ones stay readable; a newer one is refused.
@@ -319,6 +320,9 @@ pub struct TraceRecord {
     pub project: Option<ProjectId>,
     /// As `org`; the public id, never the secret.
     pub key: Option<KeyId>,
+    /// Whom its caller says that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<EndUser>,
     /// What was called: known from routing the path on.
     pub endpoint: Option<Endpoint>,
     /// The model asked for (cut to 256 bytes).

@@ -106,6 +106,7 @@ impl Dossier {
             org: None,
             project: None,
             key: None,
+            user: None,
             endpoint: None,
             model_asked: None,
             model_served: None,

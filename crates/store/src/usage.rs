@@ -25,8 +25,8 @@ mod traced;
 pub(crate) const FORMAT: Format = Format {
     what: "usage projection",
     application_id: i32::from_be_bytes(*b"HRus"),
-    version: 1,
-    newest: 1,
+    version: 2,
+    newest: 2,
     schema: rows::SCHEMA,
 };
 
@@ -57,7 +57,8 @@ impl SqliteUsage {
     /// For a file that cannot be opened, holds something else or is of a newer program.
     pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
         let database = Database::open(path, Durability::Normal, FORMAT);
-        let database = database.map_err(|error| failed("open", path, &error))?;
+        let mut database = database.map_err(|error| failed("open", path, &error))?;
+        database.write(rows::bring_up_to_date).map_err(|error: FormatError| failed("open", path, &error))?;
         let inner = Inner { database, journal: journal.to_owned(), traces: traces.to_owned() };
         Ok(Self { path: path.to_owned(), inner: Mutex::new(inner) })
     }

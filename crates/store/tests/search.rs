@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId, Stage,
-    StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
+    Attempt, AttemptOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
+    Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention, index};
 use headrace_trace::{CallPage, CallQuery, MemoryTraces, TraceReader, TraceStore};
@@ -81,6 +81,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         org: (org > 0).then(|| OrgId::new(&format!("org-{org}")).unwrap()),
         project: (org > 0).then(|| ProjectId::new(&format!("project-{}", org + numbers.below(2))).unwrap()),
         key: (org > 0).then(|| KeyId::new(&format!("key-{}", numbers.below(5))).unwrap()),
+        user: EndUser::named(["", "eva@example.com", "b\n"][numbers.below(3) as usize]),
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("best".to_owned()),
         model_served: (numbers.below(5) > 0).then(|| format!("model-{}", numbers.below(3))),
@@ -125,6 +126,8 @@ fn queries() -> Vec<CallQuery> {
         &[("project", "project-3")],
         &[("key", "key-1")],
         &[("key", "key-1"), ("org", "org-1")],
+        &[("user", "eva@example.com")],
+        &[("user", "b\n"), ("org", "org-1")],
         &[("model", "model-1")],
         &[("model", "best")],
         &[("upstream", "vllm")],

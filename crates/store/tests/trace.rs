@@ -28,6 +28,7 @@ fn record(n: u64) -> TraceRecord {
         org: Some(OrgId::new("acme").unwrap()),
         project: None,
         key: None,
+        user: None,
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("demo".to_owned()),
         model_served: Some("demo".to_owned()),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, Outcome, ProjectId, RequestId, Rounding,
-    Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
+    EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, Outcome, ProjectId, RequestId,
+    Rounding, Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
 };
 use headrace_ledger::{
     ChargeLine, Command, Event, GrantKind, Ledger, Owner, ReleaseReason, SettleOutcome, decode_row,
@@ -16,6 +16,7 @@ use headrace_store::journal::{SqliteJournal, load_file};
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_store::usage::SqliteUsage;
 use headrace_trace::{Month, TraceStore, UsageBy, UsageInterval, UsageQuery, UsageReader, decode_record};
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 const SECOND: u64 = 1_000_000_000;
 /// 2026-11-30T20:00:00Z: the month turns while the test goes on.
@@ -156,6 +157,7 @@ fn trace(
     record.key = Some(KeyId::new(&format!("key-{}", n % 3)).unwrap());
     record.model_served = Some(model.to_string());
     record.upstream = paid.map(|_| "vllm".into());
+    record.user = EndUser::named(["", "eva@example.com", "b"][(second % 3) as usize]);
     record.paid = paid;
     if refused {
         record.outcome = Outcome::Refused(TracedRefusal {
@@ -221,7 +223,9 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
     let (days, charged, lost) = by_the_journal(&world.dir.join("ledger.sqlite"));
     assert_eq!(totals.revenue.get(), charged + lost);
     let intervals = ["hour", "day", "month"];
-    for by in ["", "org", "project", "key", "model", "upstream", "org,project,key,model,upstream"] {
+    for by in
+        ["", "org", "project", "key", "model", "upstream", "user", "org,project,key,model,upstream,user"]
+    {
         for interval in intervals {
             let report = usage.usage(&query(&[("by", by), ("interval", interval)])).unwrap();
             let total = report.total();
@@ -246,7 +250,7 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
     assert_eq!(found, days);
     // Made anew from the files, it is the same but for keys of which no trace is left: all are here.
     drop(usage);
-    let all = query(&[("by", "org,project,key,model,upstream"), ("interval", "hour")]);
+    let all = query(&[("by", "org,project,key,model,upstream,user"), ("interval", "hour")]);
     let before = world.usage().usage(&all).unwrap();
     std::fs::remove_file(world.dir.join("usage.sqlite")).unwrap();
     assert_eq!(world.usage().usage(&all).unwrap(), before);
@@ -284,6 +288,69 @@ fn keys_and_what_upstreams_charge_come_from_the_traces_and_the_rest_stands_under
     let upstreams = usage.usage(&query(&[("by", "upstream")])).unwrap();
     let vllm = upstreams.rows.iter().find(|row| row.of[0].as_deref() == Some("vllm")).unwrap();
     assert_eq!((vllm.sums.paid.get(), vllm.sums.paid_calls > 10), (paid, true));
+}
+
+#[test]
+fn of_very_many_users_in_an_hour_of_a_project_the_first_are_told_apart() {
+    const TOLD_APART: usize = 1_000;
+    let mut world = World::new();
+    let usage = world.usage();
+    let model = ModelName::new("small").unwrap();
+    // Two refusals each: the second ones come when the first are counted.
+    for round in 0..2_u64 {
+        let refused = |user: u64| {
+            let id = RequestId::from_bits(u128::from(round) << 64 | u128::from(user));
+            let user = EndUser::named(&format!("user {user:04}"));
+            TraceRecord { user, ..trace(id, 0, START, &model, None, true) }
+        };
+        world.traces.append(&(0..1_100).map(refused).collect::<Vec<_>>()).unwrap();
+        usage.catch_up().unwrap();
+    }
+    // Another project has its own thousand.
+    let id = RequestId::from_bits(u128::from(u64::MAX));
+    let user = EndUser::named("user 1099");
+    world.traces.append(&[TraceRecord { user, ..trace(id, 1, START, &model, None, true) }]).unwrap();
+    let report = usage.usage(&query(&[("project", "project-0"), ("by", "user")])).unwrap();
+    let named: BTreeMap<_, _> = report.rows.iter().map(|row| (row.of[0].clone(), row.sums.refused)).collect();
+    let told = |user: &str| named.get(&Some(user.to_owned())).copied();
+    assert_eq!((named.len(), told("(others)")), (TOLD_APART + 1, Some(200)));
+    let apart = named.values().filter(|refused| **refused == 2).count();
+    assert_eq!((apart, report.total().refused), (TOLD_APART, 2_200));
+    let other = usage.usage(&query(&[("project", "project-1"), ("by", "user")])).unwrap();
+    assert_eq!(other.rows[0].of, [Some("user 1099".to_owned())]);
+}
+
+#[test]
+fn a_file_that_knew_no_users_keeps_its_sums() {
+    let mut world = World::new();
+    for n in 0..60_u64 {
+        let trace = world.call(START + n * 97);
+        world.traces.append(&trace.into_iter().collect::<Vec<_>>()).unwrap();
+    }
+    let all = query(&[("by", "org,project,key,model,upstream"), ("interval", "hour")]);
+    let before = world.usage().usage(&all).unwrap();
+    // As the first version had its table.
+    let path = world.dir.join("usage.sqlite");
+    let columns = "hour, org, project, key, model, upstream, sum(calls) AS calls, sum(completed) AS completed, \
+                   sum(cancelled) AS cancelled, sum(failed) AS failed, sum(released) AS released, sum(refused) AS refused, \
+                   sum(input) AS input, sum(cached_input) AS cached_input, sum(cache_write) AS cache_write, \
+                   sum(cache_write_1h) AS cache_write_1h, sum(output) AS output, sum(reasoning) AS reasoning, \
+                   sum(charged) AS charged, sum(loss) AS loss, sum(paid) AS paid, sum(paid_calls) AS paid_calls, \
+                   sum(paid_charged) AS paid_charged";
+    let first = format!(
+        "CREATE TABLE first AS SELECT {columns} FROM hours GROUP BY 1, 2, 3, 4, 5, 6; DROP TABLE hours; \
+         ALTER TABLE first RENAME TO hours; CREATE INDEX hours_project ON hours (project, hour); PRAGMA user_version = 1;"
+    );
+    edit(&path, &first);
+    for _ in 0..2 {
+        assert_eq!(world.usage().usage(&all).unwrap(), before);
+    }
+    let by_user = world.usage().usage(&query(&[("by", "user")])).unwrap();
+    assert_eq!(by_user.rows.iter().map(|row| row.of[0].as_deref()).collect::<Vec<_>>(), [None]);
+    let trace = std::iter::from_fn(|| Some(world.call(START + 9_001))).flatten().next().unwrap();
+    world.traces.append(&[trace]).unwrap();
+    let after = world.usage().usage(&query(&[("by", "user")])).unwrap();
+    assert_eq!(after.rows.len(), 2, "{after:?}");
 }
 
 #[test]
@@ -331,4 +398,15 @@ fn a_statement_is_what_the_ledger_charged_a_project_in_a_month() {
     let starts: Vec<_> =
         usage.usage(&month).unwrap().rows.iter().map(|row| row.start.unwrap().seconds()).collect();
     assert_eq!(starts, ["2026-11", "2026-12"].map(|text| text.parse::<Month>().unwrap().start().seconds()));
+}
+
+/// Changes a file as no program of ours does.
+fn edit(path: &Path, sql: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection =
+            SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    });
 }

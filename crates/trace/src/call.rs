@@ -2,8 +2,8 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId, Stage, StageSpan, TraceRecord,
-    UnixNanos,
+    EndUser, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId, Stage, StageSpan,
+    TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
 
@@ -74,6 +74,8 @@ pub struct CallRow {
     pub project: Option<ProjectId>,
     /// As `org`; the public id.
     pub key: Option<KeyId>,
+    /// Whom its caller says that it is for.
+    pub user: Option<EndUser>,
     /// What was called.
     pub endpoint: Option<Endpoint>,
     /// Whether the answer streamed.
@@ -138,6 +140,7 @@ impl CallRow {
             org: record.org.clone(),
             project: record.project.clone(),
             key: record.key.clone(),
+            user: record.user.clone(),
             endpoint: record.endpoint,
             stream: record.stream,
             asked: record.model_asked.clone(),
@@ -202,6 +205,7 @@ impl CallRow {
             "org": self.org.as_ref().map(|id| id.as_str()),
             "project": self.project.as_ref().map(|id| id.as_str()),
             "key": self.key.as_ref().map(|id| id.as_str()),
+            "user": self.user,
             "endpoint": self.endpoint.map(Endpoint::name),
             "stream": self.stream,
             "model": { "asked": self.asked, "served": self.served },

@@ -106,6 +106,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "org": record.org.as_ref().map(|id| id.as_str()),
         "project": record.project.as_ref().map(|id| id.as_str()),
         "key": record.key.as_ref().map(|id| id.as_str()),
+        "user": record.user,
         "endpoint": record.endpoint.map(|endpoint| endpoint.name()),
         "stream": record.stream,
         "model": {

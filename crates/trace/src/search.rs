@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
+use headrace_domain::{EndUser, KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -31,6 +31,8 @@ pub struct CallQuery {
     pub project: Option<ProjectId>,
     /// With which key; the public id.
     pub key: Option<KeyId>,
+    /// Whom its caller says that it is for.
+    pub user: Option<EndUser>,
     /// The model that served, or that was asked for where none did.
     pub model: Option<String>,
     /// Whose server answered.
@@ -49,12 +51,13 @@ pub struct CallQuery {
 
 impl CallQuery {
     /// What may be set by name, in the order of a list.
-    pub const NAMES: [&str; 12] = [
+    pub const NAMES: [&str; 13] = [
         "from",
         "to",
         "org",
         "project",
         "key",
+        "user",
         "model",
         "upstream",
         "outcome",
@@ -75,6 +78,7 @@ impl CallQuery {
             "org" => self.org = Some(value.parse().map_err(said)?),
             "project" => self.project = Some(value.parse().map_err(said)?),
             "key" => self.key = Some(value.parse().map_err(said)?),
+            "user" => self.user = Some(EndUser::named(value).ok_or("it must not be empty")?),
             "model" => self.model = Some(text(value)?),
             "upstream" => self.upstream = Some(text(value)?),
             "text" => self.text = Some(text(value)?),
@@ -113,6 +117,7 @@ impl CallQuery {
             && (self.org.is_none() || self.org == row.org)
             && (self.project.is_none() || self.project == row.project)
             && (self.key.is_none() || self.key == row.key)
+            && (self.user.is_none() || self.user == row.user)
             && is(&self.model, row.model())
             && is(&self.upstream, row.upstream.as_deref())
             && self.outcome.is_none_or(|ended| row.ended == ended)
@@ -248,6 +253,7 @@ mod tests {
             ("org", "acme"),
             ("project", "shop"),
             ("key", "key_1"),
+            ("user", "eva@example.com"),
             ("model", "demo"),
             ("upstream", "vllm"),
             ("outcome", "refused"),

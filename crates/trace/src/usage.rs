@@ -26,11 +26,13 @@ pub enum UsageBy {
     Model,
     /// Whose server answered, as `Key`.
     Upstream,
+    /// Whom the caller said that a call is for, as `Key`.
+    User,
 }
 
 impl UsageBy {
     /// Every one, in the order of a list.
-    pub const ALL: [Self; 5] = [Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream];
+    pub const ALL: [Self; 6] = [Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream, Self::User];
 
     /// As it is written.
     pub const fn name(self) -> &'static str {
@@ -40,6 +42,7 @@ impl UsageBy {
             Self::Key => "key",
             Self::Model => "model",
             Self::Upstream => "upstream",
+            Self::User => "user",
         }
     }
 

@@ -149,6 +149,9 @@ impl Drawing<'_> {
         if !caller.is_empty() {
             self.fact("caller", &caller.join(" · "));
         }
+        if let Some(user) = &record.user {
+            self.fact("user", &plain(user.as_str()));
+        }
         if let Some(trace) = &record.trace_id {
             let parent = record.parent_span_id.as_ref().map(|span| format!(" · parent span {}", plain(span)));
             self.fact("trace", &format!("{}{}", plain(trace), parent.unwrap_or_default()));

@@ -54,6 +54,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         asks_verbosity: false,
     };
     knobs.verbosity.take().into_iter().for_each(|word| conversation.ask_verbosity(word));
+    let user = knobs.end_user();
     Ok(Call {
         endpoint: Endpoint::ChatCompletions,
         model: settled.model,
@@ -73,6 +74,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
+        user,
         tier: knobs.tier,
         form: settled.form,
         reasoning: knobs.reasoning,

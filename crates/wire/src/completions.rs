@@ -42,6 +42,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         return Err(Fault::at("suffix", Code::InvalidValue, message));
     }
     let settled = knobs.settle(prompts.len())?;
+    let user = knobs.end_user();
     Ok(Call {
         endpoint: Endpoint::Completions,
         model: settled.model,
@@ -61,6 +62,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
+        user,
         tier: knobs.tier,
         form: settled.form,
         reasoning: ReasoningWish::default(),

@@ -37,7 +37,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
 pub(crate) fn common(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     match key {
         "model" | "headrace" | "timeout" => knobs.take_common(key, r).map(drop),
-        "service_tier" => knobs.take_openai(key, r).map(drop),
+        "service_tier" | "user" | "safety_identifier" => knobs.take_openai(key, r).map(drop),
         _ => refused::read(Known::Encode, key, r, limits),
     }
 }
@@ -49,6 +49,7 @@ pub(crate) fn call(mut knobs: Knobs<'_>, endpoint: Endpoint, to_encode: ToEncode
         include_usage: true,
         explain: knobs.explain,
         timeout: knobs.timeout,
+        user: knobs.end_user(),
         tier: knobs.tier,
         ..Call::of_prompt(endpoint, knobs.named()?, Prompt::Encode(to_encode))
     })

@@ -8,8 +8,8 @@ mod turns;
 pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
-    CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt,
-    RawWish, Role, Tool, ToolChoice,
+    CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin,
+    Prompt, RawWish, Role, Tool, ToolChoice,
 };
 
 use blocks::Within;
@@ -18,7 +18,7 @@ use turns::Turns;
 use crate::breakpoints::Breakpoints;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::{Knobs, Low, decimal, stop};
+use crate::params::{Knobs, Low, decimal, label, stop};
 use crate::refused::{self, Known};
 use crate::{WireLimits, choice, form, tools, wishes};
 
@@ -108,7 +108,7 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
                 (said.keep_thinking, said.clears) = (edits.keep_thinking, edits.clears);
             }
             "diagnostics" => said.diagnoses = r.optional(|r| diagnostics(r, limits))?,
-            "metadata" => refused::anthropic_metadata(r, limits)?,
+            "metadata" => knobs.user.0 = r.optional(|r| metadata(r, limits))?.flatten(),
             "cache_control" => breakpoints.read_at(CacheMarkAt::Last, r)?,
             key => {
                 if !knobs.take_common(key, r)? && !wishes::take(knobs, key, r)? {
@@ -121,6 +121,19 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
     r.end()?;
     said.marks = breakpoints.take();
     Ok(said)
+}
+
+/// An object of labels; `user_id` is the one that exists.
+fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+    let mut user = None;
+    r.object(|r, key| match key.as_ref() {
+        "user_id" => {
+            user = r.optional(|r| label(r, limits))?;
+            Ok(())
+        }
+        _ => Err(Fault::unknown()),
+    })?;
+    Ok(user.as_deref().and_then(EndUser::named))
 }
 
 fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
@@ -171,6 +184,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         cleared: None,
         cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
+        user: knobs.end_user(),
         tier: knobs.tier,
         form: settled.form,
         response: None,
@@ -226,7 +240,7 @@ fn diagnostics(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<String>> 
     let mut previous = None;
     r.object(|r, key| {
         match key.as_ref() {
-            "previous_message_id" => previous = r.optional(|r| crate::params::label(r, limits))?,
+            "previous_message_id" => previous = r.optional(|r| label(r, limits))?,
             _ => return Err(Fault::unknown()),
         }
         Ok(())

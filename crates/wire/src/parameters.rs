@@ -72,7 +72,12 @@ const HONOURED: &[Row] = &[
         "",
         "text, calls of tools and their results; images, documents and sounds are refused by their place",
     ),
-    ("metadata", "m", r#"{"user_id":"u"}"#, "a label of the caller's user"),
+    (
+        "metadata",
+        "m",
+        r#"{"user_id":"u"}"#,
+        "a label of the caller's user, by which traces and usage can be told apart",
+    ),
     ("min_p", "ctr", "0.1", "from 0 to 1"),
     ("min_tokens", "ctr", "1", "no end before so many tokens"),
     ("model", "ctmr", "", "a model, an alias or a route"),
@@ -113,6 +118,12 @@ const HONOURED: &[Row] = &[
         "`text`, `json_object`, `json_schema`, and vLLM's `structural_tag`",
     ),
     ("return_token_ids", "ct", "true", "ids beside the text"),
+    (
+        "safety_identifier",
+        "ct",
+        r#""s""#,
+        "a label of the end user, by which traces and usage can be told apart",
+    ),
     ("seed", "ctmr", "7", "same seed, same answer"),
     (
         "service_tier",
@@ -173,6 +184,7 @@ const HONOURED: &[Row] = &[
     ("top_k", "ctmr", "5", "-1 and 0 switch it off"),
     ("top_logprobs", "c", "0", "up to `wire.max_logprobs`, with `logprobs`"),
     ("top_p", "ctmr", "0.5", "above 0 to 1"),
+    ("user", "ct", r#""u""#, "the older name of `safety_identifier`"),
     (
         "verbosity",
         "c",
@@ -227,7 +239,12 @@ const HONOURED: &[Row] = &[
         r#"{"effort":"low"}"#,
         "`effort` as chat's `reasoning_effort`; `summary`: thoughts are shown as one",
     ),
-    ("safety_identifier", "r", r#""s""#, "a label of the end user, which the answer repeats"),
+    (
+        "safety_identifier",
+        "r",
+        r#""s""#,
+        "a label of the end user, by which traces and usage can be told apart; the answer repeats it",
+    ),
     ("store", "r", "false", "stored unless false"),
     ("stream_options", "r", r#"{"include_obfuscation":false}"#, "padding is refused"),
     (
@@ -244,7 +261,7 @@ const HONOURED: &[Row] = &[
     ),
     ("top_logprobs", "r", "3", "up to `wire.max_logprobs`"),
     ("truncation", "r", r#""auto""#, "`auto` leaves out the oldest turns until the rest fits"),
-    ("user", "r", r#""u""#, "a label of the end user, which the answer repeats"),
+    ("user", "r", r#""u""#, "the older name of `safety_identifier`; the answer repeats it"),
 ];
 
 /// An endpoint on the page.
@@ -406,10 +423,10 @@ mod tests {
                 }
                 let call = parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default());
                 let call = call.unwrap_or_else(|bad| panic!("{} {name}: {bad}", place.title));
-                // Those whose value here is what is usual anyway, or a label that no answer repeats.
+                // Those whose value here is what is usual anyway.
                 let usual = match place.endpoint {
                     Endpoint::Responses => &["client_metadata", "stream_options"][..],
-                    _ => &["best_of", "context_management", "metadata"][..],
+                    _ => &["best_of", "context_management"][..],
                 };
                 assert_eq!(call == plain, usual.contains(name), "{} {name}", place.title);
             }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, Endpoint, Form, ReasoningWish, SamplingRequest, ServiceTier};
+use headrace_domain::{Code, EndUser, Endpoint, Form, ReasoningWish, SamplingRequest, ServiceTier};
 use serde_json::{Map, Value};
 
 use crate::WireLimits;
@@ -41,6 +41,8 @@ pub(crate) struct Knobs<'l> {
     pub(crate) cache_salt: Option<String>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tier: ServiceTier,
+    /// The end user by its newer name, and by the older one.
+    pub(crate) user: (Option<EndUser>, Option<EndUser>),
     /// What the answer is held to, and whether two parameters said so.
     form: Option<Form>,
     two_forms: bool,
@@ -80,6 +82,7 @@ impl<'l> Knobs<'l> {
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,
+            user: (None, None),
             form: None,
             two_forms: false,
             reasoning: ReasoningWish::default(),
@@ -162,6 +165,8 @@ impl<'l> Knobs<'l> {
             "best_of" => self.best_of = r.optional(|r| integer(r, 1, limits.max_n))?,
             "return_token_ids" => self.return_token_ids = r.optional(Reader::bool)?.unwrap_or(false),
             "service_tier" => self.tier = r.optional(service_tier)?.unwrap_or_default(),
+            "safety_identifier" => self.user.0 = r.optional(|r| end_user(r, limits))?.flatten(),
+            "user" => self.user.1 = r.optional(|r| end_user(r, limits))?.flatten(),
             "stream_options" => {
                 self.stream_options = r.optional(|r| self.include_usage_of(r))?.is_some();
             }
@@ -217,6 +222,12 @@ impl<'l> Knobs<'l> {
             },
             _ => Err(Fault::unknown()),
         })
+    }
+
+    /// Whom the call is for: the newer name decides.
+    pub(crate) fn end_user(&mut self) -> Option<EndUser> {
+        let (newer, older) = std::mem::take(&mut self.user);
+        newer.or(older)
     }
 
     /// The model's name, which every call has.
@@ -473,6 +484,16 @@ pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
         return Err(Fault::new(Code::InvalidValue, "it must not hold control characters"));
     }
     Ok(text)
+}
+
+/// A label of the end user: any short string. `None`: it is empty.
+pub(crate) fn end_user(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+    let text = r.string()?;
+    if text.len() > limits.max_label_bytes {
+        let message = format!("it may have at most {} bytes", limits.max_label_bytes);
+        return Err(Fault::new(Code::StringAboveMaxLength, message));
+    }
+    Ok(EndUser::named(&text))
 }
 
 /// A string of 1 to `max` bytes.

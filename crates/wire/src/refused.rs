@@ -6,7 +6,6 @@ use headrace_domain::{CacheLife, Code};
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::label;
 
 /// What a parameter may say.
 pub(crate) enum Accept {
@@ -54,9 +53,6 @@ const TEMPLATES: &[Row] = &[
 
 /// OpenAI's, both endpoints.
 const OPENAI: &[Row] = &[
-    // Labels: never part of the prompt, never a reason to answer differently.
-    ("user", Label, "it labels the end user"),
-    ("safety_identifier", Label, "it labels the end user"),
     // Prompts are cached by content within a tenant whatever these say.
     ("prompt_cache_key", Label, "it is a hint"),
     ("prompt_cache_options", Hint, "it is a hint"),
@@ -104,8 +100,6 @@ const OPENAI: &[Row] = &[
 
 /// Calls for an encoder.
 const ENCODE: &[Row] = &[
-    ("user", Label, "it labels the end user"),
-    ("safety_identifier", Label, "it labels the end user"),
     ("metadata", Labels, "it labels the call"),
     ("stream", Bool(false), "these answers come whole; leave it out"),
     ("add_special_tokens", Bool(true), "texts have the model's usual special tokens around them; send ids"),
@@ -281,17 +275,6 @@ fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
         }
         r.string().map(drop)
     })
-}
-
-/// Anthropic's shape: an object of labels; `user_id` is the one that exists.
-pub(crate) fn anthropic_metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    r.optional(|r| {
-        r.object(|r, key| match key.as_ref() {
-            "user_id" => r.optional(|r| label(r, limits)).map(drop),
-            _ => Err(Fault::unknown()),
-        })
-    })
-    .map(drop)
 }
 
 /// `cache_control` of a tool or block: for how long what ends there is kept. `None`: there was none.

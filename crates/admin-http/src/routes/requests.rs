@@ -46,6 +46,8 @@ query! {
         org,
         project,
         key,
+        /// Whom the caller said that it is for.
+        user,
         /// The model that served, or that was asked for.
         model,
         /// The upstream that was asked.
@@ -70,7 +72,7 @@ query! {
 query! {
     /// Whose use, and when.
     UsageQuery {
-        /// What to tell apart, with commas between: `org`, `project`, `key`, `model`, `upstream`.
+        /// What to tell apart, with commas between: `org`, `project`, `key`, `model`, `upstream`, `user`.
         by,
         /// `hour`, `day` or `month`.
         interval,

@@ -79,12 +79,13 @@ impl Received {
         if let Some(turns) = turns {
             turns.begun();
         }
-        let (call, taken) = match goes_on {
+        let (mut call, taken) = match goes_on {
             // Apart, so that no other call has room for it.
             true => Box::pin(gateway.with_history(call, taken, &principal, turns)).await?,
             false => (call, taken),
         };
         dossier.record.stream = call.stream;
+        dossier.record.user = call.user.take();
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })
     }

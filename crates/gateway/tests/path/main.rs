@@ -39,4 +39,5 @@ mod swaps;
 mod thoughts;
 mod times;
 mod told;
+mod users;
 mod world;

@@ -26,6 +26,9 @@ pub(crate) struct RequestsArgs {
     /// With this key, by its public id
     #[arg(long, value_name = "KEY_ID")]
     key: Option<KeyId>,
+    /// For this user, as the caller named it
+    #[arg(long)]
+    user: Option<String>,
     /// Served by this model, or asking for it where none served
     #[arg(long)]
     model: Option<String>,
@@ -73,7 +76,9 @@ impl RequestsArgs {
             until: self.times.until(now)?,
             ..CallQuery::default()
         };
-        for (name, value) in [("model", &self.model), ("upstream", &self.upstream), ("text", &self.text)] {
+        for (name, value) in
+            [("user", &self.user), ("model", &self.model), ("upstream", &self.upstream), ("text", &self.text)]
+        {
             if let Some(value) = value {
                 query.set(name, value, now).map_err(|why| format!("--{name}: {why}"))?;
             }

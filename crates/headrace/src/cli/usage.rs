@@ -9,12 +9,12 @@ use super::shared::At;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace usage                                          by day, all together\n  headrace usage --by org,model --interval month          who used which model, month by month\n  headrace usage --by key --interval hour --since 24h     the last day by key, hour by hour\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges are those of the ledger, to the nano-dollar, by the hour in which they were settled (UTC); hours count whole. Tokens are those that were\ncharged for. The ledger knows no keys and no upstreams: those, upstreams' charges (paid, margin) and refusals are of the traces,\nso a call that was not traced stands under no key."
+    after_help = "Examples:\n  headrace usage                                          by day, all together\n  headrace usage --by org,model --interval month          who used which model, month by month\n  headrace usage --by key --interval hour --since 24h     the last day by key, hour by hour\n  headrace usage --by user --project shop                 whom callers say that they call for\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges are those of the ledger, to the nano-dollar, by the hour in which they were settled (UTC); hours count whole. Tokens are those that were\ncharged for. The ledger knows no keys, no upstreams and no users: those, upstreams' charges (paid, margin) and refusals are of the traces,\nso a call that was not traced stands under no key. A user is whom the caller names (`safety_identifier`, `user`, `metadata.user_id`):\nof a project 1,000 are told apart in an hour, and further ones stand under `(others)`."
 )]
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     pub(crate) at: At,
-    /// What it is told apart by: org, project, key, model, upstream
+    /// What it is told apart by: org, project, key, model, upstream, user
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = UsageBy::named)]
     by: Vec<UsageBy>,
     /// In steps of an hour, day or month

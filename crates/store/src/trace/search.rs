@@ -277,6 +277,10 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
             sql.push(" AND call.").push(column).push(" ").push_bind(value);
         }
     }
+    if let Some(user) = &query.user {
+        // No column: few ask, and every call would pay for it.
+        sql.push(" AND trace.record ->> '$.user' = ").push_bind(user.as_str());
+    }
     if let Some(text) = &query.text {
         // LIKE takes ASCII letters of either case.
         let escaped: String = text

@@ -93,6 +93,7 @@ const fn column(by: UsageBy) -> &'static str {
         UsageBy::Key => "key",
         UsageBy::Model => "model",
         UsageBy::Upstream => "upstream",
+        UsageBy::User => "user",
     }
 }
 

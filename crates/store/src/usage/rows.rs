@@ -10,10 +10,13 @@ use sqlx::QueryBuilder;
 use sqlx::Row;
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 
+use crate::sqlite::FormatError;
 use crate::trace::integer;
 
-/// A name that is empty is of nobody, or of nobody who is known.
-pub(super) const SCHEMA: &str = "
+/// Hours of sums. A name that is empty is of nobody, or of nobody who is known.
+macro_rules! hours {
+    () => {
+        "
     CREATE TABLE hours (
         hour INTEGER NOT NULL,  -- since 1970
         org TEXT NOT NULL,
@@ -21,6 +24,7 @@ pub(super) const SCHEMA: &str = "
         key TEXT NOT NULL,
         model TEXT NOT NULL,
         upstream TEXT NOT NULL,
+        user TEXT NOT NULL,
         calls INTEGER NOT NULL,
         completed INTEGER NOT NULL,
         cancelled INTEGER NOT NULL,
@@ -38,9 +42,16 @@ pub(super) const SCHEMA: &str = "
         paid INTEGER NOT NULL,
         paid_calls INTEGER NOT NULL,
         paid_charged INTEGER NOT NULL,
-        PRIMARY KEY (hour, org, project, key, model, upstream)
+        PRIMARY KEY (hour, org, project, key, model, upstream, user)
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX hours_project ON hours (project, hour);
+    CREATE INDEX hours_project ON hours (project, hour, user);
+"
+    };
+}
+
+pub(super) const SCHEMA: &str = concat!(
+    hours!(),
+    "
     CREATE TABLE lines (
         month INTEGER NOT NULL, -- its first moment, in nanoseconds since 1970
         project TEXT NOT NULL,
@@ -67,7 +78,35 @@ pub(super) const SCHEMA: &str = "
     CREATE INDEX waiting_time ON waiting (time);
     CREATE TABLE reached (journal INTEGER NOT NULL, time INTEGER NOT NULL, trace INTEGER NOT NULL) STRICT;
     INSERT INTO reached VALUES (0, 0, 0);
-";
+"
+);
+
+/// Makes a file of version 1, which knew no users, one of today's.
+const WITH_USERS: &str = concat!(
+    "DROP INDEX hours_project; ALTER TABLE hours RENAME TO hours_1;",
+    hours!(),
+    "
+    INSERT INTO hours SELECT hour, org, project, key, model, upstream, '', calls, completed, cancelled, failed, released, refused,
+        input, cached_input, cache_write, cache_write_1h, output, reasoning, charged, loss, paid, paid_calls, paid_charged
+        FROM hours_1;
+    DROP TABLE hours_1;
+    PRAGMA user_version = 2;
+"
+);
+
+/// Brings a file of an older program up to date.
+pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
+    let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
+    if found < 2 {
+        sqlx::raw_sql(WITH_USERS).execute(open).await?;
+    }
+    Ok(())
+}
+
+/// Users that are told apart in an hour of a project.
+const USERS_AN_HOUR: i64 = 1_000;
+/// What further ones count under.
+const OTHER_USERS: &str = "(others)";
 
 /// What sums stand under.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,13 +117,15 @@ pub(super) struct Group {
     pub(super) key: String,
     pub(super) model: String,
     pub(super) upstream: String,
+    pub(super) user: String,
 }
 
 impl Group {
-    /// Of no key and no upstream that is known.
+    /// Of no key, no upstream and no user that is known.
     pub(super) fn new(time: UnixNanos, org: &str, project: &str, model: &str) -> Self {
         let (org, project, model) = (org.to_owned(), project.to_owned(), model.to_owned());
-        Self { hour: hour(time), org, project, key: String::new(), model, upstream: String::new() }
+        let unknown = String::new;
+        Self { hour: hour(time), org, project, key: unknown(), model, upstream: unknown(), user: unknown() }
     }
 }
 
@@ -293,17 +334,37 @@ pub(super) async fn add(
     Ok(())
 }
 
+/// The user that a group counts under: its own, unless its project has too many in that hour.
+async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a Group) -> Result<&'a str, sqlx::Error> {
+    if group.user.is_empty() {
+        return Ok("");
+    }
+    let known = "SELECT EXISTS (SELECT * FROM hours WHERE project = ? AND hour = ? AND user = ?)";
+    let known = sqlx::query_as(known).bind(group.project.as_str()).bind(group.hour).bind(group.user.as_str());
+    let (known,): (bool,) = known.fetch_one(&mut *open).await?;
+    if known {
+        return Ok(&group.user);
+    }
+    let users =
+        "SELECT count(DISTINCT user) FROM hours WHERE project = ? AND hour = ? AND user NOT IN ('', ?)";
+    let users = sqlx::query_as(users).bind(group.project.as_str()).bind(group.hour).bind(OTHER_USERS);
+    let (users,): (i64,) = users.fetch_one(open).await?;
+    Ok(if users < USERS_AN_HOUR { &group.user } else { OTHER_USERS })
+}
+
 async fn add_sums(
     open: &mut SqliteConnection,
     group: &Group,
     numbers: &[i64; 17],
 ) -> Result<(), sqlx::Error> {
+    let user = counted_as(open, group).await?;
     let mut query = QueryBuilder::<Sqlite>::new("INSERT INTO hours VALUES (");
     let mut values = query.separated(", ");
     values.push_bind(group.hour);
     for name in [&group.org, &group.project, &group.key, &group.model, &group.upstream] {
         values.push_bind(name.as_str());
     }
+    values.push_bind(user);
     for number in numbers {
         values.push_bind(*number);
     }
@@ -328,8 +389,8 @@ pub(super) async fn waiting(
             row.try_get("project")?,
             row.try_get("model")?,
         );
-        let (key, upstream) = (String::new(), String::new());
-        Ok((hold_of(&hold), Group { hour, org, project, key, model, upstream }, sums_of(row)?))
+        let (key, upstream, user) = (String::new(), String::new(), String::new());
+        Ok((hold_of(&hold), Group { hour, org, project, key, model, upstream, user }, sums_of(row)?))
     };
     rows.iter().map(read).collect()
 }
@@ -349,7 +410,7 @@ pub(super) async fn move_sums(
     add_sums(open, from, &numbers(sums).map(i64::wrapping_neg)).await?;
     add_sums(open, to, &numbers(completed)).await?;
     let empty = "DELETE FROM hours WHERE hour = ? AND org = ? AND project = ? AND key = '' AND model = ? AND upstream = '' \
-                 AND calls = 0 AND released = 0 AND refused = 0";
+                 AND user = '' AND calls = 0 AND released = 0 AND refused = 0";
     let query = sqlx::query(empty).bind(from.hour).bind(from.org.as_str());
     query.bind(from.project.as_str()).bind(from.model.as_str()).execute(open).await.map(|_| ())
 }

@@ -21,6 +21,7 @@ const TRACES_PER_STEP: i64 = 5_000;
 pub(super) struct Traced {
     key: String,
     upstream: String,
+    user: String,
     model: String,
     paid: Option<i64>,
 }
@@ -30,6 +31,7 @@ impl Traced {
     pub(super) fn complete(&self, group: &mut Group, sums: &mut UsageSums) {
         group.key.clone_from(&self.key);
         group.upstream.clone_from(&self.upstream);
+        group.user.clone_from(&self.user);
         if group.model.is_empty() {
             group.model.clone_from(&self.model);
         }
@@ -42,7 +44,7 @@ impl Traced {
 }
 
 /// As its columns come.
-type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>);
+type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>);
 
 /// Of those of these calls that are traced. A hold has its call's id.
 pub(super) fn look_up(
@@ -58,8 +60,8 @@ pub(super) fn look_up(
     for some in holds.chunks(IDS_PER_QUESTION) {
         let rows: Vec<TracedRow> = reader.rows(async |connection| {
             let mut query = QueryBuilder::<Sqlite>::new(
-                "SELECT id, key, record ->> '$.upstream', record ->> '$.model_served', record ->> '$.paid' \
-                 FROM trace WHERE id IN (",
+                "SELECT id, key, record ->> '$.upstream', record ->> '$.model_served', record ->> '$.paid', \
+                 record ->> '$.user' FROM trace WHERE id IN (",
             );
             let mut ids = query.separated(", ");
             some.iter().for_each(|hold| {
@@ -67,16 +69,17 @@ pub(super) fn look_up(
             });
             query.push(")").build_query_as().fetch_all(connection).await
         })?;
-        found.extend(rows.into_iter().map(|(id, key, upstream, model, paid)| {
+        found.extend(rows.into_iter().map(|(id, key, upstream, model, paid, user)| {
             let (key, upstream) = (key.unwrap_or_default(), upstream.unwrap_or_default());
-            (hold_of(&id), Traced { key, upstream, model: model.unwrap_or_default(), paid })
+            let (model, user) = (model.unwrap_or_default(), user.unwrap_or_default());
+            (hold_of(&id), Traced { key, upstream, user, model, paid })
         }));
     }
     Ok(found)
 }
 
 /// As its columns come.
-type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<String>);
+type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
 
 /// Refused calls among the traces after one, and the last of those that were looked through. A model counts only where one was to
 /// serve: whatever else was asked for is a caller's invention.
@@ -95,15 +98,15 @@ pub(super) fn refusals_after(
     })?;
     let Some((Some(last),)) = bounds.first().copied() else { return Ok((from, refused)) };
     let rows: Vec<RefusedRow> = reader.rows(async |connection| {
-        let query = "SELECT started, org, project, key, record ->> '$.model_served' FROM trace \
+        let query = "SELECT started, org, project, key, record ->> '$.model_served', record ->> '$.user' FROM trace \
                      WHERE seq > ? AND seq <= ? AND outcome = 'refused'";
         sqlx::query_as(query).bind(from).bind(last).fetch_all(connection).await
     })?;
-    for (started, org, project, key, model) in rows {
+    for (started, org, project, key, model, user) in rows {
         let named = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
         let started = UnixNanos::new(u64::try_from(started).unwrap_or(0));
         let mut group = Group::new(started, &named(&org), &named(&project), &named(&model));
-        group.key = named(&key);
+        (group.key, group.user) = (named(&key), named(&user));
         let sums: &mut UsageSums = refused.entry(group).or_default();
         sums.refused = sums.refused.saturating_add(1);
     }

@@ -75,6 +75,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
+        user: None,
         form: None,
         response: None,
         reasoning: Default::default(),

@@ -24,6 +24,8 @@ pub(super) struct Other {
 
 const KEPT: &str = "`anchor` of `created_at` with `seconds` from 3600 to 2592000; otherwise the file is kept until it is deleted";
 
+const USER: &str = "a label of the end user, by which traces and usage can be told apart";
+
 const OTHERS: &[Other] = &[
     Other {
         title: "POST /v1/embeddings",
@@ -47,6 +49,8 @@ const OTHERS: &[Other] = &[
                 "Headrace's own: `explain` puts times and cost into the answer",
             ),
             ("timeout", "5", "Headrace's own: seconds within which the answer must come"),
+            ("safety_identifier", r#""s""#, USER),
+            ("user", r#""u""#, "the older name of `safety_identifier`"),
         ],
         encodes: true,
     },
@@ -61,6 +65,8 @@ const OTHERS: &[Other] = &[
             ("model", r#""m""#, "an encoder with a classifier of one label, or one that embeds"),
             ("top_n", "1", "so many of the best"),
             ("return_documents", "true", "the texts beside their scores"),
+            ("safety_identifier", r#""s""#, USER),
+            ("user", r#""u""#, "the older name of `safety_identifier`"),
         ],
         encodes: true,
     },
@@ -73,6 +79,8 @@ const OTHERS: &[Other] = &[
             ("text_1", r#""a""#, "a text, or as many as `text_2`"),
             ("text_2", r#"["b","c"]"#, "a text, or texts"),
             ("model", r#""m""#, "as of rerankings"),
+            ("safety_identifier", r#""s""#, USER),
+            ("user", r#""u""#, "the older name of `safety_identifier`"),
         ],
         encodes: true,
     },

@@ -1,7 +1,7 @@
 //! Tables of good and bad chat requests: what they mean, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
-    Call, Endpoint, Media, MediaKind, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
+    Call, EndUser, Endpoint, Media, MediaKind, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ fn verbosity_is_a_variable_of_the_template_that_has_to_be_there() {
 fn harmless_and_neutral_parameters_change_nothing() {
     let plain = parse(&with(&json!({}))).unwrap();
     for more in [
-        json!({"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": "b"}}),
+        json!({"user": null, "safety_identifier": "", "prompt_cache_key": "k", "metadata": {"a": "b"}}),
         json!({"store": false, "service_tier": "auto", "prompt_cache_retention": "in_memory"}),
         json!({"service_tier": "default", "parallel_tool_calls": true, "modalities": ["text"]}),
         json!({"verbosity": "medium", "include_reasoning": true, "chat_template_kwargs": {}, "structured_outputs": null}),
@@ -100,6 +100,14 @@ fn harmless_and_neutral_parameters_change_nothing() {
         json!({"use_beam_search": false, "length_penalty": 1, "bad_words": [], "skip_special_tokens": true}),
     ] {
         assert_eq!(parse(&with(&more)).unwrap(), plain, "{more}");
+    }
+    for (more, user) in [
+        (json!({"user": "u"}), "u"),
+        (json!({"safety_identifier": "s", "user": "u"}), "s"),
+        (json!({"user": "u", "safety_identifier": null}), "u"),
+    ] {
+        let call = parse(&with(&more)).unwrap();
+        assert_eq!(call, Call { user: EndUser::named(user), ..plain.clone() }, "{more}");
     }
     let off = parse(&with(&json!({"top_k": -1}))).unwrap();
     assert_eq!(off.sampling.top_k, Some(None));

@@ -1,8 +1,8 @@
 //! Tables of good and bad Anthropic requests: what they mean, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
-    CacheLife, CacheMarkAt, Call, ClearTools, ClearTrigger, Conversation, Endpoint, MediaKind, MediaSource,
-    Message, Prompt, Role, ToolCall, ToolChoice,
+    CacheLife, CacheMarkAt, Call, ClearTools, ClearTrigger, Conversation, EndUser, Endpoint, MediaKind,
+    MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -38,6 +38,7 @@ fn every_parameter_is_honoured() {
     assert_eq!((sampling.temperature, sampling.top_p, sampling.max_tokens), (Some(1.0), Some(0.5), Some(9)));
     assert_eq!((sampling.stop.clone(), sampling.n, sampling.seed), (vec!["x".to_owned()], 1, Some(5)));
     assert!(call.stream && call.explain);
+    assert_eq!(call.user, EndUser::named("u"));
     let conversation = conversation(call);
     assert_eq!(conversation.tool_choice, ToolChoice::None);
     assert_eq!(

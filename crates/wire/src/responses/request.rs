@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish, ResponseAsk,
-    Role,
+    Call, Code, Conversation, EndUser, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish,
+    ResponseAsk, Role,
 };
 
 use crate::WireLimits;
@@ -289,6 +289,7 @@ impl Draft {
         (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
         let verbosity = echo.verbosity.clone().filter(|word| word != USUAL_VERBOSITY);
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
+        let user = echo.safety_identifier.as_deref().or(echo.user.as_deref()).and_then(EndUser::named);
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
         let Turns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
@@ -317,6 +318,7 @@ impl Draft {
             cache_salt: knobs.cache_salt,
             timeout: knobs.timeout,
             tier: knobs.tier,
+            user,
             form: form.map(Arc::new),
             reasoning,
             diagnoses: comparison.is_some(),

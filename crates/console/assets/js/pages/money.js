@@ -95,7 +95,7 @@ function spend(panel, signal) {
     if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges stand here as soon as calls are settled.');
     return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, signal), card(null, { class: 'flush' }, usageTable(rows, by))];
   }, { signal, lines: 8 });
-  put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream']], by, (value) => { by = value; draw(); }),
+  put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream'], ['user', 'User']], by, (value) => { by = value; draw(); }),
     field('Over', { kind: 'select', value: days, options: DAYS, changed: (value) => { days = value; draw(); } }).node), body);
   draw();
 }

@@ -68,6 +68,7 @@ function overview(trace) {
       ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],
       ['Loss', trace.cost?.loss_nano_dollars ? money(trace.cost.loss_dollars) : null],
       ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}` }, trace.key)],
+      ['User', trace.user && h('a', { href: `#/requests?user=${encodeURIComponent(trace.user)}` }, trace.user)],
       ['Upstream', trace.upstream && (typeof trace.upstream === 'string' ? trace.upstream : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`)],
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
     trace.attempts?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'Attempts'), table('Attempts', [

@@ -15,7 +15,7 @@ import { nameOf } from './now.js';
 
 const PAGE_ROWS = 500;
 /** Names in the address that go to the server as they are. */
-const FILTERS = ['outcome', 'model', 'org', 'project', 'key', 'upstream', 'stage', 'slower_than_ms', 'dearer_than', 'text', 'from', 'to'];
+const FILTERS = ['outcome', 'model', 'org', 'project', 'key', 'user', 'upstream', 'stage', 'slower_than_ms', 'dearer_than', 'text', 'from', 'to'];
 const SPANS = [['', 'Any time'], ['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days'], ['custom', 'From … to …']];
 const SPAN_MS = { '15m': 9e5, '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
 
@@ -70,8 +70,8 @@ class View {
     const search = field('Refusal says', { value: filters.text, placeholder: 'Text of a refusal or an error', changed: changed('text') });
     search.input.dataset.search = '';
     const custom = h('div', { class: 'fields', hidden: this.last !== 'custom' }, text('from', 'From', { placeholder: '2026-11-22T08:00Z or 2h' }), text('to', 'To', { placeholder: 'now' }));
-    const more = h('details', { class: 'more', open: ['project', 'key', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]) }, h('summary', {}, 'More'),
-      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('upstream', 'Upstream'),
+    const more = h('details', { class: 'more', open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]) }, h('summary', {}, 'More'),
+      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('user', 'User', { placeholder: 'as the caller names it' }), text('upstream', 'Upstream'),
         text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Dearer than', { placeholder: '$', kind: 'number' })));
     return h('form', { class: 'card filters', role: 'search', 'aria-label': 'Requests', on: { submit: (event) => { event.preventDefault(); this.search(); }, reset: () => setTimeout(() => this.clear()) } },
       h('div', { class: 'fields' }, search.node,

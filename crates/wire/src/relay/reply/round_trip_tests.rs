@@ -38,6 +38,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
+        user: None,
         form: None,
         response: None,
         reasoning: Default::default(),

@@ -3,7 +3,7 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed, ServiceTier};
+use headrace_domain::{Call, Code, EndUser, Endpoint, Prompt, Relayed, ServiceTier};
 
 use super::look::{self, Look};
 use crate::fault::{Fault, Read};
@@ -100,6 +100,15 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
                 knobs.tier = if flex == Some(true) { ServiceTier::Flex } else { ServiceTier::Standard };
                 Ok(())
             }
+            "safety_identifier" if endpoint != Endpoint::Messages => {
+                knobs.user.0 = user(&mut size, r)?;
+                Ok(())
+            }
+            "user" if endpoint != Endpoint::Messages => {
+                knobs.user.1 = user(&mut size, r)?;
+                Ok(())
+            }
+            "metadata" if endpoint == Endpoint::Messages => metadata(&mut size, &mut knobs, r),
             _ if is_read(endpoint, key) => knobs.take_openai(key, r).map(drop),
             _ => match DECIDED_HERE.iter().find(|(name, ..)| *name == key) {
                 Some((_, accept, why)) => decided_here(accept, why, r, limits),
@@ -113,6 +122,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         // Nothing is generated.
         settled.sampling.max_tokens = Some(0);
     }
+    let user = knobs.end_user();
     let prompt = Relayed { body: Bytes::new(), text_bytes: size.text_bytes, media: size.media };
     Ok(Call {
         sampling: settled.sampling,
@@ -122,6 +132,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         explain: knobs.explain,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
+        user,
         tier: knobs.tier,
         ..Call::of_prompt(endpoint, settled.model, Prompt::Relayed(prompt))
     })
@@ -139,6 +150,32 @@ fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader
             Ok(())
         }
     }
+}
+
+/// Whom the call is for, where that is a text.
+fn user(size: &mut Size, r: &mut Reader<'_>) -> Read<Option<EndUser>> {
+    if r.kind()? != Kind::String {
+        return look::free(size, r).map(|()| None);
+    }
+    r.count_value()?;
+    let text = r.string()?;
+    size.text_bytes += text.len();
+    Ok(EndUser::named(&text))
+}
+
+/// Anthropic's, where the end user stands among labels.
+fn metadata(size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
+    if r.kind()? != Kind::Object {
+        return look::free(size, r);
+    }
+    r.count_value()?;
+    r.object(|r, key| {
+        if key != "user_id" {
+            return look::free(size, r);
+        }
+        knobs.user.0 = user(size, r)?;
+        Ok(())
+    })
 }
 
 /// What is read just as `parse` reads it.
