@@ -47,7 +47,7 @@ pub struct CacheMark {
 }
 
 /// Tokens of a prompt, from the first on, that are to be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachePin {
     /// How many.
     pub tokens: u32,

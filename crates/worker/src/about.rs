@@ -5,7 +5,7 @@ use headrace_domain::ModelName;
 use headrace_engine_api::{Capabilities, LoadReport};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{MAX_MODELS, PROTOCOL};
+use crate::limits::{MAX_MODELS, MAX_SEQUENCES, MAX_TOKENS, PROTOCOL};
 
 /// A digest or fingerprint, in hexadecimal characters.
 const MAX_HEX_CHARS: usize = 128;
@@ -36,6 +36,10 @@ pub struct AboutModel {
     /// believe it, and say nothing of forms in their jobs.
     #[serde(default)]
     pub holds_forms: bool,
+    /// Whether a job for it may say what of its prompt is to be kept, and ask for all that is known of it in the end
+    /// ([`crate::Ask::fuller`]). Workers of before take no such job.
+    #[serde(default)]
+    pub fuller_jobs: bool,
     /// When it was made, in seconds since 1970.
     pub created_unix_s: u64,
     /// Length of an answer where the caller names none.
@@ -98,13 +102,11 @@ impl AboutModel {
 
 /// A report whose numbers can be reckoned with, whatever a worker says.
 pub(crate) fn bounded(load: LoadReport) -> LoadReport {
-    const TOKENS: u64 = 1 << 40;
-    const COUNT: u32 = 1 << 24;
     LoadReport {
-        running: load.running.min(COUNT),
-        paused: load.paused.min(COUNT),
-        waiting: load.waiting.min(COUNT),
-        waiting_tokens: load.waiting_tokens.min(TOKENS),
+        running: load.running.min(MAX_SEQUENCES),
+        paused: load.paused.min(MAX_SEQUENCES),
+        waiting: load.waiting.min(MAX_SEQUENCES),
+        waiting_tokens: load.waiting_tokens.min(MAX_TOKENS),
         blocks_free: load.blocks_free.min(load.blocks_total),
         blocks_cached: load.blocks_cached.min(load.blocks_total),
         cache_used_permille: load.cache_used_permille.map(|used| used.min(1_000)),
@@ -139,6 +141,7 @@ mod tests {
             words: "cd".repeat(32),
             capabilities,
             holds_forms: false,
+            fuller_jobs: false,
             created_unix_s: 1,
             default_max_tokens: None,
             up: true,
@@ -156,6 +159,19 @@ mod tests {
         let read = read(&about()).unwrap();
         assert_eq!(read.models[0].capabilities, about().models[0].capabilities);
         assert!(read.models[0].load.waiting_tokens < u64::MAX && read.models[0].load.waiting < u32::MAX);
+    }
+
+    #[test]
+    fn a_worker_of_before_takes_no_more_than_it_knows() {
+        let mut told = about();
+        (told.models[0].holds_forms, told.models[0].fuller_jobs) = (true, true);
+        let now = read(&told).unwrap();
+        assert!(now.models[0].holds_forms && now.models[0].fuller_jobs);
+        let mut old = serde_json::to_value(&told).unwrap();
+        let model = old["models"][0].as_object_mut().unwrap();
+        assert!(model.remove("holds_forms").is_some() && model.remove("fuller_jobs").is_some());
+        let old = About::read(old.to_string().as_bytes()).unwrap();
+        assert!(!old.models[0].holds_forms && !old.models[0].fuller_jobs);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, Form, RequestId, Sampling};
+use headrace_domain::{CachePin, CacheSalt, Form, RequestId, Sampling};
 use headrace_engine_api::{FormThought, Job, Priority, Tenant, ThoughtCap};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
-    LEAST_UNREAD_BYTES, MAX_BETWEEN, MAX_CHOICES, MAX_FORM_BYTES, MAX_IDS, MAX_NAME_BYTES, MAX_STOP_BYTES,
-    MAX_STOPS, MAX_WEIGHT, MOST_UNREAD_BYTES, PROTOCOL,
+    LEAST_UNREAD_BYTES, MAX_BEHIND_BYTES, MAX_BETWEEN, MAX_CHOICES, MAX_IDS, MAX_NAME_BYTES, MAX_PINS,
+    MAX_STOP_BYTES, MAX_STOPS, MAX_WEIGHT, MOST_UNREAD_BYTES, PROTOCOL,
 };
 
 /// A job for one of a worker's models.
@@ -31,14 +31,29 @@ pub struct Ask<'a> {
     is_idle: bool,
     start_within_ns: Option<u64>,
     unread_bytes: u64,
-    /// Behind all of the above, as JSON, and only where there is one: workers of before take no job that has more to it.
+    /// Behind all of the above, as JSON, and only where there is anything: workers of before take no job that has more to it.
     #[serde(skip)]
-    held_to: Option<HeldTo>,
+    behind: Behind,
+}
+
+/// What stands behind a job. Workers that do not say that they take fuller jobs know the first two alone.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Behind {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    form: Option<Form>,
+    /// Written also where there is none, as it always was.
+    #[serde(default)]
+    thought: Option<FormThought>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pins: Vec<CachePin>,
+    /// All that is known of the job is to be told in the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    in_full: bool,
 }
 
 /// What the answers of a job are held to, for whoever compiles it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HeldTo {
     /// The form.
     pub form: Form,
@@ -80,7 +95,8 @@ impl fmt::Display for AskFault {
 }
 
 impl<'a> Ask<'a> {
-    /// A job for a worker's model. `now_ns`: of the clock that its deadline is of.
+    /// A job for a worker's model, as every worker takes it: it says nothing of what is to be kept. `now_ns`: of the clock that
+    /// its deadline is of.
     pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
         // The keys of its blocks are reckoned anew where they are believed.
         let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, grammar, .. } = job;
@@ -100,23 +116,33 @@ impl<'a> Ask<'a> {
             is_idle: *priority == Priority::Idle,
             start_within_ns: start_deadline_ns.map(|deadline| deadline.saturating_sub(now_ns)),
             unread_bytes: *unread_bytes as u64,
-            held_to: grammar.as_ref().map(|grammar| HeldTo {
-                form: (**grammar.form()).clone(),
-                thought: grammar.thought().cloned(),
-            }),
+            behind: Behind {
+                form: grammar.as_ref().map(|grammar| (**grammar.form()).clone()),
+                thought: grammar.as_ref().and_then(|grammar| grammar.thought().cloned()),
+                ..Behind::default()
+            },
         }
     }
 
-    /// As it travels: the version, the rest, and what its answers are held to.
+    /// The same, with what of its prompt is to be kept, and the wish to be told all of it in the end. Only for workers that say
+    /// [`crate::AboutModel::fuller_jobs`].
+    #[must_use]
+    pub fn fuller(mut self, job: &Job) -> Self {
+        self.behind.pins = job.pins.iter().take(MAX_PINS).copied().collect();
+        self.behind.in_full = true;
+        self
+    }
+
+    /// As it travels: the version, the rest, and what stands behind it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let room = 512 + self.prompt.len().saturating_mul(3);
         let mut bytes = Vec::with_capacity(room);
         bytes.push(PROTOCOL);
         // Memory takes all that it says.
         let mut bytes = postcard::to_extend(self, bytes).unwrap_or_default();
-        if let Some(held_to) = &self.held_to {
+        if self.behind != Behind::default() {
             // Plain data, whose maps have text for keys.
-            bytes.extend(serde_json::to_vec(held_to).unwrap_or_default());
+            bytes.extend(serde_json::to_vec(&self.behind).unwrap_or_default());
         }
         bytes
     }
@@ -134,7 +160,7 @@ impl<'a> Ask<'a> {
         let (mut ask, rest): (Ask<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
         ask.check()?;
         if !rest.is_empty() {
-            ask.held_to = Some(HeldTo::read(rest)?);
+            ask.behind = Behind::read(rest, ask.prompt.len())?;
         }
         Ok(ask)
     }
@@ -180,7 +206,13 @@ impl<'a> Ask<'a> {
 
     /// Takes out what its answers are held to.
     pub fn take_held_to(&mut self) -> Option<HeldTo> {
-        self.held_to.take()
+        let form = self.behind.form.take()?;
+        Some(HeldTo { form, thought: self.behind.thought.take() })
+    }
+
+    /// Whether all that is known of it is to be told in the end.
+    pub fn in_full(&self) -> bool {
+        self.behind.in_full
     }
 
     /// For an engine, held to nothing as yet. `now_ns`: of its clock.
@@ -194,7 +226,7 @@ impl<'a> Ask<'a> {
             sampling: self.sampling.into_owned(),
             salt: CacheSalt::from_bytes(self.salt),
             keys: None,
-            pins: Arc::default(),
+            pins: self.behind.pins.into(),
             grammar: None,
             thought: self.thought.map(|thought| Arc::new(thought.into_owned())),
             tenant: Tenant(self.tenant),
@@ -207,17 +239,31 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl HeldTo {
-    fn read(json: &[u8]) -> Result<Self, AskFault> {
-        if json.len() > MAX_FORM_BYTES {
+impl Behind {
+    /// Of a job whose prompt has so many tokens.
+    fn read(json: &[u8], prompt: usize) -> Result<Self, AskFault> {
+        let bad = |what: String| Err(AskFault::Value(what));
+        if json.len() > MAX_BEHIND_BYTES {
             let bytes = json.len();
-            return Err(AskFault::Value(format!("a form of {bytes} bytes; at most {MAX_FORM_BYTES}")));
+            return bad(format!("{bytes} bytes behind a job; at most {MAX_BEHIND_BYTES}"));
         }
-        let held_to: Self = serde_json::from_slice(json).map_err(|_| AskFault::Malformed)?;
-        let between = held_to.thought.as_ref().map_or(0, |thought| thought.between.len());
+        let behind: Self = serde_json::from_slice(json).map_err(|_| AskFault::Malformed)?;
+        let Self { form, thought, pins, in_full: _ } = &behind;
+        let between = thought.as_ref().map_or(0, |thought| thought.between.len());
         if between > MAX_BETWEEN {
-            return Err(AskFault::Value(format!("{between} ids behind a thought; at most {MAX_BETWEEN}")));
+            return bad(format!("{between} ids behind a thought; at most {MAX_BETWEEN}"));
         }
-        Ok(held_to)
+        if form.is_none() && thought.is_some() {
+            return bad("a thought before no form".to_owned());
+        }
+        if pins.len() > MAX_PINS {
+            return bad(format!("{} prefixes to be kept; at most {MAX_PINS}", pins.len()));
+        }
+        if !pins.is_sorted_by_key(|pin| pin.tokens) || pins.iter().any(|pin| pin.tokens as usize > prompt) {
+            return bad(
+                "prefixes to be kept that the prompt has not, or that do not stand in their order".to_owned()
+            );
+        }
+        Ok(behind)
     }
 }

@@ -9,7 +9,7 @@ use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, PromptSco
 use crate::about::bounded;
 use crate::frame::{End, Frame};
 use crate::limits::{MAX_BEATS, MAX_TOKEN_BYTES};
-use crate::report::Report;
+use crate::report::{Also, Marked, Report};
 
 /// What is wrong with what a worker says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub enum Fault {
     End(u32),
     /// The job ends before all of its choices have.
     Unfinished,
+    /// What else there is to be told of it comes a second time.
+    ToldTwice,
     /// It tells other usage than what came.
     Usage,
     /// Signs of life without end.
@@ -68,6 +70,7 @@ impl fmt::Display for Fault {
             Self::Scores => f.write_str("scores of the prompt other than those that were asked for"),
             Self::End(choice) => write!(f, "an end of choice {choice} that it cannot have"),
             Self::Unfinished => f.write_str("the end of a job whose choices have not ended"),
+            Self::ToldTwice => f.write_str("a job of which all was told twice"),
             Self::Usage => f.write_str("other usage than what came"),
             Self::Beats => f.write_str("signs of life without end"),
         }
@@ -105,6 +108,8 @@ pub struct Audit {
     scores: Option<Vec<TokenLogprob>>,
     top_scores: u8,
     cached: Option<u32>,
+    marked: Marked,
+    also: Option<Also>,
     output: u64,
     beats: u32,
 }
@@ -133,6 +138,8 @@ impl Audit {
             scores: job.sampling.prompt_logprobs.map(|_| Vec::new()),
             top_scores: job.sampling.prompt_logprobs.unwrap_or_default(),
             cached: None,
+            marked: Marked::by(&job.pins),
+            also: None,
             output: 0,
             beats: 0,
         }
@@ -152,16 +159,22 @@ impl Audit {
             Frame::Scored(tokens) => self.scored(tokens),
             Frame::Tokens { choice, ids, text, logprobs } => self.tokens(choice, ids, text, logprobs),
             Frame::Finished { choice, end } => self.finished(choice, end),
+            Frame::Also(also) => match self.also.replace(also) {
+                None => Ok(Heard::Nothing),
+                Some(_) => Err(Fault::ToldTwice),
+            },
             Frame::Done(report) => {
                 let whole = self.choices.iter().all(|choice| choice.ended) && self.scores.is_none();
                 if !whole {
                     return Err(Fault::Unfinished);
                 }
-                self.check(&report)?;
-                Ok(Heard::Over(Ok(()), report))
+                let also = self.also.take().unwrap_or_default();
+                self.check(&report, &also)?;
+                Ok(Heard::Over(Ok(()), Report { also: Box::new(also.within(self.marked)), ..report }))
             }
             Frame::Failed { error, report } => {
-                let report = Report { output: self.output, ..report };
+                let also = self.also.take().unwrap_or_default().within(self.marked);
+                let report = Report { output: self.output, also: Box::new(also), ..report };
                 Ok(Heard::Over(Err(error.into()), report))
             }
         }
@@ -260,9 +273,11 @@ impl Audit {
         Ok(Heard::Event(Event::Finished { choice: number, reason }))
     }
 
-    fn check(&self, report: &Report) -> Result<(), Fault> {
+    fn check(&self, report: &Report, also: &Also) -> Result<(), Fault> {
         let cached = u64::from(self.cached.unwrap_or_default());
-        let prompt = report.input.checked_add(report.cached_input);
+        let writes = also.writes(self.marked);
+        let read = report.input.checked_add(report.cached_input);
+        let prompt = writes.zip(read).and_then(|(writes, read)| read.checked_add(writes));
         let fits = report.output == self.output
             && report.cached_input == cached
             && prompt.is_some_and(|prompt| prompt <= self.prompt);

@@ -151,10 +151,11 @@ impl Shared {
             Some(held_to) => Some(compiled(offer, held_to).await?),
             None => None,
         };
+        let in_full = ask.in_full();
         let mut job = ask.into_job(self.clock.monotonic_nanos());
         job.grammar = grammar;
         let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
-        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock));
+        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full);
         Ok(Answer {
             status: 200,
             content_type: CONTENT_TYPE,
@@ -168,6 +169,8 @@ impl Shared {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
             holds_forms: offer.engine.capabilities().grammars,
+            // Of every engine: what is to be kept is a wish.
+            fuller_jobs: true,
             capabilities: Capabilities { grammars: false, ..offer.engine.capabilities().clone() },
             created_unix_s: offer.created_unix_s,
             default_max_tokens: offer.default_max_tokens,

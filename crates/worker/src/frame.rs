@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_WAIT;
 use crate::refusal::said;
-use crate::report::Report;
+use crate::report::{Also, Report, as_json};
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ pub enum Frame {
         /// What had been computed by then.
         report: Report,
     },
+    /// What else is to be told of the job, before its last word, and only to whoever asked for it: gateways of before know no
+    /// such frame.
+    Also(#[serde(with = "as_json")] Also),
 }
 
 /// Why a choice has ended.

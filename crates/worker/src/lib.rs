@@ -26,7 +26,7 @@ pub use limits::{
 };
 pub use offer::{Compile, Offer};
 pub use refusal::Refusal;
-pub use report::Report;
+pub use report::{Also, Report};
 pub use ticket::{Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
 pub use words::{Words, WordsFault};
 

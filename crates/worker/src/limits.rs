@@ -39,6 +39,10 @@ pub(crate) const MAX_STOP_BYTES: usize = 256 << 10;
 pub(crate) const MAX_IDS: usize = 1 << 16;
 /// What answers are held to, as it travels.
 pub(crate) const MAX_FORM_BYTES: usize = 512 << 10;
+/// Prefixes of one prompt that are to be kept. Dialects take four.
+pub(crate) const MAX_PINS: usize = 8;
+/// All that stands behind a job: what answers are held to, and its wishes.
+pub(crate) const MAX_BEHIND_BYTES: usize = MAX_FORM_BYTES + (1 << 10);
 /// Ids that may stand between a thought and the answer.
 pub(crate) const MAX_BETWEEN: usize = 64;
 /// Bytes of events that may wait unread at the worker.
@@ -46,6 +50,9 @@ pub(crate) const LEAST_UNREAD_BYTES: usize = 16 << 10;
 pub(crate) const MOST_UNREAD_BYTES: usize = 1 << 20;
 /// The largest weight of a tenant.
 pub(crate) const MAX_WEIGHT: u32 = 1 << 20;
+/// Sequences, and tokens, that a worker can tell of.
+pub(crate) const MAX_SEQUENCES: u32 = 1 << 24;
+pub(crate) const MAX_TOKENS: u64 = 1 << 40;
 /// The longest wait that is told.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// What a worker tells of itself.

@@ -1,8 +1,14 @@
 //! What a job took, as it travels. Whatever is said, times lie within those that passed here.
 
-use headrace_domain::{CacheMiss, EngineTrace, MissReason, Usage};
+use std::ops::Sub;
+
+use headrace_domain::{
+    Ahead, BLOCK_TOKENS, Beside, CacheLife, CacheMiss, CachePin, EngineTrace, MissReason, Usage,
+};
 use headrace_engine_api::JobReport;
 use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_SEQUENCES, MAX_TOKENS};
 
 /// What a job took.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -14,6 +20,28 @@ pub struct Report {
     /// Tokens generated.
     pub(crate) output: u64,
     pub(crate) engine: Engine,
+    /// What was told before it, in a frame of its own.
+    #[serde(skip)]
+    pub(crate) also: Box<Also>,
+}
+
+/// What else is to be told of a job, to whoever asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Also {
+    cache_write: u64,
+    cache_write_1h: u64,
+    pinned_blocks: u32,
+    unpinned_blocks: u32,
+    ahead: Option<Ahead>,
+    beside: Option<Beside>,
+}
+
+/// How many tokens of a prompt can have been kept, by its marks: nothing else is believed to have been.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marked {
+    tokens: u64,
+    for_an_hour: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -48,6 +76,7 @@ struct Miss {
 
 impl From<&JobReport> for Report {
     fn from(report: &JobReport) -> Self {
+        // What is passed over here stands in `Also`.
         let Usage { input, cached_input, cache_write: _, cache_write_1h: _, output, reasoning } =
             report.usage;
         let EngineTrace {
@@ -69,10 +98,8 @@ impl From<&JobReport> for Report {
             sample_ns,
             paused_ns,
             thoughts_cut,
-            // Jobs that came from elsewhere wish nothing to be kept.
             pinned_blocks: _,
             unpinned_blocks: _,
-            // No room for them in the protocol: of such a job the wait is told as a whole.
             ahead: _,
             beside: _,
         } = report.engine;
@@ -102,24 +129,29 @@ impl From<&JobReport> for Report {
             paused_ns,
             thoughts_cut,
         };
-        Self { input, cached_input, output: output.saturating_add(reasoning), engine }
+        let output = output.saturating_add(reasoning);
+        Self { input, cached_input, output, engine, also: Box::default() }
+    }
+}
+
+impl From<&JobReport> for Also {
+    fn from(report: &JobReport) -> Self {
+        let Usage { cache_write, cache_write_1h, .. } = report.usage;
+        let EngineTrace { pinned_blocks, unpinned_blocks, ahead, beside, .. } = report.engine;
+        Self { cache_write, cache_write_1h, pinned_blocks, unpinned_blocks, ahead, beside }
     }
 }
 
 impl Report {
     /// What it says of a job of so many prompt tokens that took so long, as seen from here.
     pub fn within(self, prompt: u64, elapsed_ns: u64) -> JobReport {
-        let Self { input, cached_input, output, engine } = self;
-        let cached_input = cached_input.min(prompt);
-        let input = input.min(prompt.saturating_sub(cached_input));
-        let mut left = elapsed_ns;
-        let mut part = |nanos: u64| {
-            let part = nanos.min(left);
-            left = left.saturating_sub(part);
-            part
-        };
-        let (queue_ns, prefill_ns, decode_ns) =
-            (part(engine.queue_ns), part(engine.prefill_ns), part(engine.decode_ns));
+        let Self { input, cached_input, output, engine, also } = self;
+        let [cached_input, input, cache_write, cache_write_1h] =
+            parts_of(prompt, [cached_input, input, also.cache_write, also.cache_write_1h]);
+        let [queue_ns, prefill_ns, decode_ns] =
+            parts_of(elapsed_ns, [engine.queue_ns, engine.prefill_ns, engine.decode_ns]);
+        let [pinned_blocks, unpinned_blocks] =
+            parts_of(blocks_of(prompt), [also.pinned_blocks, also.unpinned_blocks]);
         let step_ns = engine.step_ns.min(elapsed_ns);
         let miss = engine.miss.filter(|miss| u64::from(miss.token) <= prompt);
         let engine = EngineTrace {
@@ -147,11 +179,88 @@ impl Report {
             sample_ns: engine.sample_ns.min(step_ns),
             paused_ns: engine.paused_ns.min(elapsed_ns),
             thoughts_cut: engine.thoughts_cut,
-            pinned_blocks: 0,
-            unpinned_blocks: 0,
-            ahead: None,
-            beside: None,
+            pinned_blocks,
+            unpinned_blocks,
+            ahead: also.ahead.map(|ahead| bounded_ahead(ahead).within(queue_ns)),
+            beside: also.beside.map(|beside| bounded_beside(beside, decode_ns)),
         };
-        JobReport { usage: Usage { input, cached_input, output, ..Usage::default() }, engine }
+        let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning: 0 };
+        JobReport { usage, engine }
+    }
+}
+
+impl Marked {
+    pub(crate) fn by(pins: &[CachePin]) -> Self {
+        let longest = |life: CacheLife| {
+            let marked = pins.iter().filter(|pin| pin.life >= life).map(|pin| u64::from(pin.tokens));
+            marked.max().unwrap_or_default()
+        };
+        Self { tokens: longest(CacheLife::Minutes), for_an_hour: longest(CacheLife::Hour) }
+    }
+}
+
+impl Also {
+    /// Tokens that were written to the cache to be kept; `None`: more than can be kept of what was marked.
+    pub(crate) fn writes(&self, marked: Marked) -> Option<u64> {
+        let writes = self.cache_write.checked_add(self.cache_write_1h)?;
+        (writes <= marked.tokens && self.cache_write_1h <= marked.for_an_hour).then_some(writes)
+    }
+
+    /// Nothing was kept but what was marked.
+    pub(crate) fn within(self, marked: Marked) -> Self {
+        let for_an_hour = self.cache_write_1h.min(marked.for_an_hour);
+        let [cache_write_1h, cache_write] = parts_of(marked.tokens, [for_an_hour, self.cache_write]);
+        let [pinned_blocks, unpinned_blocks] =
+            parts_of(blocks_of(marked.tokens), [self.pinned_blocks, self.unpinned_blocks]);
+        Self { cache_write, cache_write_1h, pinned_blocks, unpinned_blocks, ..self }
+    }
+}
+
+/// The same, each no more than what the ones before it leave of a whole.
+fn parts_of<T: Ord + Copy + Sub<Output = T>, const N: usize>(whole: T, parts: [T; N]) -> [T; N] {
+    let mut left = whole;
+    parts.map(|part| {
+        let part = part.min(left);
+        left = left - part;
+        part
+    })
+}
+
+/// Whole blocks of so many tokens.
+fn blocks_of(tokens: u64) -> u32 {
+    u32::try_from(tokens / BLOCK_TOKENS as u64).unwrap_or(u32::MAX)
+}
+
+fn bounded_ahead(ahead: Ahead) -> Ahead {
+    Ahead {
+        running: ahead.running.min(MAX_SEQUENCES),
+        own: ahead.own.min(MAX_SEQUENCES),
+        prefill_tokens: ahead.prefill_tokens.min(MAX_TOKENS),
+        ..ahead
+    }
+}
+
+fn bounded_beside(beside: Beside, decode_ns: u64) -> Beside {
+    Beside {
+        prefill_tokens: beside.prefill_tokens.min(MAX_TOKENS),
+        decode_prefill_tokens: beside.decode_prefill_tokens.min(MAX_TOKENS),
+        decode_prefill_ns: beside.decode_prefill_ns.min(decode_ns),
+    }
+}
+
+/// As JSON within a frame: postcard knows no fields that are left out, and a later version may say more.
+pub(crate) mod as_json {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Also;
+
+    pub(crate) fn serialize<S: Serializer>(also: &Also, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&serde_json::to_vec(also).map_err(S::Error::custom)?)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Also, D::Error> {
+        serde_json::from_slice(<&[u8]>::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

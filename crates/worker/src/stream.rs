@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
 use headrace_domain::{Clock, TokenLogprob};
-use headrace_engine_api::{Event, Events, Ticket, TicketControl};
+use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::frame::Frame;
 use crate::framing::put_frame;
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
 use crate::offer::Offer;
-use crate::report::Report;
+use crate::report::{Also, Report};
 
 /// The frames of one job.
 pub(crate) struct JobStream {
@@ -25,6 +25,8 @@ pub(crate) struct JobStream {
     held: Arc<Held>,
     offer: Offer,
     clock: Arc<dyn Clock>,
+    /// All that is known of it is to be told in the end.
+    in_full: bool,
     /// Frames of an event that are not written yet.
     ready: VecDeque<Frame>,
     beat: Pin<Box<Sleep>>,
@@ -42,13 +44,13 @@ struct Held {
 
 impl JobStream {
     /// Of a job that an engine has taken. Within a runtime.
-    pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>, in_full: bool) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
         let held = Arc::new(Held { control, asked_ns, over: AtomicBool::new(false) });
         tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
         let ready = VecDeque::from([Frame::Alive(offer.engine.load())]);
-        Self { events, held, offer, clock, ready, beat: Box::pin(sleep(BEAT)), over: false }
+        Self { events, held, offer, clock, in_full, ready, beat: Box::pin(sleep(BEAT)), over: false }
     }
 
     /// Frames of an event.
@@ -66,11 +68,12 @@ impl JobStream {
                 self.over = true;
                 // Whoever places the next call knows how it is now.
                 self.ready.push_back(Frame::Alive(self.offer.engine.load()));
-                Frame::Done(Report::from(&*report))
+                Frame::Done(self.tell(&report))
             }
             Some(Event::Failed { error, report }) => {
                 self.over = true;
-                Frame::Failed { error: error.into(), report: Report::from(&*report) }
+                let report = self.tell(&report);
+                Frame::Failed { error: error.into(), report }
             }
             // The engine is gone: nobody takes this for an end.
             None => {
@@ -79,6 +82,14 @@ impl JobStream {
             }
         };
         self.ready.push_back(frame);
+    }
+
+    /// What the last word says, before which the rest is told to whoever asked for it.
+    fn tell(&mut self, report: &JobReport) -> Report {
+        if self.in_full {
+            self.ready.push_back(Frame::Also(Also::from(report)));
+        }
+        Report::from(report)
     }
 
     fn chunk(&mut self, cx: &mut Context<'_>) -> Result<Vec<u8>, BrokenOff> {

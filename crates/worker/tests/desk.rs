@@ -11,12 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{Annex, AnnexAnswer, AnnexAnswering, AnnexHead, AnswerBody, Frames};
 use headrace_domain::{
-    CacheSalt, Clock, FinishReason, Form, JsonForm, KeyId, ManualClock, PrefixKeys, RequestId, Sampling,
-    SystemClock, TokenLogprob, UnixNanos, Usage,
+    Ahead, Beside, CacheLife, CachePin, CacheSalt, Clock, EngineTrace, FinishReason, Form, JsonForm, KeyId,
+    ManualClock, PrefixKeys, RequestId, Sampling, SystemClock, TokenLogprob, UnixNanos, Usage,
 };
 use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, EventSender, FormThought, Grammar, GrammarState, Health, Job,
-    JobReport, LoadReport, Priority, PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket, channel,
+    JobError, JobReport, LoadReport, Priority, PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket,
+    channel,
 };
 use headrace_worker::{
     ABOUT_PATH, About, Ask, Audit, BEAT, Desk, ExpectedModel, Frame, Heard, HeldTo, JOBS_PATH, Offer,
@@ -37,8 +38,8 @@ impl Engine for Told {
     }
 
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
-        if job.prompt.len() > 5 {
-            return Err(SubmitRefusal::DoesNotFit { needed: 6, limit: 5 });
+        if job.prompt.len() > 40 {
+            return Err(SubmitRefusal::DoesNotFit { needed: 41, limit: 40 });
         }
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
         self.jobs.lock().unwrap().push((job, sender));
@@ -313,6 +314,56 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
 }
 
 #[tokio::test]
+async fn what_is_to_be_kept_reaches_the_engine_and_all_is_told_to_whoever_asks_for_it() {
+    let world = world();
+    let pins: Arc<[CachePin]> = Arc::from([
+        CachePin { tokens: 16, life: CacheLife::Hour },
+        CachePin { tokens: 35, life: CacheLife::Minutes },
+    ]);
+    let asked = Job { pins, sampling: Sampling::default(), ..job(&[1; 36]) };
+    let usage = Usage { input: 4, cache_write: 16, cache_write_1h: 16, output: 1, ..Usage::default() };
+    let engine = EngineTrace {
+        queue_ns: 10,
+        decode_ns: 10,
+        pinned_blocks: 2,
+        ahead: Some(Ahead { running: 3, own: 1, others_decode_ns: 9, ..Ahead::default() }),
+        beside: Some(Beside { prefill_tokens: 7, decode_prefill_ns: 8, ..Beside::default() }),
+        ..EngineTrace::default()
+    };
+    let report = JobReport { usage, engine };
+    let model = ExpectedModel { name: "demo", bits: BITS };
+    let plain = || Ask::new(&asked, model, 0);
+    for (body, fuller) in [(plain().to_bytes(), false), (plain().fuller(&asked).to_bytes(), true)] {
+        for fails in [false, true] {
+            let mut stream = stream(world.ask("POST", JOBS_PATH, body.clone()));
+            let (got, sender) = world.take();
+            assert_eq!(got.pins, if fuller { Arc::clone(&asked.pins) } else { Arc::default() });
+            sender.send(Event::Started { cached_tokens: 0 });
+            sender.send(Event::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
+            sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+            let report = Arc::new(report.clone());
+            sender.finish(match fails {
+                false => Event::Done(report.clone()),
+                true => Event::Failed { error: JobError::ShuttingDown, report: report.clone() },
+            });
+            let (mut audit, mut over, mut told) = (Audit::new(&asked, 100, 50), None, 0);
+            for frame in frames(&mut stream).await {
+                told += usize::from(matches!(frame, Frame::Also(_)));
+                if let Heard::Over(_, last) = audit.take(frame).unwrap() {
+                    over = Some(last.within(36, 1_000));
+                }
+            }
+            let over = over.expect("it is over");
+            assert_eq!(told, usize::from(fuller), "whoever does not ask gets no frame that it may not know");
+            match fuller {
+                true => assert_eq!(over, *report),
+                false => assert_eq!((over.usage.cache_writes(), over.engine.ahead), (0, None)),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn whoever_lets_go_of_a_stream_aborts_its_job_at_once() {
     let world = world();
     let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
@@ -365,8 +416,8 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
     unavailable("is another one than before", refusal(world.ask("POST", JOBS_PATH, body(&job(&[1]), "cd"))));
     let other = Ask::new(&job(&[1]), ExpectedModel { name: "none", bits: BITS }, 0).to_bytes();
     unavailable("no model `none`", refusal(world.ask("POST", JOBS_PATH, other)));
-    let long = refusal(world.ask("POST", JOBS_PATH, body(&job(&[1; 6]), BITS)));
-    assert_eq!(long, (400, Refusal::DoesNotFit { needed: 6, limit: 5 }));
+    let long = refusal(world.ask("POST", JOBS_PATH, body(&job(&[1; 41]), BITS)));
+    assert_eq!(long, (400, Refusal::DoesNotFit { needed: 41, limit: 40 }));
     for bytes in [vec![], vec![2, 0], vec![1, 255], good()[1..].to_vec()] {
         let (status, refusal) = refusal(world.ask("POST", JOBS_PATH, bytes));
         assert!(status == 400 && matches!(refusal, Refusal::Invalid { .. }), "{refusal:?}");
@@ -399,6 +450,7 @@ fn a_worker_tells_what_it_is_and_gives_its_words_by_their_digest() {
     let model = &about.models[0];
     assert_eq!((status, about.version.as_str(), &*model.bits, model.up), (200, "1.2.3", BITS, true));
     assert_eq!((&model.capabilities, model.default_max_tokens), (&world.engine.capabilities, Some(9)));
+    assert!(model.fuller_jobs);
     let path = format!("{WORDS_PATH}{}", model.words);
     let (status, words) = whole(world.ask("GET", &path, Vec::new()));
     assert_eq!((status, Words::taken(words, &model.words)), (200, Ok((*world.words).clone())));

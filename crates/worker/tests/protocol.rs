@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheSalt, FinishReason, RequestId, Sampling, Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
+    Ahead, Beside, CacheLife, CachePin, CacheSalt, EngineTrace, FinishReason, Form, RequestId, Sampling,
+    Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
 };
 use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, Priority, Tenant, ThoughtCap};
 use headrace_worker::{
-    Ask, AskFault, Audit, Broken, End, ExpectedModel, Fault, Frame, FrameFault, Heard, Report, Unframer,
-    put_frame,
+    Also, Ask, AskFault, Audit, Broken, End, ExpectedModel, Fault, Frame, FrameFault, Heard, HeldTo, Report,
+    Unframer, put_frame,
 };
 use proptest::prelude::*;
 
@@ -95,6 +96,13 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|ms| Frame::Failed {
             error: Broken::Expired { retry_after_ms: ms },
             report: report(ms, 1, 2)
+        }),
+        (any::<u64>(), any::<u32>(), prop::option::of(any::<u64>())).prop_map(|(writes, blocks, ns)| {
+            let usage = Usage { cache_write: writes, cache_write_1h: blocks.into(), ..Usage::default() };
+            let ahead = ns.map(|ns| Ahead { running: blocks, own_decode_ns: ns, ..Ahead::default() });
+            let beside = ns.map(|ns| Beside { decode_prefill_ns: ns, ..Beside::default() });
+            let engine = EngineTrace { pinned_blocks: blocks, ahead, beside, ..EngineTrace::default() };
+            Frame::Also(Also::from(&JobReport { usage, engine }))
         }),
     ]
 }
@@ -268,6 +276,12 @@ fn each_lie_of_a_worker_has_a_name() {
         (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 2, 1))], Fault::Usage),
         (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(1, 2, 9))], Fault::Usage),
         (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 1, 1))], Fault::Usage),
+        (plain(), vec![wrote(0, 0), wrote(0, 0)], Fault::ToldTwice),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), finished(3), wrote(1, 0), Frame::Done(report(0, 2, 1))],
+            Fault::Usage,
+        ),
     ];
     for (sampling, frames, expected) in rows {
         assert_eq!(fault(sampling, frames), expected);
@@ -299,6 +313,134 @@ fn a_right_answer_passes_and_its_report_lies_within_what_happened() {
     assert!(matches!(error, JobError::Refused(_)), "nobody here had cancelled it: {error:?}");
     let usage = last.within(3, 0).usage;
     assert_eq!((usage.input, usage.cached_input, usage.output), (0, 3, 0));
+}
+
+/// So many tokens were written to be kept: for minutes, and for an hour.
+fn wrote(cache_write: u64, cache_write_1h: u64) -> Frame {
+    let usage = Usage { cache_write, cache_write_1h, ..Usage::default() };
+    Frame::Also(Also::from(&JobReport { usage, ..JobReport::default() }))
+}
+
+fn pins(pins: &[(u32, CacheLife)]) -> Arc<[CachePin]> {
+    pins.iter().map(|&(tokens, life)| CachePin { tokens, life }).collect()
+}
+
+/// Of a prompt of ten tokens, two of which were cached.
+#[test]
+fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice() {
+    use CacheLife::{Hour, Minutes};
+    type Marks = &'static [(u32, CacheLife)];
+    let big = u64::MAX;
+    let rows: [(Marks, u64, (u64, u64), bool); 13] = [
+        (&[(8, Minutes)], 0, (8, 0), true),
+        (&[(8, Minutes)], 8, (0, 0), true),
+        (&[(8, Minutes)], 1, (8, 0), false),
+        (&[(8, Minutes)], 0, (0, 8), false),
+        (&[(4, Minutes)], 0, (5, 0), false),
+        (&[(4, Hour), (8, Minutes)], 0, (4, 4), true),
+        (&[(4, Hour), (8, Minutes)], 0, (3, 5), false),
+        (&[(4, Hour), (8, Minutes)], 0, (8, 0), true),
+        (&[(4, Minutes), (8, Hour)], 0, (0, 8), true),
+        (&[(8, Hour)], 0, (big, 1), false),
+        (&[(8, Hour)], big, (1, 1), false),
+        (&[], 7, (1, 0), false),
+        (&[], 7, (0, 1), false),
+    ];
+    for (marks, input, (minutes, hour), fits) in rows {
+        let sampling = Sampling { max_tokens: 1, ..Sampling::default() };
+        let job = Job { prompt: (0..10).collect(), pins: pins(marks), ..job(sampling) };
+        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        for frame in [STARTED, tokens(3, &[1]), finished(3), wrote(minutes, hour)] {
+            audit.take(frame).unwrap();
+        }
+        let told = format!("{marks:?}: {input}, {minutes}, {hour}");
+        match audit.take(Frame::Done(report(input, 2, 1))) {
+            Ok(Heard::Over(Ok(()), last)) if fits => {
+                let usage = last.within(10, 0).usage;
+                assert_eq!((usage.input, usage.cached_input, usage.output), (input, 2, 1), "{told}");
+                assert_eq!((usage.cache_write, usage.cache_write_1h), (minutes, hour), "{told}");
+            }
+            other => assert!(!fits && other == Err(Fault::Usage), "{told}: {other:?}"),
+        }
+        // A job that failed is paid for as well, so what is said of it is cut to what can be.
+        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        audit.take(wrote(minutes, hour)).unwrap();
+        let failed = Frame::Failed { error: Broken::ShuttingDown, report: report(input, 2, 1) };
+        let Ok(Heard::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
+        let usage = last.within(10, 0).usage;
+        let most = |life| marks.iter().filter(|(_, own)| *own >= life).map(|(at, _)| u64::from(*at)).max();
+        assert!(usage.prompt_tokens() <= 10, "{told}: {usage:?}");
+        assert!(usage.cache_writes() <= most(Minutes).unwrap_or(0), "{told}: {usage:?}");
+        assert!(usage.cache_write_1h <= most(Hour).unwrap_or(0), "{told}: {usage:?}");
+    }
+}
+
+#[test]
+fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
+    let job = Job {
+        prompt: (0..40).collect(),
+        pins: pins(&[(36, CacheLife::Minutes)]),
+        ..job(Sampling { max_tokens: 1, ..Sampling::default() })
+    };
+    let told = |engine: EngineTrace, elapsed_ns| {
+        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        let told = JobReport { engine, ..JobReport::default() };
+        audit.take(Frame::Also(Also::from(&told))).unwrap();
+        let failed = Frame::Failed { error: Broken::ShuttingDown, report: Report::from(&told) };
+        let Ok(Heard::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
+        last.within(40, elapsed_ns).engine
+    };
+    let ahead = Ahead {
+        running: 3,
+        own: 1,
+        own_prefill_ns: 10,
+        own_decode_ns: 20,
+        others_prefill_ns: 30,
+        others_decode_ns: 40,
+        prefill_tokens: 50,
+    };
+    let beside = Beside { prefill_tokens: 5, decode_prefill_tokens: 6, decode_prefill_ns: 7 };
+    let right = EngineTrace {
+        queue_ns: 100,
+        decode_ns: 8,
+        pinned_blocks: 1,
+        unpinned_blocks: 1,
+        ahead: Some(ahead),
+        beside: Some(beside),
+        ..EngineTrace::default()
+    };
+    assert_eq!(told(right.clone(), 1_000), right);
+    // Less time passed here than the worker speaks of.
+    let cut = told(right.clone(), 50);
+    let half =
+        Ahead { own_prefill_ns: 5, own_decode_ns: 10, others_prefill_ns: 15, others_decode_ns: 20, ..ahead };
+    assert_eq!((cut.queue_ns, cut.ahead), (50, Some(half)));
+    assert_eq!((cut.decode_ns, cut.beside), (0, Some(Beside { decode_prefill_ns: 0, ..beside })));
+    // Two whole blocks are marked.
+    for (blocks, expected) in [((2, 0), (2, 0)), ((9, 9), (2, 0)), ((0, 9), (0, 2)), ((1, 9), (1, 1))] {
+        let (pinned_blocks, unpinned_blocks) = blocks;
+        let engine = told(EngineTrace { pinned_blocks, unpinned_blocks, ..right.clone() }, 1_000);
+        assert_eq!((engine.pinned_blocks, engine.unpinned_blocks), expected, "{blocks:?}");
+    }
+    // Whatever is counted can be added up.
+    let most = Ahead {
+        running: u32::MAX,
+        own: u32::MAX,
+        own_prefill_ns: u64::MAX,
+        own_decode_ns: u64::MAX,
+        others_prefill_ns: u64::MAX,
+        others_decode_ns: u64::MAX,
+        prefill_tokens: u64::MAX,
+    };
+    let far =
+        Beside { prefill_tokens: u64::MAX, decode_prefill_tokens: u64::MAX, decode_prefill_ns: u64::MAX };
+    let engine = told(EngineTrace { ahead: Some(most), beside: Some(far), ..right }, 1_000);
+    let (ahead, beside) = (engine.ahead.unwrap(), engine.beside.unwrap());
+    let waited =
+        ahead.own_prefill_ns + ahead.own_decode_ns + ahead.others_prefill_ns + ahead.others_decode_ns;
+    assert!(waited <= 100 && ahead.running < 1 << 25 && ahead.own < 1 << 25, "{ahead:?}");
+    assert!(ahead.prefill_tokens.max(beside.prefill_tokens) < 1 << 41, "{ahead:?} {beside:?}");
+    assert!(beside.decode_prefill_tokens < 1 << 41 && beside.decode_prefill_ns == 8, "{beside:?}");
 }
 
 #[test]
@@ -347,12 +489,101 @@ fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
     assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
 }
 
-/// What is written of version 2 is read by everybody who speaks it: other bytes need another version.
+/// A job whose bytes are known.
+fn known() -> Job {
+    Job {
+        request: "req_018f0000000070008000000000000001".parse().unwrap(),
+        salt: CacheSalt::from_bytes([9; 32]),
+        ..job(Sampling { stop: vec!["a".into()], ..Sampling::default() })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+/// A job of a gateway of before, with this behind it.
+fn behind(json: &str) -> Vec<u8> {
+    [unhex(ASK), json.as_bytes().to_vec()].concat()
+}
+
+#[test]
+fn jobs_of_before_are_read_as_they_were_meant_and_written_as_they_were() {
+    let old = behind(r#"{"form":"json_object","thought":null}"#);
+    let mut ask = Ask::read(&old).unwrap();
+    assert!(ask.to_bytes() == old && !ask.in_full());
+    assert_eq!(ask.take_held_to(), Some(HeldTo { form: Form::JsonObject, thought: None }));
+    assert!(ask.to_bytes() == behind("") && ask.into_job(0).pins.is_empty());
+    let plain = Ask::read(&behind("")).unwrap();
+    assert!(plain.to_bytes() == behind("") && !plain.in_full() && plain.into_job(0).pins.is_empty());
+}
+
+#[test]
+fn a_fuller_job_says_what_is_to_be_kept_behind_all_that_workers_of_before_take() {
+    let model = ExpectedModel { name: "m", bits: "b" };
+    let job = Job { pins: pins(&[(1, CacheLife::Hour), (3, CacheLife::Minutes)]), ..known() };
+    let plain = Ask::new(&job, model, 500);
+    assert_eq!(plain.to_bytes(), behind(""), "a worker that takes no such job hears nothing of it");
+    let fuller = plain.fuller(&job).to_bytes();
+    let json = r#"{"thought":null,"pins":[{"tokens":1,"life":"hour"},{"tokens":3,"life":"minutes"}],"in_full":true}"#;
+    assert_eq!(fuller, behind(json));
+    let ask = Ask::read(&fuller).unwrap();
+    assert!(ask.in_full());
+    assert_eq!(ask.into_job(0).pins, job.pins);
+    for end in behind("").len() + 1..fuller.len() {
+        assert_eq!(Ask::read(&fuller[..end]), Err(AskFault::Malformed), "{end}");
+    }
+    let none = Ask::new(&known(), model, 500).fuller(&known()).to_bytes();
+    assert_eq!(none, behind(r#"{"thought":null,"in_full":true}"#));
+    // More of them than a worker takes.
+    let many = Job { pins: pins(&[(1, CacheLife::Hour); 20]), ..known() };
+    let read = Ask::read(&Ask::new(&many, model, 500).fuller(&many).to_bytes()).unwrap();
+    assert_eq!(read.into_job(0).pins.len(), 8);
+}
+
+#[test]
+fn what_stands_behind_a_job_is_taken_only_as_far_as_it_can_be_meant() {
+    let pin = |tokens: u32| format!(r#"{{"tokens":{tokens},"life":"hour"}}"#);
+    let pins = |pins: &[String]| format!(r#"{{"pins":[{}]}}"#, pins.join(","));
+    let thought = r#"{"open":1,"close":2,"is_open":true,"between":[BETWEEN],"most_ids":null}"#;
+    let long = thought.replace("BETWEEN", &vec!["3"; 100].join(","));
+    let rows = [
+        (pins(&[pin(4)]), Some("the prompt has not")),
+        (pins(&[pin(u32::MAX)]), Some("the prompt has not")),
+        (pins(&[pin(2), pin(1)]), Some("in their order")),
+        (pins(&vec![pin(1); 9]), Some("9 prefixes to be kept; at most 8")),
+        (format!(r#"{{"thought":{}}}"#, thought.replace("BETWEEN", "")), Some("a thought before no form")),
+        (format!(r#"{{"form":"json_object","thought":{long}}}"#), Some("100 ids behind a thought")),
+        (format!(r#"{{"in_full":true}}{}"#, " ".repeat(600 << 10)), Some("bytes behind a job")),
+        (r#"{"pins":[{"tokens":1,"life":"day"}]}"#.to_owned(), None),
+        (r#"{"pins":[{"tokens":-1,"life":"hour"}]}"#.to_owned(), None),
+        (r#"{"pins":[{"tokens":4294967296,"life":"hour"}]}"#.to_owned(), None),
+        (r#"{"later":1}"#.to_owned(), None),
+        ("null".to_owned(), None),
+        (r#"{"in_full":true}{}"#.to_owned(), None),
+    ];
+    for (json, words) in rows {
+        match (Ask::read(&behind(&json)), words) {
+            (Err(AskFault::Value(what)), Some(words)) => {
+                assert!(what.contains(words), "{what} should say {words}");
+            }
+            (told, words) => assert!(told == Err(AskFault::Malformed) && words.is_none(), "{json}: {told:?}"),
+        }
+    }
+    for json in [pins(&[pin(0), pin(0), pin(3)]), "{}".to_owned(), r#"{"in_full":false}"#.to_owned()] {
+        assert!(Ask::read(&behind(&json)).is_ok(), "{json}");
+    }
+}
+
+/// What is written of version 2 is read by everybody who speaks it: other bytes need another version. Those of the last frame are
+/// sent only to whoever asked for it.
 #[test]
 fn version_2_is_these_bytes() {
-    let mut job = job(Sampling { stop: vec!["a".into()], ..Sampling::default() });
-    job.request = "req_018f0000000070008000000000000001".parse().unwrap();
-    job.salt = CacheSalt::from_bytes([9; 32]);
+    let job = known();
     let ask = Ask::new(&job, ExpectedModel { name: "m", bits: "b" }, 500).to_bytes();
     let mut frames = Vec::new();
     let lp = TokenLogprob { id: 1, bytes: vec![65], logprob: Some(-0.5), top: vec![] };
@@ -367,9 +598,24 @@ fn version_2_is_these_bytes() {
     ] {
         put_frame(&mut frames, &frame).unwrap();
     }
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&ask), ASK, "the bytes of a job");
     assert_eq!(hex(&frames), FRAMES, "the bytes of frames");
+    let mut last = Vec::new();
+    put_frame(&mut last, &wrote(16, 32)).unwrap();
+    let json = r#"{"cache_write":16,"cache_write_1h":32,"pinned_blocks":0,"unpinned_blocks":0,"ahead":null,"beside":null}"#;
+    assert_eq!(last, [&[105, 0, 0, 0, 7, 103][..], json.as_bytes()].concat());
+    // What a later version says more of is passed over, and what an earlier one does not say is none.
+    for json in
+        [r#"{"cache_write":16,"cache_write_1h":32,"later":[1]}"#, r#"{"cache_write_1h":32,"cache_write":16}"#]
+    {
+        let length = u8::try_from(json.len()).unwrap();
+        let mut unframer = Unframer::default();
+        unframer.push(&[&[length + 2, 0, 0, 0, 7, length][..], json.as_bytes()].concat());
+        assert_eq!(unframer.next_frame(), Ok(Some(wrote(16, 32))));
+    }
+    let mut unframer = Unframer::default();
+    unframer.push(&[4, 0, 0, 0, 7, 2, b'{', b'!']);
+    assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
     assert_eq!(headrace_worker::PROTOCOL, 2);
 }
 

@@ -40,6 +40,7 @@ fn about(words: &str) -> AboutModel {
             forms: headrace_engine_api::FormKinds::NONE,
         },
         holds_forms: false,
+        fuller_jobs: false,
         created_unix_s: 1,
         default_max_tokens: None,
         up: true,

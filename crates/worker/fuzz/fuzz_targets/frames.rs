@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, RequestId, Sampling, UnixNanos};
+use headrace_domain::{CacheLife, CachePin, CacheSalt, RequestId, Sampling, UnixNanos};
 use headrace_engine_api::{Event, Job, Priority, Tenant};
 use headrace_worker::{Ask, Audit, Heard, Unframer, Words};
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,8 @@ const MOST: usize = 16;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(ask) = Ask::read(bytes) {
-        let _ = ask.into_job(0);
+        let job = ask.into_job(0);
+        assert!(job.pins.iter().all(|pin| pin.tokens as usize <= job.prompt.len()));
     }
     let _ = Words::taken(bytes.to_vec().into(), "");
     let mut audit = Audit::new(&job(), VOCAB, 1_000);
@@ -24,9 +25,16 @@ fuzz_target!(|bytes: &[u8]| {
         unframer.push(piece);
         while let Ok(Some(frame)) = unframer.next_frame() {
             let Ok(heard) = audit.take(frame) else { return };
-            if let Heard::Event(Event::Tokens { choice, ids: more, .. }) = heard {
-                ids[choice as usize] += more.len();
-                assert!(ids[choice as usize] <= MOST && more.iter().all(|id| *id < VOCAB));
+            match heard {
+                Heard::Event(Event::Tokens { choice, ids: more, .. }) => {
+                    ids[choice as usize] += more.len();
+                    assert!(ids[choice as usize] <= MOST && more.iter().all(|id| *id < VOCAB));
+                }
+                Heard::Over(_, report) => {
+                    let usage = report.within(audit.prompt(), 0).usage;
+                    assert!(usage.prompt_tokens() <= 3 && usage.cache_writes() <= 2);
+                }
+                _ => {}
             }
         }
     }
@@ -41,7 +49,7 @@ fn job() -> Job {
         sampling: Sampling { n: 2, logprobs: Some(1), ..Sampling::default() },
         salt: CacheSalt::from_bytes([0; 32]),
         keys: None,
-        pins: Arc::default(),
+        pins: Arc::from([CachePin { tokens: 2, life: CacheLife::Hour }]),
         grammar: None,
         thought: None,
         tenant: Tenant(0),
