@@ -43,6 +43,7 @@ impl WorkerModel {
             return Err(format!("there is no secret of a worker for `{}`", upstream.name()));
         };
         let slot = line.slot(&about.capabilities.model);
+        slot.heard_of_jobs(about.fuller_jobs);
         // Whoever has the same bits can go on with what it began, whatever its engine calls them.
         let capabilities = Capabilities { numerics: about.bits.clone(), ..about.capabilities.clone() };
         let clock = Arc::clone(clock);

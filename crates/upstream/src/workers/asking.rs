@@ -166,7 +166,9 @@ pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, Prob
     let about = About::read(&json).map_err(|what| ProbeError::NotUnderstood { what, hint: None })?;
     if let Some(line) = &server.line {
         for model in &about.models {
-            line.slot(&model.capabilities.model).heard(model.load);
+            let slot = line.slot(&model.capabilities.model);
+            slot.heard(model.load);
+            slot.heard_of_jobs(model.fuller_jobs);
         }
     }
     Ok(about)

@@ -1,8 +1,8 @@
-//! The line to a worker: its secret, a few connections, and how busy its models said they are. Knows no request.
+//! The line to a worker: its secret, a few connections, and what it said of its models lately. Knows no request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -39,9 +39,14 @@ struct Connection {
 /// A job's part of a connection.
 pub(crate) struct OnConnection(Arc<AtomicUsize>);
 
-/// How busy a model's engine said it is.
+/// What a worker said of a model lately.
 #[derive(Debug, Default)]
-pub(crate) struct Slot(Mutex<Option<(LoadReport, Instant)>>);
+pub(crate) struct Slot {
+    /// How busy its engine is.
+    load: Mutex<Option<(LoadReport, Instant)>>,
+    /// Whether it takes fuller jobs. Asked anew with each report: a worker may be replaced by one of before.
+    fuller_jobs: AtomicBool,
+}
 
 impl Drop for OnConnection {
     fn drop(&mut self) {
@@ -51,12 +56,20 @@ impl Drop for OnConnection {
 
 impl Slot {
     pub(crate) fn heard(&self, load: LoadReport) {
-        *self.0.lock() = Some((load, Instant::now()));
+        *self.load.lock() = Some((load, Instant::now()));
+    }
+
+    pub(crate) fn heard_of_jobs(&self, fuller: bool) {
+        self.fuller_jobs.store(fuller, Ordering::Relaxed);
+    }
+
+    pub(crate) fn takes_fuller_jobs(&self) -> bool {
+        self.fuller_jobs.load(Ordering::Relaxed)
     }
 
     /// With its age; `None`: nothing was said lately.
     pub(crate) fn report(&self) -> Option<LoadReport> {
-        let (load, at) = (*self.0.lock())?;
+        let (load, at) = (*self.load.lock())?;
         let age = at.elapsed();
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         (age <= OLDEST_REPORT).then_some(LoadReport { reported: Reported::Ago { nanos }, ..load })
@@ -82,7 +95,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Where the load of a model there is noted.
+    /// Where what is said of a model there is noted.
     pub(crate) fn slot(&self, model: &str) -> Arc<Slot> {
         Arc::clone(self.slots.lock().entry(model.to_owned()).or_default())
     }

@@ -26,6 +26,8 @@ pub(super) struct Run {
     server: Arc<Server>,
     model: Arc<TheirModel>,
     job: Job,
+    /// Its worker takes what not every one does.
+    fuller: bool,
     /// The reader has caught up, or lost interest.
     woken: Arc<Notify>,
     audit: Audit,
@@ -45,20 +47,25 @@ enum Broken {
 }
 
 impl Run {
-    pub(super) fn new(server: Arc<Server>, model: Arc<TheirModel>, job: Job, woken: Arc<Notify>) -> Self {
+    pub(super) fn new(server: Arc<Server>, model: Arc<TheirModel>, mut job: Job, woken: Arc<Notify>) -> Self {
+        let fuller = model.slot.takes_fuller_jobs();
+        if !fuller {
+            // What a worker is not told of it cannot have kept.
+            job.pins = Arc::default();
+        }
         let capabilities = &model.capabilities;
         let audit = Audit::new(&job, capabilities.vocab, capabilities.context_window);
-        Self { server, model, job, woken, audit, submitted: Instant::now() }
+        Self { server, model, job, fuller, woken, audit, submitted: Instant::now() }
     }
 
     /// Runs until the worker has said its last word, the job failed, or nobody wants it.
     pub(super) async fn run_to_end(mut self, sender: EventSender) {
-        let body = Ask::new(
+        let ask = Ask::new(
             &self.job,
             ExpectedModel { name: &self.model.capabilities.model, bits: &self.model.bits },
             self.model.clock.monotonic_nanos(),
-        )
-        .to_bytes();
+        );
+        let body = if self.fuller { ask.fuller(&self.job) } else { ask }.to_bytes();
         self.server.counters.begin(body.len());
         let ended = self.run(body, &sender).await;
         self.server.counters.end(matches!(ended, Err(Broken::Cancelled)));

@@ -1,18 +1,25 @@
 //! Another Headrace's engine behind the engine's seam: what a right worker says comes through, and each lie and each break of another
 //! one is told by name, with nothing of it beyond what was asked for.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use headrace_domain::{CacheSalt, Clock as _, FinishReason, RequestId, Sampling, SystemClock, Usage};
+use headrace_call_api::{Annex as _, AnnexHead, AnswerBody};
+use headrace_domain::{
+    Ahead, Beside, CacheLife, CachePin, CacheSalt, Clock as _, EngineTrace, FinishReason, KeyId, PrefixKeys,
+    RequestId, Sampling, SystemClock, Usage,
+};
 use headrace_engine_api::{
-    Capabilities, Continues, Engine as _, Event, Job, JobError, JobReport, LoadReport, Priority, Reported,
-    SubmitRefusal, Tenant,
+    Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, Priority, Reported,
+    SubmitRefusal, Tenant, Ticket, channel,
 };
 use headrace_hostile::{Hostile, Request};
 use headrace_upstream::{Kind, Upstream, UseHttp2, WorkerModel};
 use headrace_worker::{
-    ABOUT_PATH, About, AboutModel, Ask, End, Frame, JOBS_PATH, PROTOCOL, Report, WORDS_PATH, Words, put_frame,
+    ABOUT_PATH, About, AboutModel, Ask, Desk, End, Frame, JOBS_PATH, Offer, PROTOCOL, Report, Secret,
+    Tickets, WORDS_PATH, Words, put_frame,
 };
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -294,4 +301,162 @@ async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_
     assert_eq!(upstream.words(words.digest(), now).await.unwrap(), words);
     let other = upstream.words(&"ab".repeat(32), now).await.unwrap_err().to_string();
     assert!(other.contains("not those of the digest"), "{other}");
+}
+
+/// Keeps all that a job marks, for an hour where that is wished, and says so at once.
+struct Keeping(Capabilities);
+
+impl Keeping {
+    fn report(pins: &[CachePin], prompt: u64) -> JobReport {
+        let until = |life| pins.iter().filter(|pin| pin.life >= life).map(|pin| u64::from(pin.tokens)).max();
+        let (hour, all) =
+            (until(CacheLife::Hour).unwrap_or_default(), until(CacheLife::Minutes).unwrap_or_default());
+        let usage = Usage {
+            input: prompt - all,
+            cache_write: all - hour,
+            cache_write_1h: hour,
+            output: 3,
+            ..Usage::default()
+        };
+        let engine = EngineTrace {
+            pinned_blocks: u32::try_from(all / 16).unwrap(),
+            ahead: Some(Ahead { running: 4, own: 2, prefill_tokens: 60, ..Ahead::default() }),
+            beside: Some(Beside { prefill_tokens: 9, decode_prefill_tokens: 8, ..Beside::default() }),
+            ..EngineTrace::default()
+        };
+        JobReport { usage, engine }
+    }
+}
+
+impl Engine for Keeping {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
+        sender.send(Event::Started { cached_tokens: 0 });
+        sender.send(Event::Tokens { choice: 0, ids: vec![7, 8, 9], text: "x".into(), logprobs: vec![] });
+        sender.send(Event::Finished { choice: 0, reason: FinishReason::Length });
+        sender.finish(Event::Done(Arc::new(Self::report(&job.pins, job.prompt.len() as u64))));
+        Ok(ticket)
+    }
+
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport::default()
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+/// A worker's own desk behind HTTP.
+async fn keeping() -> Hostile {
+    let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
+    let offer = Offer {
+        engine: Arc::new(Keeping(about("").capabilities)),
+        bits: BITS.into(),
+        compile: Arc::new(|_| unreachable!("it is held to nothing")),
+        words,
+        created_unix_s: 1,
+        default_max_tokens: None,
+        in_use: Arc::new(()),
+    };
+    let clock = Arc::new(SystemClock::default());
+    let tickets = Tickets::new(Secret::new(&SECRET.into()).unwrap());
+    let payer = KeyId::new("worker").unwrap();
+    let desk = Desk::new(tickets, Arc::<SystemClock>::clone(&clock), payer, "1", move || vec![offer.clone()]);
+    Hostile::start_with(move |request: &Request| {
+        let authorization = request.header("authorization").map(str::as_bytes);
+        let (method, path) = (request.method.as_str(), request.path.as_str());
+        let head = AnnexHead { method, path, authorization, now: clock.now() };
+        let mut answer = match desk.admit(&head) {
+            Ok(call) => at_once(call.answer(request.body.clone().into())),
+            Err(refusal) => refusal,
+        };
+        let mut body = Vec::new();
+        match &mut answer.body {
+            AnswerBody::Whole(bytes) => body.extend_from_slice(bytes),
+            AnswerBody::Stream(frames) => {
+                while let Some(bytes) = at_once(Box::pin(poll_fn(|cx| frames.poll_frame(cx)))) {
+                    body.extend_from_slice(&bytes.unwrap());
+                }
+            }
+            AnswerBody::Long { .. } => unreachable!("a desk says it whole or as a stream"),
+        }
+        Some(raw(&format!("{} Told", answer.status), &body))
+    })
+    .await
+    .unwrap()
+}
+
+/// What needs no waiting for.
+fn at_once<T>(mut future: impl Future<Output = T> + Unpin) -> T {
+    match std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_to_be_kept_is_told_to_workers_that_take_it_and_comes_back_as_usage() {
+    let pin = |tokens, life| CachePin { tokens, life };
+    let pins: Arc<[CachePin]> = Arc::from([pin(16, CacheLife::Hour), pin(48, CacheLife::Minutes)]);
+    let marked = Job { prompt: (0..60).collect(), pins, ..job() };
+    let worker = keeping().await;
+    let upstream = upstream(&worker.url());
+    // Not known to take it, then told so with its load, then replaced by one of before.
+    let model = model(&upstream);
+    let clock: Arc<dyn headrace_domain::Clock> = Arc::new(SystemClock::default());
+    for fuller in [false, true, false] {
+        if fuller {
+            let about = upstream.about(clock.now()).await.unwrap();
+            assert!(about.models[0].fuller_jobs);
+        } else {
+            WorkerModel::new(&upstream, &about("cdcdcdcdcdcdcdcd"), &clock).unwrap();
+        }
+        let (mut events, _control) = model.submit(marked.clone()).unwrap().split();
+        let mut last = None;
+        while let Some(event) = events.next().await {
+            last = Some(event);
+        }
+        let Some(Event::Done(report)) = last else { panic!("{last:?}") };
+        let seen = worker.seen();
+        let ask = Ask::read(&seen.requests.last().unwrap().body).unwrap();
+        assert_eq!(ask.in_full(), fuller);
+        let sent = ask.into_job(0).pins;
+        if fuller {
+            assert_eq!((&sent, &*report), (&marked.pins, &Keeping::report(&marked.pins, 60)));
+            let usage = report.usage;
+            assert_eq!((usage.input, usage.cache_write, usage.cache_write_1h), (12, 32, 16));
+            assert_eq!(report.engine.pinned_blocks, 3);
+        } else {
+            assert!(sent.is_empty());
+            assert_eq!(report.usage, Usage { input: 60, output: 3, ..Usage::default() });
+            assert_eq!(report.engine, EngineTrace::default());
+        }
+    }
+}
+
+/// A worker says that it kept more than it was asked to, or what it was not asked to.
+#[tokio::test]
+async fn nobody_pays_for_what_a_worker_kept_unasked() {
+    let wrote = |cache_write| {
+        let usage = Usage { cache_write, ..Usage::default() };
+        Frame::Also((&JobReport { usage, ..JobReport::default() }).into())
+    };
+    for (frames, input) in [(vec![wrote(4)], 0), (vec![wrote(1)], 4), (vec![wrote(u64::MAX)], 4)] {
+        let answer: Vec<Frame> = right().into_iter().take(5).chain(frames).chain([done(input, 3)]).collect();
+        let (events, _) = played(raw("200 OK", &framed(&answer))).await;
+        let Some(Event::Failed { error: JobError::Internal { detail }, report }) = events.last() else {
+            panic!("{events:?}")
+        };
+        assert!(detail.contains("other usage than what came"), "{detail}");
+        assert_eq!(report.usage, Usage { input: 4, output: 3, ..Usage::default() });
+    }
 }
