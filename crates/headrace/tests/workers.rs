@@ -157,6 +157,51 @@ async fn answers_by_a_worker_are_those_of_an_engine_here_to_the_byte_and_to_the_
     far.stop();
 }
 
+#[tokio::test]
+async fn what_a_call_marks_is_kept_at_its_worker_and_billed_and_explained_as_here() {
+    let root = tempfile::tempdir().unwrap();
+    let mut far = worker(root.path(), "far");
+    let mut server = gateway(root.path().join("front"), &[&far]);
+    for (mark, field) in [
+        (json!({"type": "ephemeral"}), "ephemeral_5m_input_tokens"),
+        (json!({"type": "ephemeral", "ttl": "1h"}), "ephemeral_1h_input_tokens"),
+    ] {
+        let system = format!("{field}: {}", "You answer in one word. ".repeat(12));
+        let body = json!({"max_tokens": 4, "temperature": 0,
+            "system": [{"type": "text", "text": system, "cache_control": mark}],
+            "messages": [{"role": "user", "content": "Why?"}]});
+        let mut written = 0;
+        for again in [false, true] {
+            let (here, here_trace) = answer(&server, "/v1/messages", "headrace-demo", &body).await;
+            let (there, trace) = answer(&server, "/v1/messages", "one", &body).await;
+            assert_eq!(there, here, "{body}");
+            for part in ["/usage", "/cost", "/engine/pinned_blocks", "/engine/unpinned_blocks"] {
+                assert_eq!(trace.pointer(part), here_trace.pointer(part), "{part} of {body}: {trace}");
+            }
+            assert_eq!(trace["attempts"][0]["worker"], "w0/headrace-demo", "{trace}");
+            let told: Value = serde_json::from_str(&there).unwrap();
+            let tokens = |pointer: &str| told.pointer(pointer).and_then(Value::as_u64).unwrap();
+            let (creation, read) =
+                (tokens("/usage/cache_creation_input_tokens"), tokens("/usage/cache_read_input_tokens"));
+            if again {
+                assert!(creation == 0 && read >= written, "{told}");
+            } else {
+                written = tokens(&format!("/usage/cache_creation/{field}"));
+                assert!(written > 0 && creation == written, "{told}");
+                assert_eq!(trace["engine"]["pinned_blocks"], written / 16, "{trace}");
+            }
+            // Operators are told what it waited for.
+            let id = trace["id"].as_str().unwrap();
+            let shown: Value = serde_json::from_str(&server.ok(&["trace", id, "--json"])).unwrap();
+            let engine = &shown["engine"];
+            assert!(engine["ahead"]["running"].is_u64(), "{shown}");
+            assert!(engine["beside"]["prefill_tokens"].is_u64(), "{shown}");
+        }
+    }
+    server.stop();
+    far.stop();
+}
+
 fn without_usage(answer: &str) -> Value {
     let mut answer: Value = serde_json::from_str(answer).unwrap();
     answer.as_object_mut().unwrap().remove("usage");
