@@ -27,7 +27,7 @@ const HONOURED: &[Row] = &[
         "cache_control",
         "m",
         r#"{"type":"ephemeral"}"#,
-        "where a prefix ends that is kept for 5 minutes or an hour after its last use, on the models that are computed here; of four at most",
+        "where a prefix ends that is kept for 5 minutes or an hour after its last use, on the models that are computed here or at workers; of four at most",
     ),
     ("cache_salt", "ctmr", r#""s""#, "narrows who shares cached prefixes"),
     (
