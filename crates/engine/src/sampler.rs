@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use headrace_domain::Sampling;
-use headrace_kernels::{Isa, argmax, exp_f32, logsumexp, math};
+use headrace_kernels::{Isa, argmax, argmax_allowed, exp_f32, logsumexp, math};
 
 use crate::logprobs::{Candidate, by_rank, largest};
 
@@ -67,9 +67,9 @@ impl Sampler {
         if as_it_is
             && is_greedy(sampling)
             && let Barred { suppressed: [], allowed: Some(allowed) } = &barred
-            && let Some(best) = likeliest(row, allowed)
+            && let Some(best) = argmax_allowed(self.isa, row, allowed)
         {
-            return best;
+            return best as u32;
         }
         let plain = as_it_is && barred.is_nothing();
         let mut adjusted = std::mem::take(&mut self.adjusted);
@@ -259,28 +259,6 @@ fn bar_but(ids: &mut [f32], word: u32) {
         let barred = if word & bit == 0 { u32::MAX } else { 0 };
         *logit = f32::from_bits(logit.to_bits() & !barred | f32::NEG_INFINITY.to_bits() & barred);
     }
-}
-
-/// The likeliest id that is allowed, the first of equal ones, as [`argmax`] chooses it from a row without the others. `None`: none is.
-fn likeliest(row: &[f32], allowed: &[u32]) -> Option<u32> {
-    const LANES: usize = 8;
-    let (mut top, mut at) = (f32::NEG_INFINITY, None);
-    for (block, (ids, word)) in row.chunks(32).zip(allowed).enumerate().filter(|(_, (_, word))| **word != 0) {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        for (logits, bits) in ids.chunks(LANES).zip(BITS.as_chunks::<LANES>().0) {
-            for ((lane, logit), bit) in lanes.iter_mut().zip(logits).zip(bits) {
-                let logit = if word & bit == 0 { f32::NEG_INFINITY } else { *logit };
-                *lane = if logit > *lane { logit } else { *lane };
-            }
-        }
-        let of_block = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        if of_block > top {
-            (top, at) = (of_block, Some((block, ids, *word)));
-        }
-    }
-    let (block, ids, word) = at?;
-    let within = ids.iter().zip(&BITS).position(|(logit, bit)| word & bit != 0 && *logit == top)?;
-    u32::try_from(block * 32 + within).ok()
 }
 
 fn bar(row: &mut [f32], ids: &[u32]) {

@@ -30,6 +30,11 @@ macro_rules! entries {
             }
 
             $(#[$features])*
+            pub(crate) unsafe fn largest_allowed(x: &[f32], allowed: &[u32]) -> Option<usize> {
+                logits::largest_allowed(x, allowed)
+            }
+
+            $(#[$features])*
             pub(crate) unsafe fn columns(product: &Product<'_>, first: usize, count: usize) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
                 unsafe { gemm::columns::<$simd>(product, first, count) }

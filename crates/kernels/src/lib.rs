@@ -59,4 +59,4 @@ pub use kernels::{KERNEL_VERSION, Kernels};
 pub use math::exp_f32;
 pub use mode::ComputeMode;
 pub use ops::{HeadRows, Queries, RopeTable, Write};
-pub use vocab::{argmax, logsumexp};
+pub use vocab::{argmax, argmax_allowed, logsumexp};

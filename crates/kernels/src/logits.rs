@@ -27,6 +27,55 @@ pub(crate) unsafe fn largest<S: Simd>(x: &[f32]) -> f32 {
     }
 }
 
+/// Elements that a word of bits speaks of.
+const WORD: usize = u32::BITS as usize;
+/// Words after which it is asked whether one of their elements is the largest so far.
+const WORDS: usize = 32;
+/// The bits of a word, first to last.
+const BITS: [u32; WORD] = {
+    let mut bits = [1; WORD];
+    let mut at = 1;
+    while at < WORD {
+        bits[at] = bits[at - 1] << 1;
+        at += 1;
+    }
+    bits
+};
+
+/// The index of the largest element whose bit is set, the first of equal ones; `None` if none of them is more than minus infinity.
+/// NaN is passed over. Without a branch within a word: which elements are allowed is not foreseen.
+#[inline(always)]
+pub(crate) fn largest_allowed(x: &[f32], allowed: &[u32]) -> Option<usize> {
+    let better = |best: f32, value: f32| if value > best { value } else { best };
+    let allowed_or_least =
+        |value: f32, word: u32, bit: u32| if word & bit == 0 { f32::NEG_INFINITY } else { value };
+    let (whole, rest) = x.as_chunks::<WORD>();
+    let (mut top, mut at) = (f32::NEG_INFINITY, None);
+    for (part, (elements, words)) in whole.chunks(WORDS).zip(allowed.chunks(WORDS)).enumerate() {
+        let mut lanes = [f32::NEG_INFINITY; WORD];
+        for (elements, word) in elements.iter().zip(words) {
+            for ((lane, value), bit) in lanes.iter_mut().zip(elements).zip(&BITS) {
+                *lane = better(*lane, allowed_or_least(*value, *word, *bit));
+            }
+        }
+        let best = lanes.into_iter().fold(f32::NEG_INFINITY, better);
+        if best > top {
+            (top, at) = (best, Some(part * WORDS));
+        }
+    }
+    let last = allowed.get(whole.len()).copied().unwrap_or_default();
+    let of_rest = rest.iter().zip(&BITS).map(|(value, bit)| allowed_or_least(*value, last, *bit));
+    let best = of_rest.fold(f32::NEG_INFINITY, better);
+    if best > top {
+        (top, at) = (best, Some(whole.len()));
+    }
+    let first = at?;
+    let words = x.get(first * WORD..)?.chunks(WORD).zip(allowed.get(first..)?);
+    let mut elements =
+        words.flat_map(|(elements, word)| elements.iter().zip(&BITS).map(move |of| (of, word)));
+    elements.position(|((value, bit), word)| word & bit != 0 && *value == top).map(|at| first * WORD + at)
+}
+
 /// ln Σ exp(xᵢ); minus infinity for an empty slice, NaN if any element is NaN.
 ///
 /// # Safety

@@ -18,6 +18,12 @@ pub fn argmax(isa: Isa, x: &[f32]) -> Option<usize> {
     x.iter().position(|&value| value == best)
 }
 
+/// The index of the largest element that is allowed, the lowest such index on ties: bit `i % 32` of `allowed[i / 32]` says whether
+/// element `i` is. NaN elements are never chosen; `None` if nothing above minus infinity is left. The same on every instruction set.
+pub fn argmax_allowed(isa: Isa, x: &[f32], allowed: &[u32]) -> Option<usize> {
+    dispatch!(isa, largest_allowed(x, allowed))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +48,32 @@ mod tests {
             assert_eq!(logsumexp(isa, &[f32::NEG_INFINITY, 2.0]), 2.0);
             assert!(logsumexp(isa, &[1.0, f32::NAN]).is_nan());
         }
+    }
+
+    #[test]
+    fn the_largest_that_is_allowed_is_the_largest_without_the_others_on_every_instruction_set() {
+        let mut state = 7_u64;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        // Few values, so that many are equal; zeros of both signs among them.
+        let values = [-2.0, -0.0, 0.0, 1.5, 3.0, f32::NEG_INFINITY, f32::NAN];
+        let mut found = 0;
+        for round in 0..2_000 {
+            let size = next(if round % 10 == 0 { 5_000 } else { 200 });
+            let kinds = 1 + next(values.len());
+            let x: Vec<f32> = (0..size).map(|_| values[next(kinds)]).collect();
+            let words = [0, 0, u32::MAX, 0x8000_0001, 1 << next(32), next(1 << 31) as u32];
+            let allowed: Vec<u32> = (0..next(size / 32 + 3)).map(|_| words[next(words.len())]).collect();
+            let is_allowed = |at: usize| allowed.get(at / 32).is_some_and(|word| word >> (at % 32) & 1 == 1);
+            let left = |at: &usize| is_allowed(*at) && x[*at] > f32::NEG_INFINITY;
+            let want = (0..size).filter(left).reduce(|best, at| if x[at] > x[best] { at } else { best });
+            for isa in Isa::supported() {
+                assert_eq!(argmax_allowed(isa, &x, &allowed), want, "{isa} {x:?} {allowed:x?}");
+            }
+            found += usize::from(want.is_some());
+        }
+        assert!(found > 1_000, "{found}");
     }
 }
