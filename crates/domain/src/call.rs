@@ -92,6 +92,8 @@ pub struct Relayed {
     pub text_bytes: usize,
     /// Images, documents and sounds in it.
     pub media: u32,
+    /// Whether it has fields of Headrace's own, which no receiver knows.
+    pub has_own_fields: bool,
 }
 
 /// How a call stands to others (OpenAI's `service_tier`), and at which prices.

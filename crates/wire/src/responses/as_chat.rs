@@ -64,6 +64,7 @@ fn put(call: &Call) -> Read<Call> {
             body: out.freeze(),
             text_bytes,
             media: u32::try_from(media().count()).unwrap_or(u32::MAX),
+            has_own_fields: false,
         }),
         origins: Vec::new(),
         include_usage: false,

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use headrace_domain::{Call, Code, Endpoint, Prompt};
+use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed};
 
 use super::fields::{Field, Fields};
 use crate::BadRequest;
@@ -32,15 +32,19 @@ pub(super) const OWN: &[&str] = &["headrace", "timeout"];
 /// # Errors
 /// The call was not read by [`super::skim`].
 pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
-    let body = body_of(call)?;
-    let cuts = Cuts::of(call, edits, body).ok_or_else(not_skimmed)?;
-    Ok(cuts.apply(body))
+    let relayed = relayed(call)?;
+    let cuts = Cuts::of(call, edits, relayed).ok_or_else(not_skimmed)?;
+    Ok(cuts.apply(&relayed.body))
 }
 
 /// The body as it came.
 pub(super) fn body_of(call: &Call) -> Result<&Bytes, BadRequest> {
+    relayed(call).map(|relayed| &relayed.body)
+}
+
+fn relayed(call: &Call) -> Result<&Relayed, BadRequest> {
     match &call.prompt {
-        Prompt::Relayed(relayed) => Ok(&relayed.body),
+        Prompt::Relayed(relayed) => Ok(relayed),
         Prompt::Conversation(_) | Prompt::Raw(_) | Prompt::Encode(_) => Err(not_skimmed()),
     }
 }
@@ -60,15 +64,22 @@ const fn reports_itself(endpoint: Endpoint) -> bool {
 struct Cuts(Vec<(Range<usize>, BytesMut)>);
 
 impl Cuts {
-    fn of(call: &Call, edits: &Edits<'_>, body: &[u8]) -> Option<Self> {
+    fn of(call: &Call, edits: &Edits<'_>, relayed: &Relayed) -> Option<Self> {
+        let body = &relayed.body[..];
         let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
         let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
-        let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
-        let find = |key: &str| fields.iter().find(|field| field.key == key);
         let mut cuts = Self::default();
-        // What is put in follows the model's name, which every body has.
         let mut model = BytesMut::new();
         value(&mut model, edits.model);
+        if !wants_usage && bound.is_none() && !relayed.has_own_fields {
+            // What stands behind the name is not looked at: most calls have it first.
+            let named = Fields::of(body)?.find(|field| field.key == "model")?;
+            cuts.0.push((named.value, model));
+            return Some(cuts);
+        }
+        let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
+        let find = |key: &str| fields.iter().find(|field| field.key == key);
+        // What is put in follows the model's name, which every body has.
         if let Some((key, tokens)) = bound {
             match find(key) {
                 Some(null) => cuts.replace(&null.value, &tokens.to_string()),

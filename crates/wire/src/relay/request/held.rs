@@ -1,8 +1,10 @@
 //! What the answer to a body that is sent on is to be held to, as far as that can be judged when it is here. Refuses nothing: what
 //! a body means is its receiver's to say.
 
+use std::sync::LazyLock;
+
 use headrace_domain::{Endpoint, Form};
-use memchr::memmem;
+use memchr::memmem::Finder;
 
 use crate::WireLimits;
 use crate::form::{anthropic_format, response_format, structured_outputs};
@@ -11,11 +13,12 @@ use crate::json::Reader;
 use super::fields::Fields;
 
 /// What stands in every body that asks for JSON of a form.
-const ASKED_BY: [&[u8]; 2] = [b"\"json_", b"\"structured_outputs\""];
+static ASKED_BY: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["\"json_", "\"structured_outputs\""].map(Finder::new));
 
 /// The form of JSON that a body asks for; `None`: none, or in words that are not known here.
 pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Option<Form> {
-    if !ASKED_BY.iter().any(|words| memmem::find(body, words).is_some()) {
+    if !ASKED_BY.iter().any(|words| words.find(body).is_some()) {
         return None;
     }
     let field = |bytes: &'_ [u8], name: &str| {

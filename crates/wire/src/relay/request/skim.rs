@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use headrace_domain::{Call, Code, EndUser, Endpoint, Prompt, Relayed, ServiceTier};
 
+use super::edit::OWN;
 use super::look::{self, Look};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
@@ -72,9 +73,10 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     // Anthropic's way to have a prompt read ahead of its call.
     knobs.none_may_come = endpoint == Endpoint::Messages;
     let mut size = Size::default();
-    let mut prompts = 1;
+    let (mut prompts, mut has_own_fields) = (1, false);
     r.object(|r, key| {
         let key = key.as_ref();
+        has_own_fields |= OWN.contains(&key);
         match key {
             "messages" => look::messages(&mut size, r, limits),
             "system" => look::content(&mut size, r, limits),
@@ -123,7 +125,8 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         settled.sampling.max_tokens = Some(0);
     }
     let user = knobs.end_user();
-    let prompt = Relayed { body: Bytes::new(), text_bytes: size.text_bytes, media: size.media };
+    let prompt =
+        Relayed { body: Bytes::new(), text_bytes: size.text_bytes, media: size.media, has_own_fields };
     Ok(Call {
         sampling: settled.sampling,
         stream: knobs.stream,
