@@ -49,6 +49,10 @@ pub(crate) const STACK_BYTES: usize = 64 << 20;
 pub(crate) const MAX_COMPILING_THREADS: usize = 4;
 /// How long somebody waits for one of them to be free.
 pub(crate) const MOST_WAIT: Duration = Duration::from_secs(2);
+/// On a machine that is busy with other things a form is waited for so many times as long as it may compute.
+pub(crate) const SLOWED_TIMES: u32 = 10;
+/// The shortest such wait before it is looked again.
+pub(crate) const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Compiled forms that are kept.
 pub(crate) const CACHE_FORMS: usize = 256;
 /// What they may take in all.
@@ -72,7 +76,7 @@ pub struct Bounds {
     pub form_bytes: usize,
     /// What the compiled form takes, in bytes.
     pub compiled_bytes: usize,
-    /// How long somebody waits for it.
+    /// How long it may compute. Where that is not known (it is on Linux), how long somebody waits for it.
     pub compile_time: Duration,
 }
 

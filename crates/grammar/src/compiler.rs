@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use headrace_domain::Form;
 use headrace_engine_api::{FormThought, SharedGrammar};
@@ -16,10 +16,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::automaton::Automaton;
 use crate::bounds::{
-    Bounds, COMPILE_FUEL_UNITS, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS, MAX_GRAMMAR_SYMBOLS,
-    MAX_LEXER_STATES, MOST_WAIT, STACK_BYTES, WORDS,
+    Bounds, COMPILE_FUEL_UNITS, LEAST_WAIT, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS,
+    MAX_GRAMMAR_SYMBOLS, MAX_LEXER_STATES, MOST_WAIT, SLOWED_TIMES, STACK_BYTES, WORDS,
 };
 use crate::cache::{Cache, Key};
+use crate::effort::{Effort, Spent};
 use crate::fault::GrammarFault;
 use crate::forms::{self, Written};
 use crate::numbers::NumberTokens;
@@ -150,7 +151,7 @@ impl Inner {
     }
 
     /// Compiles on a thread of its own, whose stack is deep enough for what the bounds let in. It is not waited for longer than may
-    /// be; then it ends by its fuel, and what it made is not kept.
+    /// be, by the time that it computes where that is known; then it ends by its fuel, and what it made is kept for the next one.
     fn compile_within(
         &self,
         place: Place,
@@ -160,7 +161,10 @@ impl Inner {
     ) -> Result<Arc<Compiled>, GrammarFault> {
         let (sender, result) = sync_channel(1);
         let bytes = bounds.compiled_bytes;
+        let effort = Arc::new(Effort::default());
+        let its_own = Arc::clone(&effort);
         let work = move || {
+            its_own.is_mine();
             let inner = &place.inner;
             let made = catch_unwind(AssertUnwindSafe(|| inner.make(form, &written, bytes)));
             let made = made.unwrap_or_else(|_| Err(broke("it panicked")));
@@ -173,11 +177,15 @@ impl Inner {
         };
         let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(work).map_err(|error| broke(&error.to_string()))?;
-        let limit = u64::try_from(bounds.compile_time.as_millis()).unwrap_or(u64::MAX);
-        result.recv_timeout(bounds.compile_time).map_err(|error| match error {
-            RecvTimeoutError::Timeout => GrammarFault::TooCostly { what: "ms", limit },
-            RecvTimeoutError::Disconnected => broke("its thread ended"),
-        })?
+        let until = Instant::now() + bounds.compile_time * SLOWED_TIMES;
+        let mut wait = bounds.compile_time;
+        loop {
+            match result.recv_timeout(wait) {
+                Ok(made) => return made,
+                Err(RecvTimeoutError::Disconnected) => return Err(broke("its thread ended")),
+                Err(RecvTimeoutError::Timeout) => wait = longer(bounds, &effort, until)?,
+            }
+        }
     }
 
     fn make(&self, form: Arc<Form>, written: &Written, bytes: usize) -> Result<Arc<Compiled>, GrammarFault> {
@@ -197,6 +205,21 @@ impl Inner {
         let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
         Ok(Arc::new(Compiled::new(form, first, automaton, numbers, taken, &self.ends)))
     }
+}
+
+/// How much longer a thread is waited for that others kept from computing.
+fn longer(bounds: &Bounds, effort: &Effort, until: Instant) -> Result<Duration, GrammarFault> {
+    let left = match effort.spent() {
+        Spent::Time(spent) => bounds.compile_time.saturating_sub(spent),
+        // What it made is here.
+        Spent::All => LEAST_WAIT,
+        Spent::Unknown => Duration::ZERO,
+    };
+    if left.is_zero() {
+        let limit = u64::try_from(bounds.compile_time.as_millis()).unwrap_or(u64::MAX);
+        return Err(GrammarFault::TooCostly { what: "ms", limit });
+    }
+    if Instant::now() >= until { Err(GrammarFault::Busy) } else { Ok(left.max(LEAST_WAIT)) }
 }
 
 /// A place among the threads that compile. No two compile the same.

@@ -44,7 +44,7 @@ pub enum GrammarFault {
         /// The bound.
         limit: u64,
     },
-    /// So many others are being compiled that this one cannot be now.
+    /// So many others are being compiled, or so much else is computed, that this one cannot be now.
     Busy,
     /// This model's tokens cannot be held to anything.
     Vocabulary {
@@ -117,7 +117,7 @@ impl fmt::Display for GrammarFault {
                 write!(f, "it has {has} {what}{}, and at most {limit} are taken", At(path))
             }
             Self::TooCostly { what, limit } => write!(f, "compiling it takes more than {limit} {what}"),
-            Self::Busy => f.write_str("too many other forms are being compiled now"),
+            Self::Busy => f.write_str("the processors are too busy to compile it now"),
             Self::Vocabulary { why } => write!(f, "this model's tokens cannot be held to a form: {why}"),
             Self::Broke { .. } => f.write_str("compiling it failed inside"),
         }

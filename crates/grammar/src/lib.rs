@@ -7,6 +7,7 @@ mod bounds;
 mod cache;
 pub mod checked;
 mod compiler;
+mod effort;
 mod fault;
 mod forms;
 mod gbnf;

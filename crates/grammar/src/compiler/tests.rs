@@ -148,3 +148,39 @@ fn expressions_too_large_for_an_automaton_are_followed_all_the_same() {
         assert!(mask.iter().any(|word| *word != 0), "{pattern}");
     }
 }
+
+/// A form is too costly by what it takes to compile, and not by what else the machine does meanwhile.
+#[test]
+fn a_thread_is_waited_for_by_the_time_that_it_computes() {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let effort = Arc::new(Effort::default());
+    let bounds = |millis| Bounds { compile_time: Duration::from_millis(millis), ..Bounds::default() };
+    let (past, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
+    // Nobody let it begin.
+    assert_eq!(longer(&bounds(100), &effort, later), Ok(Duration::from_millis(100)));
+    assert_eq!(longer(&bounds(100), &effort, past), Err(GrammarFault::Busy));
+    let ((asleep, told), (wake, woken)) = (sync_channel(1), sync_channel::<()>(1));
+    let its = Arc::clone(&effort);
+    let thread = std::thread::spawn(move || {
+        its.is_mine();
+        let until = Instant::now() + Duration::from_millis(30);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        asleep.send(()).unwrap();
+        let _ = woken.recv();
+    });
+    told.recv().unwrap();
+    // It has a minute, of which it took some milliseconds, and then none that it has not taken.
+    std::thread::sleep(Duration::from_millis(20));
+    let left = longer(&bounds(60_000), &effort, later).unwrap();
+    assert!((58_000..60_000).contains(&left.as_millis()), "{left:?}");
+    assert_eq!(longer(&bounds(60_000), &effort, past), Err(GrammarFault::Busy));
+    let refused = GrammarFault::TooCostly { what: "ms", limit: 0 };
+    assert_eq!(longer(&bounds(0), &effort, later), Err(refused));
+    drop(wake);
+    thread.join().unwrap();
+    assert_eq!(longer(&bounds(100), &effort, later), Ok(LEAST_WAIT));
+}

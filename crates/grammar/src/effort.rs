@@ -1,0 +1,95 @@
+//! For how long a thread has computed, as another one sees it: on a busy machine that is less than the time that went by. Linux tells it
+//! by a file; where nobody tells it, it is not known.
+
+use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A thread that is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Effort(OnceLock<PathBuf>);
+
+/// For how long a thread was on a processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spent {
+    /// So long.
+    Time(Duration),
+    /// It has ended.
+    All,
+    /// Nobody counts it.
+    Unknown,
+}
+
+impl Effort {
+    /// Said by the thread itself, when it begins.
+    pub(crate) fn is_mine(&self) {
+        let of_process = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+        let _ = self.0.set(PathBuf::from("/proc").join(of_process).join("schedstat"));
+    }
+
+    /// For how long it was on a processor until now.
+    pub(crate) fn spent(&self) -> Spent {
+        if !cfg!(target_os = "linux") {
+            return Spent::Unknown;
+        }
+        // Nobody let it begin yet.
+        let Some(path) = self.0.get() else { return Spent::Time(Duration::ZERO) };
+        let told = match std::fs::read_to_string(path) {
+            Ok(told) => told,
+            Err(error) if is_gone(&error) => return Spent::All,
+            Err(_) => return Spent::Unknown,
+        };
+        // Nanoseconds on a processor, nanoseconds of waiting for one, and how often it got one: nothing of it where nobody counts.
+        let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
+        match (numbers.next(), numbers.nth(1)) {
+            (Some(nanos), Some(1..)) => Spent::Time(Duration::from_nanos(nanos)),
+            _ => Spent::Unknown,
+        }
+    }
+}
+
+/// Whether a file is not there, or its thread went away while it was read.
+fn is_gone(error: &Error) -> bool {
+    const NO_SUCH_PROCESS: i32 = 3;
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_spends_nothing() {
+        if !cfg!(target_os = "linux") {
+            return;
+        }
+        let effort = Arc::new(Effort::default());
+        assert_eq!(effort.spent(), Spent::Time(Duration::ZERO));
+        let ((asleep, told), (wake, woken)) = (channel(), channel::<()>());
+        let its = Arc::clone(&effort);
+        let thread = std::thread::spawn(move || {
+            its.is_mine();
+            let until = Instant::now() + Duration::from_millis(20);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            asleep.send(()).unwrap();
+            let _ = woken.recv();
+        });
+        told.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let Spent::Time(spent) = effort.spent() else { panic!("{:?}", effort.spent()) };
+        assert!(!spent.is_zero());
+        std::thread::sleep(Duration::from_millis(50));
+        let Spent::Time(later) = effort.spent() else { panic!("{:?}", effort.spent()) };
+        assert!(later - spent < Duration::from_millis(5), "{spent:?}, then {later:?}");
+        drop(wake);
+        thread.join().unwrap();
+        assert_eq!(effort.spent(), Spent::All);
+    }
+}
