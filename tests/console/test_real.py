@@ -148,6 +148,21 @@ def test_credit_granted_here_is_in_the_balance(house, tabs):
     assert "$12.50" in page.locator("main").inner_text()
 
 
+def test_spend_and_requests_are_told_apart_by_the_user_whom_a_caller_names(house, tabs):
+    hostile = "<img src=x onerror=window.pwned=1>"
+    for user in ["eva@example.com", "eva@example.com", hostile]:
+        assert house.ask("Hello", user=user) == 200
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("money?tab=spend")
+    page.get_by_role("radio", name="User").or_(page.get_by_role("button", name="User", exact=True)).first.click()
+    row = page.locator("tr", has_text="eva@example.com")
+    row.wait_for()
+    assert row.locator("td").nth(2).inner_text() == "2"
+    assert page.locator("tr", has_text=hostile).count() == 1
+    page = tab.go("requests?user=eva%40example.com")
+    page.get_by_text("2 requests").wait_for()
+
+
 def test_enter_ten_times_and_a_reload_are_one_charge(house, tabs):
     tab = tabs(house.console).sign_in(house.link)
     if not offered(tab, "POST /playground/chat/completions"):

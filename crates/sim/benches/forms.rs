@@ -3,7 +3,8 @@
 //! without, so that what else the machine does falls on both; what is told is the median of the quotients of such pairs with its 95 %
 //! interval, by the clock and by the processor's time of all threads, of which the part that found masks is told by itself. Masks are
 //! found on a thread of their own beside the step, which takes the processor's time from it where all cores compute: a first argument
-//! says how many threads compute, in place of all, and a second how many times four blocks are taken, in place of ten.
+//! says how many threads compute, in place of all, a second how many times four blocks are taken, in place of ten, and a third which forms
+//! are taken, by a part of their names.
 
 #[path = "../../model/benches/common/random.rs"]
 mod random;
@@ -68,7 +69,8 @@ fn main() -> Result<(), Failure> {
         bytes as f64 / 1e9
     );
     let compiler = Compiler::new(tokenizer, &[end], u32::try_from(VOCAB)?);
-    for (name, form) in forms() {
+    let only = std::env::args().nth(3).filter(|name| !name.starts_with("--")).unwrap_or_default();
+    for (name, form) in forms().into_iter().filter(|(name, _)| name.contains(&only)) {
         let grammar = compiler.compile(&Arc::new(form), &Bounds::default())?;
         for temperature in [0.0, 1.0] {
             let mut round = |grammar, seed| round(&mut stepper, grammar, temperature, seed);
