@@ -330,7 +330,7 @@ codes! {
         "What the answer is to have takes more to compile than may be spent on it: bytes, nesting, memory, or time."
         "The message has the bound. Fewer alternatives, shorter patterns and lists, and smaller counts take less.";
     FormsBusy "forms_busy" Render (503 Overloaded)
-        "As many formats of answers are being compiled as are at once."
+        "As many formats of answers are being compiled as are at once, or the processors are too busy to compile one in time."
         "Try again in a moment. A format that was compiled lately is not compiled again.";
     RenderFailed "render_failed" Render (500 Internal)
         "The prompt could not be rendered for a reason on this side."

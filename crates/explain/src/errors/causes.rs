@@ -206,8 +206,8 @@ causes! {
         "Invalid grammar for structured_outputs: it is not valid: unclosed group." "structured_outputs";
     FormTooCostly Caller "Huge enumerations, nested repetitions, or bounds in the thousands."
         "The form takes more than 1000000 units of work to compile." "response_format";
-    FormsBusy Nobody "Many new formats at once: each is compiled once and remembered."
-        "As many formats of answers are being compiled as are at once. Try again in a moment.";
+    FormsBusy Nobody "Many new formats at once, each of which is compiled once and remembered, or much else that the machine computes."
+        "The processors are too busy to compile the format in time. Try again in a moment.";
     RenderFailed Operator "A fault on this side."
         "The prompt could not be rendered. Nothing was charged.";
 
