@@ -62,6 +62,9 @@ pub trait Front: Send + Sync + 'static {
     /// It is no such message.
     fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Self::Stream>>;
 
+    /// A message of a connection of turns has become no call: nothing goes on from what it would have gone on from.
+    fn turn_refused(&self, _turns: &Self::Turns, _message: &[u8]) {}
+
     /// Decides whether a question comes in. `headers`: those of [`DIALECT_HEADERS`] that stand there, as text. An answer is a refusal:
     /// its body is left with the peer.
     fn admit_question(

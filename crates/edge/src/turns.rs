@@ -194,20 +194,22 @@ impl<F: Front> Turns<'_, F> {
             started_mono_ns: clock.monotonic_nanos(),
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
         };
+        let message = Bytes::from(message);
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
-            Err(refusal) => return self.refused(socket, refusal).await,
+            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
         };
         let taken = memory.for_call_of(admitted.payer().clone());
         let bytes = message.len();
-        let body = match front.turn(Bytes::from(message)) {
+        let body = match front.turn(message.clone()) {
             Ok(body) => body,
-            Err(refusal) => return self.refused(socket, refusal).await,
+            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
         };
+        drop(message);
         let body = Turn { body, bytes, taken: &taken };
         let answer = self.beside(socket, next, front.call(front.in_turns(admitted, kept), body)).await?;
         if answer.status != 200 {
-            return self.refused(socket, answer).await;
+            return self.say_refused(socket, answer).await;
         }
         match answer.body {
             AnswerBody::Whole(body) => match Utf8Bytes::try_from(body) {
@@ -259,8 +261,19 @@ impl<F: Front> Turns<'_, F> {
         }
     }
 
-    /// A refusal as the event that says so.
-    async fn refused(&self, socket: &mut Socket<'_>, answer: Answer<F::Stream>) -> Result<(), End> {
+    /// A refusal of a message that has become no call, as the event that says so.
+    async fn refused(
+        &self,
+        socket: &mut Socket<'_>,
+        answer: Answer<F::Stream>,
+        kept: &F::Turns,
+        message: &[u8],
+    ) -> Result<(), End> {
+        self.shared.front.turn_refused(kept, message);
+        self.say_refused(socket, answer).await
+    }
+
+    async fn say_refused(&self, socket: &mut Socket<'_>, answer: Answer<F::Stream>) -> Result<(), End> {
         let mut out = BytesMut::new();
         out.put_slice(format!("{{\"type\":\"error\",\"status\":{}", answer.status).as_bytes());
         match &answer.body {

@@ -58,6 +58,10 @@ impl Front for Gateway {
         })
     }
 
+    fn turn_refused(&self, turns: &Turns, message: &[u8]) {
+        turns.refused(message);
+    }
+
     fn admit_question(
         self: &Arc<Self>,
         question: Question,

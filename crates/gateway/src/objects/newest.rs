@@ -1,5 +1,6 @@
 //! The newest response of a connection of turns, kept in memory for as long as the connection is open: the next turn goes on from it,
-//! whether it was stored or not. One for each connection, within a bound and within the memory of its key. Knows no connection.
+//! whether it was stored or not. Where that turn fails, it is forgotten. One for each connection, within a bound and within the memory of
+//! its key. Knows no connection.
 //!
 //! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>.
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use headrace_call_api::Reserved;
 use headrace_domain::{KeyId, ProjectId};
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::memory::Memory;
 
@@ -48,9 +50,25 @@ impl Turns {
         self.0.lock().before = None;
     }
 
-    /// The turn that has begun goes on from these items.
+    /// The turn that has begun goes on from these items. Should it fail, nothing goes on from them once more: what its caller did in
+    /// between, as it answers calls of tools, would be forgotten.
     pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>) {
-        self.0.lock().before = Some(lists);
+        let mut kept = self.0.lock();
+        if kept.newest.as_ref().is_some_and(|newest| Arc::ptr_eq(&newest.lists, &lists)) {
+            kept.newest = None;
+        }
+        kept.before = Some(lists);
+    }
+
+    /// A turn was refused before it went on from anything: what it says that it would have gone on from is forgotten as well.
+    pub(crate) fn refused(&self, turn: &[u8]) {
+        // Whatever else is wrong with it.
+        let turn: Option<Value> = serde_json::from_slice(turn).ok();
+        let previous = turn.as_ref().and_then(|turn| turn.get("previous_response_id")?.as_str());
+        let mut kept = self.0.lock();
+        if kept.newest.as_ref().is_some_and(|newest| Some(newest.id.as_str()) == previous) {
+            kept.newest = None;
+        }
     }
 
     /// The turn has ended well: it is the newest one, if there is room for it.
@@ -99,6 +117,19 @@ mod tests {
         assert!(turns.find(&project, "a").is_none(), "a newer one took its place");
         let second = turns.find(&project, "b").unwrap();
         assert_eq!((second.len(), memory.taken()), (4, 90));
+        // One that another turn goes on from, or would have, is there no longer, however that ends.
+        turns.goes_on_from(second);
+        assert!(turns.find(&project, "b").is_none());
+        turns.begun();
+        end("b", 60);
+        for other in [r#"{"previous_response_id":"a"}"#, r#"{"input":"b"}"#, "b", r#"["b"]"#] {
+            turns.refused(other.as_bytes());
+            assert!(turns.find(&project, "b").is_some());
+        }
+        turns.refused(br#"{"previous_response_id":"b","x":1}"#);
+        assert!(turns.find(&project, "b").is_none());
+        turns.begun();
+        end("b", 60);
         // One that is not gone on from leads to nothing; one that does not fit is not kept, and its room is free.
         end("c", 101);
         assert!(turns.find(&project, "c").is_none() && turns.find(&project, "b").is_none());

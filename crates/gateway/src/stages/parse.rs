@@ -42,6 +42,7 @@ impl Received {
         let named = (bytes <= inline.saturating_mul(LOOKED_THROUGH)).then(|| named(&catalog, &asker, &body));
         let as_it_is = named.as_ref().is_some_and(|named| named.goes_as_it_is(&catalog, endpoint));
         let taken = take(gateway, &principal.key, bytes, as_it_is).await?;
+        let turn = dossier.turns.is_some().then(|| body.clone());
         let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
         let (read, taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
@@ -57,6 +58,9 @@ impl Received {
             let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
             (read(&catalog, &asker, named, (endpoint, may_pass), body, &config.wire), taken)
         };
+        if let (Err(_), Some(turns), Some(turn)) = (&read, &dossier.turns, &turn) {
+            turns.refused(turn);
+        }
         let Read { mut call, asked, model } = read?;
         if dossier.batch.is_some() {
             in_batch(&mut call)?;

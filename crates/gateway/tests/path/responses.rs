@@ -224,3 +224,44 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     drop(turns);
     world.balance_when_idle().await;
 }
+
+/// As the specification of Open Responses has it: whoever failed to go on from a response sends the conversation again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
+    let world = World::new(Setup::default());
+    let result = json!([{"type": "function_call_output", "call_id": "call_none", "output": "x"}]);
+    for (wrong, code) in [
+        (json!({"input": result}), "invalid_value"),
+        (json!({"temperature": 9}), "decimal_above_max_value"),
+        (json!({"model": "nobody"}), "model_not_found"),
+        (json!({"max_output_tokens": 1 << 30}), "integer_above_max_value"),
+    ] {
+        let turns = Default::default();
+        let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
+        let with = |more: &Value| {
+            let mut more = more.clone();
+            (more["store"], more["previous_response_id"]) = (false.into(), first["id"].clone());
+            more
+        };
+        // Another one that fails is none of its business.
+        let (status, _) = turn(&world, &turns, &json!({"temperature": 9, "store": false})).await;
+        assert_eq!(status, 400);
+        let (status, refused) = turn(&world, &turns, &with(&wrong)).await;
+        assert!(status >= 400, "{wrong}");
+        assert_eq!(refused["error"]["code"], code, "{wrong}");
+        let (status, refused) = turn(&world, &turns, &with(&json!({}))).await;
+        assert_eq!(
+            (status, &refused["error"]["code"]),
+            (400, &json!("previous_response_not_found")),
+            "{wrong}"
+        );
+    }
+    // A message that has become no call, as at the door.
+    let turns = Default::default();
+    let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
+    let next = json!({"store": false, "previous_response_id": id(&first)});
+    world.gateway.turn_refused(&turns, b"{");
+    world.gateway.turn_refused(&turns, next.to_string().as_bytes());
+    assert_eq!(turn(&world, &turns, &next).await.0, 400);
+    world.balance_when_idle().await;
+}
