@@ -77,14 +77,18 @@ pub struct Page {
     pub has_more: bool,
 }
 
-/// The page of a list that is here whole, oldest first. Beside an item that is not in it lies nothing.
+/// The page of a list that is here whole, oldest first. Beside an item that is not in it lies nothing; of several with one id the oldest
+/// is meant.
 pub fn page(mut items: Vec<ItemRecord>, ask: &PageAsk) -> Page {
+    if let Some(cursor) = ask.cursor() {
+        match (items.iter().position(|item| item.id == cursor), ask.reads()) {
+            (Some(at), Order::Ascending) => drop(items.drain(..=at)),
+            (Some(at), Order::Descending) => items.truncate(at),
+            (None, _) => items.clear(),
+        }
+    }
     if ask.reads() == Order::Descending {
         items.reverse();
-    }
-    if let Some(cursor) = ask.cursor() {
-        let at = items.iter().position(|item| item.id == cursor).map_or(items.len(), |at| at + 1);
-        items.drain(..at);
     }
     items.truncate(ask.rows());
     let (items, has_more) = ask.cut(items);
@@ -141,6 +145,12 @@ mod tests {
         assert_eq!(before(2, "a"), (vec!["c".to_owned(), "b".to_owned()], true), "those next to it");
         assert_eq!(before(2, "c"), (vec!["e".to_owned(), "d".to_owned()], false));
         assert_eq!(before(2, "x"), (vec![], false));
+        // Two items of one id: the older one is meant, whichever way the list is read.
+        for (order, expected) in [(Order::Ascending, vec!["b", "a", "c"]), (Order::Descending, vec![])] {
+            let ask = PageAsk { limit: 5, order, after: Some("a".to_owned()), ..PageAsk::default() };
+            let page = page(list(&["a", "b", "a", "c"]), &ask);
+            assert_eq!(page.items.iter().map(|item| item.id.as_str()).collect::<Vec<_>>(), expected);
+        }
         let behind = page(list(&all), &PageAsk { after: Some("x".to_owned()), ..PageAsk::default() });
         assert_eq!(behind, Page::default());
         assert_eq!(
