@@ -1,14 +1,14 @@
 //! For how long a thread has computed, as another one sees it: on a busy machine that is less than the time that went by. Linux tells it
 //! by a file; where nobody tells it, it is not known.
 
-use std::io::{Error, ErrorKind};
-use std::path::PathBuf;
+use std::io::Error;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A thread that is watched.
 #[derive(Debug, Default)]
-pub(crate) struct Effort(OnceLock<PathBuf>);
+pub(crate) struct Effort(OnceLock<Option<PathBuf>>);
 
 /// For how long a thread was on a processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub(crate) enum Spent {
 impl Effort {
     /// Said by the thread itself, when it begins.
     pub(crate) fn is_mine(&self) {
-        let of_process = std::fs::read_link("/proc/thread-self").unwrap_or_default();
-        let _ = self.0.set(PathBuf::from("/proc").join(of_process).join("schedstat"));
+        let of_process = std::fs::read_link("/proc/thread-self").ok();
+        let _ = self.0.set(of_process.map(|thread| Path::new("/proc").join(thread).join("schedstat")));
     }
 
     /// For how long it was on a processor until now.
@@ -35,24 +35,30 @@ impl Effort {
         }
         // Nobody let it begin yet.
         let Some(path) = self.0.get() else { return Spent::Time(Duration::ZERO) };
-        let told = match std::fs::read_to_string(path) {
-            Ok(told) => told,
-            Err(error) if is_gone(&error) => return Spent::All,
-            Err(_) => return Spent::Unknown,
-        };
-        // Nanoseconds on a processor, nanoseconds of waiting for one, and how often it got one: nothing of it where nobody counts.
-        let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
-        match (numbers.next(), numbers.nth(1)) {
-            (Some(nanos), Some(1..)) => Spent::Time(Duration::from_nanos(nanos)),
-            _ => Spent::Unknown,
-        }
+        path.as_deref().map_or(Spent::Unknown, told_by)
     }
 }
 
-/// Whether a file is not there, or its thread went away while it was read.
-fn is_gone(error: &Error) -> bool {
+/// What the file of a thread says.
+fn told_by(path: &Path) -> Spent {
+    let told = match std::fs::read_to_string(path) {
+        Ok(told) => told,
+        Err(error) if is_gone(&error, path) => return Spent::All,
+        // A kernel that counts nothing has no such file.
+        Err(_) => return Spent::Unknown,
+    };
+    // Nanoseconds on a processor, nanoseconds of waiting for one, and how often it got one: nothing of it where nobody counts.
+    let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    match (numbers.next(), numbers.nth(1)) {
+        (Some(nanos), Some(1..)) => Spent::Time(Duration::from_nanos(nanos)),
+        _ => Spent::Unknown,
+    }
+}
+
+/// Whether a thread has ended, or went away while its file was read.
+fn is_gone(error: &Error, path: &Path) -> bool {
     const NO_SUCH_PROCESS: i32 = 3;
-    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS)
+    error.raw_os_error() == Some(NO_SUCH_PROCESS) || path.parent().is_some_and(|thread| !thread.exists())
 }
 
 #[cfg(test)]
@@ -91,5 +97,23 @@ mod tests {
         drop(wake);
         thread.join().unwrap();
         assert_eq!(effort.spent(), Spent::All);
+    }
+
+    #[test]
+    fn where_nobody_counts_that_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("schedstat");
+        assert_eq!(told_by(&path), Spent::Unknown, "no such file, beside a thread that is there");
+        for (told, spent) in [
+            ("0 0 0", Spent::Unknown),
+            ("version 17", Spent::Unknown),
+            ("", Spent::Unknown),
+            ("0 9 1", Spent::Time(Duration::ZERO)),
+            ("7000 9 3", Spent::Time(Duration::from_micros(7))),
+        ] {
+            std::fs::write(&path, told).unwrap();
+            assert_eq!(told_by(&path), spent, "{told}");
+        }
+        assert_eq!(told_by(&folder.path().join("1/schedstat")), Spent::All);
     }
 }

@@ -1,6 +1,7 @@
 //! Parameters that more than one endpoint takes: scalars with their ranges, sampling, delivery.
 //! Knows nothing of messages, prompts or tools.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -486,14 +487,19 @@ pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     Ok(text)
 }
 
-/// A label of the end user: any short string. `None`: it is empty.
-pub(crate) fn end_user(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+/// Any short string.
+pub(crate) fn short<'a>(r: &mut Reader<'a>, limits: &WireLimits) -> Read<Cow<'a, str>> {
     let text = r.string()?;
     if text.len() > limits.max_label_bytes {
         let message = format!("it may have at most {} bytes", limits.max_label_bytes);
         return Err(Fault::new(Code::StringAboveMaxLength, message));
     }
-    Ok(EndUser::named(&text))
+    Ok(text)
+}
+
+/// A label of the end user. `None`: it is empty.
+fn end_user(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+    Ok(EndUser::named(&short(r, limits)?))
 }
 
 /// A string of 1 to `max` bytes.

@@ -6,6 +6,7 @@ use headrace_domain::{CacheLife, Code};
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::params::short;
 
 /// What a parameter may say.
 pub(crate) enum Accept {
@@ -217,11 +218,7 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
     let kind = r.kind()?;
     Ok(match (accept, kind) {
         (Label, _) => {
-            let text = r.string()?;
-            if text.len() > limits.max_label_bytes {
-                let message = format!("it may have at most {} bytes", limits.max_label_bytes);
-                return Err(Fault::new(Code::StringAboveMaxLength, message));
-            }
+            short(r, limits)?;
             true
         }
         (Labels, _) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headrace_call_api::Reserved;
 use headrace_domain::{KeyId, ProjectId};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::memory::Memory;
 
@@ -62,11 +62,17 @@ impl Turns {
 
     /// A turn was refused before it went on from anything: what it says that it would have gone on from is forgotten as well.
     pub(crate) fn refused(&self, turn: &[u8]) {
-        // Whatever else is wrong with it.
-        let turn: Option<Value> = serde_json::from_slice(turn).ok();
-        let previous = turn.as_ref().and_then(|turn| turn.get("previous_response_id")?.as_str());
+        /// Whatever else is in it, and wrong with it, is not taken into memory.
+        #[derive(Deserialize)]
+        struct GoesOn {
+            previous_response_id: Option<String>,
+        }
+        // To serde a list would do as well.
+        let turn = Some(turn).filter(|turn| turn.trim_ascii_start().starts_with(b"{"));
+        let turn = turn.and_then(|turn| serde_json::from_slice::<GoesOn>(turn).ok());
+        let previous = turn.and_then(|turn| turn.previous_response_id);
         let mut kept = self.0.lock();
-        if kept.newest.as_ref().is_some_and(|newest| Some(newest.id.as_str()) == previous) {
+        if kept.newest.as_ref().is_some_and(|newest| Some(&newest.id) == previous.as_ref()) {
             kept.newest = None;
         }
     }
