@@ -101,7 +101,10 @@ fn harmless_and_neutral_parameters_change_nothing() {
     ] {
         assert_eq!(parse(&with(&more)).unwrap(), plain, "{more}");
     }
+    let longest = "é".repeat(WireLimits::default().max_label_bytes / 2);
+    assert_eq!(parse(&with(&json!({"prompt_cache_key": longest}))).unwrap(), plain);
     for (more, user) in [
+        (json!({"user": longest}), longest.as_str()),
         (json!({"user": "u"}), "u"),
         (json!({"safety_identifier": "s", "user": "u"}), "s"),
         (json!({"user": "u", "safety_identifier": null}), "u"),
@@ -120,6 +123,7 @@ fn harmless_and_neutral_parameters_change_nothing() {
 #[test]
 fn bad_parameters_are_named() {
     let long = "x".repeat(2000);
+    let label = "x".repeat(WireLimits::default().max_label_bytes + 1);
     let rows = [
         (json!({"temperature": 2.1}), "temperature", "decimal_above_max_value"),
         (json!({"temperature": -0.1}), "temperature", "decimal_below_min_value"),
@@ -210,6 +214,9 @@ fn bad_parameters_are_named() {
         (json!({"documents": []}), "documents", "unsupported_parameter"),
         (json!({"bad_words": ["x", "y"]}), "bad_words", "unsupported_parameter"),
         (json!({"user": 5}), "user", "invalid_type"),
+        (json!({"user": label}), "user", "string_above_max_length"),
+        (json!({"safety_identifier": label}), "safety_identifier", "string_above_max_length"),
+        (json!({"prompt_cache_key": label}), "prompt_cache_key", "string_above_max_length"),
         (json!({"metadata": {"a": 1}}), "metadata.a", "invalid_type"),
         (json!({"messages": []}), "messages", "empty_array"),
         (json!({"messages": {}}), "messages", "invalid_type"),
