@@ -11,7 +11,10 @@ mod glance;
 mod lenient;
 mod openai;
 mod responses;
+mod strict;
 mod usage;
+mod usual;
+mod usual_message;
 
 #[cfg(test)]
 mod fault_tests;
@@ -19,6 +22,8 @@ mod fault_tests;
 mod responses_tests;
 #[cfg(test)]
 mod round_trip_tests;
+#[cfg(test)]
+mod usual_tests;
 
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};

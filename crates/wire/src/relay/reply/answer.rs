@@ -123,6 +123,14 @@ impl Answer {
         }
     }
 
+    /// A piece of a tool call with as many bytes, where nobody asks what it says. `false`: it is left out.
+    pub(super) fn heard_call(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) -> bool {
+        let Some(state) = self.open_choice(choice) else { return false };
+        state.called = true;
+        reading.saw(bytes);
+        true
+    }
+
     /// What vouches for the reasoning before it.
     pub(super) fn signed(&mut self, choice: u32, signature: &str, reading: &mut Reading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };
@@ -150,13 +158,11 @@ impl Answer {
         piece: Piece<'_>,
         reading: &mut Reading<'_>,
     ) -> Result<(), ReplyFault> {
-        if self.open_choice(choice).is_none() {
+        if !self.heard_call(choice, piece.name.len() + piece.arguments.len(), reading) {
             return Ok(());
         }
         let Self { choices, notes, id, .. } = self;
         let Some(state) = choices.get_mut(choice as usize) else { return Ok(()) };
-        state.called = true;
-        reading.saw(piece.name.len() + piece.arguments.len());
         let Some(out) = reading.out.as_deref_mut() else { return Ok(()) };
         let seed = id.as_deref().unwrap_or_default();
         state.calls.piece(piece, &mut Target { choice, seed, notes, out })?;

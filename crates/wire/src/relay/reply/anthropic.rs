@@ -11,6 +11,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Count, Text, or_default};
+use super::usual_message;
 
 /// An event of a stream.
 #[derive(Deserialize)]
@@ -202,6 +203,32 @@ pub(super) fn event(
 
 /// Reads a message that is no stream.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let weighed = if reading.out.is_none() { usual_message::message(data) } else { None };
+    let Some(message) = weighed else { return whole_in_full(data, answer, reading) };
+    answer.begun = true;
+    answer.over = true;
+    reading.facts.kind = EventKind::Content;
+    answer.named(message.model, message.id);
+    if let Some(usage) = &message.usage {
+        answer.usage.anthropic_counts(usage, &mut answer.notes);
+    }
+    for bytes in message.texts {
+        answer.heard(ONLY, bytes, reading);
+    }
+    for bytes in message.calls {
+        answer.heard_call(ONLY, bytes, reading);
+    }
+    match message.stop_reason {
+        Some(reason) => answer.finished(ONLY, reason, message.stop_sequence, reading),
+        None => answer.ended_silently(ONLY, reading),
+    }
+}
+
+pub(super) fn whole_in_full(
+    data: &[u8],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
     let message: Message<'_> = fault::object(data)?;
     if message.error.is_some() || message.kind.as_str() == "error" {
         return Err(error_inside(data));

@@ -12,6 +12,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Content, Count, Length, Text, or_default};
+use super::usual::{self, Weighed, WeighedChoice};
 
 /// A chunk, or a whole body.
 #[derive(Deserialize)]
@@ -147,6 +148,39 @@ pub(super) fn event(
         answer.heard(seen.choice, seen.bytes, reading);
         return Ok(());
     }
+    if reading.out.is_none()
+        && name != b"error"
+        && let Some(chunk) = usual::chunk(data)
+    {
+        return weighed_chunk(&chunk, answer, reading);
+    }
+    event_in_full(name, data, answer, reading)
+}
+
+pub(super) fn weighed_chunk(
+    chunk: &Weighed<'_>,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    answer.named(chunk.model, chunk.id);
+    reading.facts.kind = EventKind::UsageOnly;
+    if let Some(choice) = &chunk.choice {
+        reading.facts.kind = EventKind::Content;
+        weighed_piece(choice, answer, reading);
+        if let Some(reason) = choice.finish {
+            answer.finished(choice.index, reason, choice.stop, reading)?;
+        }
+    }
+    take_weighed_usage(chunk, answer);
+    Ok(())
+}
+
+pub(super) fn event_in_full(
+    name: &[u8],
+    data: &[u8],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
     let body = read(data)?;
     if name == b"error" {
         return Err(error_inside(data));
@@ -170,6 +204,28 @@ pub(super) fn event(
 
 /// Reads a body that is no stream.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let weighed = if reading.out.is_none() { usual::whole(data) } else { None };
+    let Some((body, choice)) = weighed.as_ref().and_then(|body| Some((body, body.choice.as_ref()?))) else {
+        return whole_in_full(data, answer, reading);
+    };
+    answer.begun = true;
+    answer.over = true;
+    reading.facts.kind = EventKind::Content;
+    answer.named(body.model, body.id);
+    take_weighed_usage(body, answer);
+    weighed_piece(choice, answer, reading);
+    match choice.finish {
+        Some(reason) => answer.finished(choice.index, reason, choice.stop, reading)?,
+        None => answer.ended_silently(choice.index, reading)?,
+    }
+    answer.is_over()
+}
+
+pub(super) fn whole_in_full(
+    data: &[u8],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
     let body = read(data)?;
     answer.begun = true;
     answer.over = true;
@@ -232,6 +288,29 @@ fn take_usage(body: &Body<'_>, answer: &mut Answer) {
     }
     if let Some(usage) = body.usage {
         answer.usage.openai(usage, &mut answer.notes);
+    }
+}
+
+fn take_weighed_usage(body: &Weighed<'_>, answer: &mut Answer) {
+    if let Some(tier) = body.tier {
+        answer.usage.tier(tier);
+    }
+    if let Some(usage) = &body.usage {
+        answer.usage.openai_counts(usage, &mut answer.notes);
+    }
+}
+
+/// What is new in a choice of which nobody asks what it says.
+fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut Answer, reading: &mut Reading<'_>) {
+    let before = reading.facts.tokens;
+    for bytes in choice.texts {
+        answer.heard(choice.index, bytes, reading);
+    }
+    for bytes in &choice.calls {
+        answer.heard_call(choice.index, *bytes, reading);
+    }
+    if let Some(ids) = choice.ids {
+        reading.facts.tokens = before + ids;
     }
 }
 

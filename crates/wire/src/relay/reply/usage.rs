@@ -79,10 +79,14 @@ impl Reports {
 
     /// OpenAI's `usage`, and what servers of its dialect add to it.
     pub(super) fn openai(&mut self, usage: &RawValue, notes: &mut Notes) {
-        let body: OpenAiUsage = match fault::object(usage.get().as_bytes()) {
-            Ok(body) => body,
-            Err(fault) => return notes.add(FaultKind::UsageAbsurd, || fault.message),
-        };
+        match fault::object(usage.get().as_bytes()) {
+            Ok(body) => self.openai_counts(&body, notes),
+            Err(fault) => notes.add(FaultKind::UsageAbsurd, || fault.message),
+        }
+    }
+
+    /// The same, read already.
+    pub(super) fn openai_counts(&mut self, body: &OpenAiUsage, notes: &mut Notes) {
         let prompt = body.prompt_tokens_details;
         let answer = body.completion_tokens_details;
         let first = |one: Count, other: Count| if one == Count::Absent { other } else { one };
@@ -128,10 +132,14 @@ impl Reports {
 
     /// Anthropic's `usage`.
     pub(super) fn anthropic(&mut self, usage: &RawValue, notes: &mut Notes) {
-        let body: AnthropicUsage<'_> = match fault::object(usage.get().as_bytes()) {
-            Ok(body) => body,
-            Err(fault) => return notes.add(FaultKind::UsageAbsurd, || fault.message),
-        };
+        match fault::object(usage.get().as_bytes()) {
+            Ok(body) => self.anthropic_counts(&body, notes),
+            Err(fault) => notes.add(FaultKind::UsageAbsurd, || fault.message),
+        }
+    }
+
+    /// The same, read already.
+    pub(super) fn anthropic_counts(&mut self, body: &AnthropicUsage<'_>, notes: &mut Notes) {
         if let Some(tier) = body.service_tier.given() {
             self.tier(tier);
         }
@@ -223,32 +231,31 @@ impl Counts {
     /// # Errors
     /// The name of what is no count.
     fn take(&mut self, report: &Report, notes: &mut Notes) -> Result<(), &'static str> {
-        for (slot, count, name) in [
-            (&mut self.prompt, report.prompt, "the prompt's tokens"),
-            (&mut self.answer, report.answer, "the answer's tokens"),
-            (&mut self.total, report.total, "the total"),
-            (&mut self.read, report.read, "cached tokens"),
-            (&mut self.written, report.written, "cache writes"),
-            (&mut self.written_5m, report.written_5m, "5-minute cache writes"),
-            (&mut self.written_1h, report.written_1h, "1-hour cache writes"),
-            (&mut self.reasoning, report.reasoning, "reasoning tokens"),
-            (&mut self.audio_prompt, report.audio_prompt, "the prompt's audio tokens"),
-            (&mut self.audio_answer, report.audio_answer, "the answer's audio tokens"),
-            (&mut self.searches, report.searches, "web searches"),
-            (&mut self.fetches, report.fetches, "web fetches"),
-        ] {
-            match count {
-                Count::Absent => {}
-                Count::Absurd => return Err(name),
-                Count::Is(now) => match *slot {
+        let mut take = |slot: &mut Option<u64>, count: Count, name: &'static str| match count {
+            Count::Absent => Ok(()),
+            Count::Absurd => Err(name),
+            Count::Is(now) => {
+                match *slot {
                     Some(before) if now < before => {
                         notes.add(FaultKind::UsageFell, || format!("{name} fell from {before} to {now}"));
                     }
                     _ => *slot = Some(now),
-                },
+                }
+                Ok(())
             }
-        }
-        Ok(())
+        };
+        take(&mut self.prompt, report.prompt, "the prompt's tokens")?;
+        take(&mut self.answer, report.answer, "the answer's tokens")?;
+        take(&mut self.total, report.total, "the total")?;
+        take(&mut self.read, report.read, "cached tokens")?;
+        take(&mut self.written, report.written, "cache writes")?;
+        take(&mut self.written_5m, report.written_5m, "5-minute cache writes")?;
+        take(&mut self.written_1h, report.written_1h, "1-hour cache writes")?;
+        take(&mut self.reasoning, report.reasoning, "reasoning tokens")?;
+        take(&mut self.audio_prompt, report.audio_prompt, "the prompt's audio tokens")?;
+        take(&mut self.audio_answer, report.audio_answer, "the answer's audio tokens")?;
+        take(&mut self.searches, report.searches, "web searches")?;
+        take(&mut self.fetches, report.fetches, "web fetches")
     }
 
     /// OpenAI: what is read from the cache and written to it is part of the prompt's tokens, reasoning part of the answer's.
@@ -305,45 +312,45 @@ impl Counts {
 }
 
 /// `usage` of OpenAI's dialect. vLLM's `created_cache_tokens` is not read: nothing is priced for them.
-#[derive(Deserialize)]
-struct OpenAiUsage {
+#[derive(Default, Deserialize)]
+pub(super) struct OpenAiUsage {
     #[serde(default)]
-    prompt_tokens: Count,
+    pub(super) prompt_tokens: Count,
     #[serde(default)]
-    completion_tokens: Count,
+    pub(super) completion_tokens: Count,
     #[serde(default)]
-    total_tokens: Count,
+    pub(super) total_tokens: Count,
     #[serde(default, deserialize_with = "or_default")]
-    prompt_tokens_details: PromptDetails,
+    pub(super) prompt_tokens_details: PromptDetails,
     #[serde(default, deserialize_with = "or_default")]
-    completion_tokens_details: AnswerDetails,
+    pub(super) completion_tokens_details: AnswerDetails,
     /// DeepSeek.
     #[serde(default)]
-    prompt_cache_hit_tokens: Count,
+    pub(super) prompt_cache_hit_tokens: Count,
     /// Moonshot.
     #[serde(default)]
-    cached_tokens: Count,
+    pub(super) cached_tokens: Count,
     /// SGLang.
     #[serde(default)]
-    reasoning_tokens: Count,
+    pub(super) reasoning_tokens: Count,
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
-struct PromptDetails {
+pub(super) struct PromptDetails {
     #[serde(default)]
-    cached_tokens: Count,
+    pub(super) cached_tokens: Count,
     #[serde(default)]
-    cache_write_tokens: Count,
+    pub(super) cache_write_tokens: Count,
     #[serde(default)]
-    audio_tokens: Count,
+    pub(super) audio_tokens: Count,
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
-struct AnswerDetails {
+pub(super) struct AnswerDetails {
     #[serde(default)]
-    reasoning_tokens: Count,
+    pub(super) reasoning_tokens: Count,
     #[serde(default)]
-    audio_tokens: Count,
+    pub(super) audio_tokens: Count,
 }
 
 /// `usage` of the Responses API.
@@ -362,44 +369,44 @@ struct ResponsesUsage {
 }
 
 /// `usage` of Anthropic's dialect.
-#[derive(Deserialize)]
-struct AnthropicUsage<'a> {
+#[derive(Default, Deserialize)]
+pub(super) struct AnthropicUsage<'a> {
     #[serde(default)]
-    input_tokens: Count,
+    pub(super) input_tokens: Count,
     #[serde(default)]
-    output_tokens: Count,
+    pub(super) output_tokens: Count,
     #[serde(default)]
-    cache_read_input_tokens: Count,
+    pub(super) cache_read_input_tokens: Count,
     #[serde(default)]
-    cache_creation_input_tokens: Count,
+    pub(super) cache_creation_input_tokens: Count,
     #[serde(default, deserialize_with = "or_default")]
-    cache_creation: CacheCreation,
+    pub(super) cache_creation: CacheCreation,
     #[serde(default, deserialize_with = "or_default")]
-    output_tokens_details: OutputDetails,
+    pub(super) output_tokens_details: OutputDetails,
     #[serde(default, deserialize_with = "or_default")]
-    server_tool_use: ServerTools,
+    pub(super) server_tool_use: ServerTools,
     #[serde(default, borrow)]
-    service_tier: Text<'a>,
+    pub(super) service_tier: Text<'a>,
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
-struct CacheCreation {
+pub(super) struct CacheCreation {
     #[serde(default)]
-    ephemeral_5m_input_tokens: Count,
+    pub(super) ephemeral_5m_input_tokens: Count,
     #[serde(default)]
-    ephemeral_1h_input_tokens: Count,
+    pub(super) ephemeral_1h_input_tokens: Count,
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
-struct OutputDetails {
+pub(super) struct OutputDetails {
     #[serde(default)]
-    thinking_tokens: Count,
+    pub(super) thinking_tokens: Count,
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
-struct ServerTools {
+pub(super) struct ServerTools {
     #[serde(default)]
-    web_search_requests: Count,
+    pub(super) web_search_requests: Count,
     #[serde(default)]
-    web_fetch_requests: Count,
+    pub(super) web_fetch_requests: Count,
 }

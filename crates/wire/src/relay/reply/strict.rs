@@ -1,0 +1,261 @@
+//! One way over JSON that is as strict as the readers of the dialects, and builds nothing. `None` everywhere: it is not as it was
+//! expected, and whoever reads in full says what that means. Knows no dialect.
+
+use super::lenient::Count;
+use crate::json::plain_run;
+
+/// Deeper answers are read in full.
+const DEEPEST: usize = 64;
+/// A count of so many digits is exact wherever it is read.
+const MOST_DIGITS: usize = 15;
+
+/// What of a JSON text is left to read.
+pub(super) struct Strict<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+/// A string as it stands.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Quoted<'a> {
+    raw: &'a str,
+    /// Bytes of what it means.
+    pub(super) length: usize,
+}
+
+impl<'a> Quoted<'a> {
+    /// What it means, where that is what stands there.
+    pub(super) fn plain(self) -> Option<&'a str> {
+        // Whatever is escaped has fewer bytes than its escape.
+        (self.raw.len() == self.length).then_some(self.raw)
+    }
+}
+
+impl<'a> Strict<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Option<Self> {
+        Some(Self { text: simdutf8::basic::from_utf8(text).ok()?, at: 0, depth: 0 })
+    }
+
+    /// Nothing but white space may follow.
+    pub(super) fn end(mut self) -> Option<()> {
+        self.next().is_none().then_some(())
+    }
+
+    /// The byte that stands next behind white space, which is passed.
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            let byte = self.text.as_bytes().get(self.at).copied()?;
+            // Most have none between their parts.
+            if byte > b' ' || !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let there = self.next() == Some(byte);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        self.eat(byte).then_some(())
+    }
+
+    fn word(&mut self, word: &str) -> Option<()> {
+        self.text.as_bytes().get(self.at..)?.starts_with(word.as_bytes()).then(|| self.at += word.len())
+    }
+
+    /// Whether `null` stands next, which is passed.
+    pub(super) fn is_null(&mut self) -> bool {
+        self.next() == Some(b'n') && self.word("null").is_some()
+    }
+
+    /// Whether a string stands next.
+    pub(super) fn is_string(&mut self) -> bool {
+        self.next() == Some(b'"')
+    }
+
+    /// An object; `each` reads the value behind its key. Keys are not held against each other, and none has an escape.
+    pub(super) fn members(&mut self, mut each: impl FnMut(&mut Self, &'a str) -> Option<()>) -> Option<()> {
+        self.take(b'{')?;
+        self.enter()?;
+        if !self.eat(b'}') {
+            loop {
+                let key = self.string()?.plain()?;
+                self.take(b':')?;
+                each(self, key)?;
+                if !self.eat(b',') {
+                    break self.take(b'}')?;
+                }
+            }
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    /// An array; `each` reads an item.
+    pub(super) fn items(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.take(b'[')?;
+        self.enter()?;
+        if !self.eat(b']') {
+            loop {
+                each(self)?;
+                if !self.eat(b',') {
+                    break self.take(b']')?;
+                }
+            }
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    fn enter(&mut self) -> Option<()> {
+        self.depth += 1;
+        (self.depth <= DEEPEST).then_some(())
+    }
+
+    pub(super) fn string(&mut self) -> Option<Quoted<'a>> {
+        self.take(b'"')?;
+        let start = self.at;
+        let run = plain_run(self.text.as_bytes().get(start..)?);
+        self.at += run;
+        if self.text.as_bytes().get(self.at) == Some(&b'"') {
+            self.at += 1;
+            return Some(Quoted { raw: self.text.get(start..start + run)?, length: run });
+        }
+        self.escaped(start)
+    }
+
+    /// The string that began at `start` and is plain up to here.
+    fn escaped(&mut self, start: usize) -> Option<Quoted<'a>> {
+        let mut length = self.at - start;
+        loop {
+            match self.text.as_bytes().get(self.at)? {
+                b'"' => {
+                    let raw = self.text.get(start..self.at)?;
+                    self.at += 1;
+                    return Some(Quoted { raw, length });
+                }
+                b'\\' => length += self.escape()?,
+                _ => return None,
+            }
+            let run = plain_run(self.text.as_bytes().get(self.at..)?);
+            self.at += run;
+            length += run;
+        }
+    }
+
+    /// Over the escape that begins here. Returns how many bytes it means.
+    fn escape(&mut self) -> Option<usize> {
+        let by = *self.text.as_bytes().get(self.at + 1)?;
+        self.at += 2;
+        match by {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(1),
+            b'u' => {
+                let first = self.hex4()?;
+                if !(0xD800..0xDC00).contains(&first) {
+                    return char::from_u32(first).map(char::len_utf8);
+                }
+                self.word("\\u")?;
+                // The two halves of a character beyond the first 65,536.
+                (0xDC00..0xE000).contains(&self.hex4()?).then_some(4)
+            }
+            _ => None,
+        }
+    }
+
+    fn hex4(&mut self) -> Option<u32> {
+        let digits = self.text.get(self.at..self.at + 4)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        self.at += 4;
+        u32::from_str_radix(digits, 16).ok()
+    }
+
+    /// A string, empty where there is none.
+    pub(super) fn text(&mut self) -> Option<Quoted<'a>> {
+        if self.is_null() { Some(Quoted::default()) } else { self.string() }
+    }
+
+    /// A string that stands there as it is meant; `None` inside: there is none, or it is empty.
+    pub(super) fn given(&mut self) -> Option<Option<&'a str>> {
+        let text = self.text()?.plain()?;
+        Some((!text.is_empty()).then_some(text))
+    }
+
+    /// A count, written as counts are.
+    pub(super) fn count(&mut self) -> Option<Count> {
+        if self.is_null() {
+            return Some(Count::Absent);
+        }
+        let (mut count, mut digits) = (0, 0);
+        let first = self.text.as_bytes().get(self.at);
+        while let Some(digit @ b'0'..=b'9') = self.text.as_bytes().get(self.at) {
+            if digits == MOST_DIGITS {
+                return None;
+            }
+            count = count * 10 + u64::from(digit - b'0');
+            digits += 1;
+            self.at += 1;
+        }
+        // A zero in front, a fraction, an exponent, or no number at all.
+        let is_odd = digits == 0
+            || (first == Some(&b'0') && digits > 1)
+            || matches!(self.text.as_bytes().get(self.at), Some(b'.' | b'e' | b'E'));
+        (!is_odd).then_some(Count::Is(count))
+    }
+
+    fn digits(&mut self) -> usize {
+        let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += digits;
+        digits
+    }
+
+    fn number(&mut self) -> Option<()> {
+        let here = |cursor: &Self, one: &[u8]| {
+            cursor.text.as_bytes().get(cursor.at).is_some_and(|byte| one.contains(byte))
+        };
+        self.at += usize::from(here(self, b"-"));
+        let zero = here(self, b"0");
+        // Behind a zero in front no digit may stand: whatever follows the number sees to that.
+        let digits = if zero { 1 } else { self.digits() };
+        self.at += usize::from(zero);
+        let mut good = digits > 0;
+        if here(self, b".") {
+            self.at += 1;
+            good &= self.digits() > 0;
+        }
+        if here(self, b"eE") {
+            self.at += 1;
+            self.at += usize::from(here(self, b"+-"));
+            good &= self.digits() > 0;
+        }
+        good.then_some(())
+    }
+
+    /// Any value.
+    pub(super) fn skip(&mut self) -> Option<()> {
+        match self.next()? {
+            b'"' => self.string().map(drop),
+            b'{' => self.members(|cursor, _| cursor.skip()),
+            b'[' => self.items(Self::skip),
+            b'n' => self.word("null"),
+            b't' => self.word("true"),
+            b'f' => self.word("false"),
+            _ => self.number(),
+        }
+    }
+
+    /// Any value. Returns how many bytes it has as it stands.
+    pub(super) fn raw_length(&mut self) -> Option<usize> {
+        self.next()?;
+        let start = self.at;
+        self.skip()?;
+        Some(self.at - start)
+    }
+}

@@ -1,0 +1,305 @@
+//! The usual answer, of which nobody asks what it says: weighed in one pass over its bytes, and nothing built of it. Whatever has
+//! anything unusual is left to the readers of the dialects, which see every fault there is.
+
+use super::lenient::Count;
+use super::strict::Strict;
+use super::usage::{AnswerDetails, OpenAiUsage, PromptDetails};
+
+/// What counts of an answer, or of a chunk of one.
+#[derive(Default)]
+pub(super) struct Weighed<'a> {
+    pub(super) model: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
+    pub(super) tier: Option<&'a str>,
+    pub(super) usage: Option<OpenAiUsage>,
+    pub(super) choice: Option<WeighedChoice<'a>>,
+}
+
+/// What counts of a choice.
+#[derive(Default)]
+pub(super) struct WeighedChoice<'a> {
+    pub(super) index: u32,
+    /// Bytes of its texts, in their order; none of those that are empty counts.
+    pub(super) texts: [usize; 3],
+    /// Bytes of each of its calls' names and arguments.
+    pub(super) calls: Vec<usize>,
+    /// Generated ids, where they stand there.
+    pub(super) ids: Option<u64>,
+    pub(super) finish: Option<&'a str>,
+    /// The stop string that matched.
+    pub(super) stop: Option<&'a str>,
+}
+
+/// A body of OpenAI's dialect with one choice that ended.
+pub(super) fn whole(data: &[u8]) -> Option<Weighed<'_>> {
+    weigh(data, "message").filter(|seen| seen.choice.is_some())
+}
+
+/// A chunk of OpenAI's dialect with one choice at most.
+pub(super) fn chunk(data: &[u8]) -> Option<Weighed<'_>> {
+    weigh(data, "delta").filter(|seen| seen.choice.is_some() || seen.usage.is_some())
+}
+
+/// Fails where a field stands twice: `bit` is its own.
+pub(super) fn once(seen: &mut u32, bit: u32) -> Option<()> {
+    let mark = 1 << bit;
+    let is_first = *seen & mark == 0;
+    *seen |= mark;
+    is_first.then_some(())
+}
+
+fn nothing(cursor: &mut Strict<'_>) -> Option<()> {
+    cursor.is_null().then_some(())
+}
+
+fn weigh<'a>(data: &'a [u8], said: &str) -> Option<Weighed<'a>> {
+    let (mut weighed, mut seen) = (Weighed::default(), 0);
+    let mut cursor = Strict::new(data)?;
+    cursor.members(|cursor, key| match key {
+        "id" => {
+            once(&mut seen, 0)?;
+            weighed.id = cursor.given()?;
+            Some(())
+        }
+        "model" => {
+            once(&mut seen, 1)?;
+            weighed.model = cursor.given()?;
+            Some(())
+        }
+        "choices" => {
+            once(&mut seen, 2)?;
+            cursor.items(|cursor| {
+                let is_first = weighed.choice.is_none();
+                weighed.choice = Some(choice(cursor, said)?);
+                is_first.then_some(())
+            })
+        }
+        "usage" => {
+            once(&mut seen, 3)?;
+            if !cursor.is_null() {
+                weighed.usage = Some(usage(cursor)?);
+            }
+            Some(())
+        }
+        "service_tier" => {
+            once(&mut seen, 4)?;
+            weighed.tier = cursor.given()?;
+            Some(())
+        }
+        "error" => {
+            once(&mut seen, 5)?;
+            nothing(cursor)
+        }
+        "object" => {
+            once(&mut seen, 6)?;
+            (cursor.given()? != Some("error")).then_some(())
+        }
+        _ => cursor.skip(),
+    })?;
+    cursor.end()?;
+    Some(weighed)
+}
+
+fn choice<'a>(cursor: &mut Strict<'a>, said: &str) -> Option<WeighedChoice<'a>> {
+    let (mut choice, mut seen) = (WeighedChoice::default(), 0);
+    let mut stops = [None; 2];
+    cursor.members(|cursor, key| match key {
+        "index" => {
+            once(&mut seen, 0)?;
+            choice.index = match cursor.count()? {
+                Count::Is(index) => u32::try_from(index).ok()?,
+                Count::Absent | Count::Absurd => 0,
+            };
+            Some(())
+        }
+        "message" | "delta" => {
+            once(&mut seen, if key == "message" { 1 } else { 2 })?;
+            if cursor.is_null() {
+                return Some(());
+            }
+            // The other one is read and means nothing.
+            (key == said).then_some(())?;
+            message(cursor, &mut choice)
+        }
+        "text" => {
+            once(&mut seen, 3)?;
+            choice.texts[2] = cursor.text()?.length;
+            Some(())
+        }
+        "finish_reason" => {
+            once(&mut seen, 4)?;
+            choice.finish = cursor.given()?;
+            Some(())
+        }
+        "stop_reason" => {
+            once(&mut seen, 5)?;
+            stops[0] = stop(cursor)?;
+            Some(())
+        }
+        "matched_stop" => {
+            once(&mut seen, 6)?;
+            stops[1] = stop(cursor)?;
+            Some(())
+        }
+        "token_ids" => {
+            once(&mut seen, 7)?;
+            if !cursor.is_null() {
+                let mut ids = 0;
+                cursor.items(|cursor| {
+                    ids += 1;
+                    cursor.skip()
+                })?;
+                choice.ids = Some(ids);
+            }
+            Some(())
+        }
+        _ => cursor.skip(),
+    })?;
+    choice.stop = stops[0].or(stops[1]);
+    Some(choice)
+}
+
+/// A stop string; what is none is a token's id.
+fn stop<'a>(cursor: &mut Strict<'a>) -> Option<Option<&'a str>> {
+    if cursor.is_string() { Some(Some(cursor.string()?.plain()?)) } else { cursor.skip().map(|()| None) }
+}
+
+fn message(cursor: &mut Strict<'_>, choice: &mut WeighedChoice<'_>) -> Option<()> {
+    let mut seen = 0;
+    let (mut reasoning, mut older) = (0, 0);
+    cursor.members(|cursor, key| match key {
+        "content" => {
+            once(&mut seen, 0)?;
+            choice.texts[1] = cursor.text()?.length;
+            Some(())
+        }
+        "reasoning_content" => {
+            once(&mut seen, 1)?;
+            reasoning = cursor.text()?.length;
+            Some(())
+        }
+        "reasoning" => {
+            once(&mut seen, 2)?;
+            older = cursor.text()?.length;
+            Some(())
+        }
+        "refusal" => {
+            once(&mut seen, 3)?;
+            nothing(cursor)
+        }
+        "reasoning_details" => {
+            once(&mut seen, 4)?;
+            if cursor.is_null() { Some(()) } else { cursor.items(|_| None) }
+        }
+        "function_call" => {
+            once(&mut seen, 5)?;
+            nothing(cursor)
+        }
+        "tool_calls" => {
+            once(&mut seen, 6)?;
+            if cursor.is_null() {
+                return Some(());
+            }
+            cursor.items(|cursor| {
+                choice.calls.push(call(cursor)?);
+                Some(())
+            })
+        }
+        _ => cursor.skip(),
+    })?;
+    // Where a server sends both names, they say the same.
+    choice.texts[0] = if reasoning > 0 { reasoning } else { older };
+    Some(())
+}
+
+/// Bytes of a call's name and arguments.
+fn call(cursor: &mut Strict<'_>) -> Option<usize> {
+    let (mut seen, mut bytes) = (0, 0);
+    cursor.members(|cursor, key| match key {
+        "index" => count(cursor, &mut seen, 0, &mut Count::Absent),
+        "id" => {
+            once(&mut seen, 1)?;
+            cursor.text().map(drop)
+        }
+        "function" => {
+            once(&mut seen, 2)?;
+            if !cursor.is_null() {
+                bytes = function(cursor)?;
+            }
+            Some(())
+        }
+        _ => cursor.skip(),
+    })?;
+    Some(bytes)
+}
+
+fn function(cursor: &mut Strict<'_>) -> Option<usize> {
+    let (mut seen, mut name, mut arguments) = (0, 0, 0);
+    cursor.members(|cursor, key| match key {
+        "name" => {
+            once(&mut seen, 0)?;
+            name = cursor.text()?.length;
+            Some(())
+        }
+        "arguments" => {
+            once(&mut seen, 1)?;
+            arguments = match cursor.is_string() {
+                true => cursor.string()?.length,
+                false if cursor.is_null() => 0,
+                // Of some servers the JSON itself.
+                false => cursor.raw_length()?,
+            };
+            Some(())
+        }
+        _ => cursor.skip(),
+    })?;
+    Some(name + arguments)
+}
+
+fn usage(cursor: &mut Strict<'_>) -> Option<OpenAiUsage> {
+    let (mut usage, mut seen) = (OpenAiUsage::default(), 0);
+    cursor.members(|cursor, key| match key {
+        "prompt_tokens" => count(cursor, &mut seen, 0, &mut usage.prompt_tokens),
+        "completion_tokens" => count(cursor, &mut seen, 1, &mut usage.completion_tokens),
+        "total_tokens" => count(cursor, &mut seen, 2, &mut usage.total_tokens),
+        "prompt_cache_hit_tokens" => count(cursor, &mut seen, 3, &mut usage.prompt_cache_hit_tokens),
+        "cached_tokens" => count(cursor, &mut seen, 4, &mut usage.cached_tokens),
+        "reasoning_tokens" => count(cursor, &mut seen, 5, &mut usage.reasoning_tokens),
+        "prompt_tokens_details" => {
+            once(&mut seen, 6)?;
+            if cursor.is_null() { Some(()) } else { of_prompt(cursor, &mut usage.prompt_tokens_details) }
+        }
+        "completion_tokens_details" => {
+            once(&mut seen, 7)?;
+            if cursor.is_null() { Some(()) } else { of_answer(cursor, &mut usage.completion_tokens_details) }
+        }
+        _ => cursor.skip(),
+    })?;
+    Some(usage)
+}
+
+fn of_prompt(cursor: &mut Strict<'_>, details: &mut PromptDetails) -> Option<()> {
+    let mut seen = 0;
+    cursor.members(|cursor, key| match key {
+        "cached_tokens" => count(cursor, &mut seen, 0, &mut details.cached_tokens),
+        "cache_write_tokens" => count(cursor, &mut seen, 1, &mut details.cache_write_tokens),
+        "audio_tokens" => count(cursor, &mut seen, 2, &mut details.audio_tokens),
+        _ => cursor.skip(),
+    })
+}
+
+fn of_answer(cursor: &mut Strict<'_>, details: &mut AnswerDetails) -> Option<()> {
+    let mut seen = 0;
+    cursor.members(|cursor, key| match key {
+        "reasoning_tokens" => count(cursor, &mut seen, 0, &mut details.reasoning_tokens),
+        "audio_tokens" => count(cursor, &mut seen, 1, &mut details.audio_tokens),
+        _ => cursor.skip(),
+    })
+}
+
+/// A count that stands there once.
+pub(super) fn count(cursor: &mut Strict<'_>, seen: &mut u32, bit: u32, slot: &mut Count) -> Option<()> {
+    once(seen, bit)?;
+    *slot = cursor.count()?;
+    Some(())
+}

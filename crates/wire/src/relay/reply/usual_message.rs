@@ -1,0 +1,171 @@
+//! The usual message of Anthropic's dialect, of which nobody asks what it says: weighed in one pass, as [`super::usual`] weighs
+//! answers of the other dialect.
+
+use super::lenient::Text;
+use super::strict::Strict;
+use super::usage::{AnthropicUsage, CacheCreation, OutputDetails, ServerTools};
+use super::usual::{count, once};
+
+/// What counts of a whole message.
+#[derive(Default)]
+pub(super) struct WeighedMessage<'a> {
+    pub(super) model: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
+    pub(super) usage: Option<AnthropicUsage<'a>>,
+    /// Bytes of each of its texts; none of those that are empty counts.
+    pub(super) texts: Vec<usize>,
+    /// Bytes of each name and each input of its calls.
+    pub(super) calls: Vec<usize>,
+    pub(super) stop_reason: Option<&'a str>,
+    pub(super) stop_sequence: Option<&'a str>,
+}
+
+/// A whole message of text, thinking and calls.
+pub(super) fn message(data: &[u8]) -> Option<WeighedMessage<'_>> {
+    let (mut message, mut seen, mut has_content) = (WeighedMessage::default(), 0, false);
+    let mut cursor = Strict::new(data)?;
+    cursor.members(|cursor, key| match key {
+        "type" => {
+            once(&mut seen, 0)?;
+            (cursor.given()? != Some("error")).then_some(())
+        }
+        "id" => {
+            once(&mut seen, 1)?;
+            message.id = cursor.given()?;
+            Some(())
+        }
+        "model" => {
+            once(&mut seen, 2)?;
+            message.model = cursor.given()?;
+            Some(())
+        }
+        "content" => {
+            once(&mut seen, 3)?;
+            has_content = true;
+            cursor.items(|cursor| block(cursor, &mut message))
+        }
+        "stop_reason" => {
+            once(&mut seen, 4)?;
+            message.stop_reason = cursor.given()?;
+            Some(())
+        }
+        "stop_sequence" => {
+            once(&mut seen, 5)?;
+            message.stop_sequence = cursor.given()?;
+            Some(())
+        }
+        "usage" => {
+            once(&mut seen, 6)?;
+            if !cursor.is_null() {
+                message.usage = Some(usage(cursor)?);
+            }
+            Some(())
+        }
+        "error" => {
+            once(&mut seen, 7)?;
+            cursor.is_null().then_some(())
+        }
+        _ => cursor.skip(),
+    })?;
+    cursor.end()?;
+    has_content.then_some(message)
+}
+
+fn block(cursor: &mut Strict<'_>, message: &mut WeighedMessage<'_>) -> Option<()> {
+    let (mut seen, mut kind) = (0, None);
+    let (mut said, mut thought, mut name, mut input) = (0, 0, 0, 0);
+    cursor.members(|cursor, key| {
+        let (bit, slot) = match key {
+            "type" => {
+                once(&mut seen, 0)?;
+                kind = cursor.given()?;
+                return Some(());
+            }
+            "input" => {
+                once(&mut seen, 1)?;
+                if !cursor.is_null() {
+                    input = cursor.raw_length()?;
+                }
+                return Some(());
+            }
+            "text" => (2, &mut said),
+            "thinking" => (3, &mut thought),
+            "name" => (4, &mut name),
+            "signature" => (5, &mut 0),
+            "data" => (6, &mut 0),
+            "id" => (7, &mut 0),
+            _ => return cursor.skip(),
+        };
+        once(&mut seen, bit)?;
+        *slot = cursor.text()?.length;
+        Some(())
+    })?;
+    match kind? {
+        "text" => message.texts.push(said),
+        "thinking" => message.texts.push(thought),
+        "tool_use" => {
+            message.calls.push(name);
+            if input > 0 {
+                message.calls.push(input);
+            }
+        }
+        // What else there is says more than its bytes.
+        _ => return None,
+    }
+    Some(())
+}
+
+fn usage<'a>(cursor: &mut Strict<'a>) -> Option<AnthropicUsage<'a>> {
+    let (mut usage, mut seen) = (AnthropicUsage::default(), 0);
+    cursor.members(|cursor, key| match key {
+        "input_tokens" => count(cursor, &mut seen, 0, &mut usage.input_tokens),
+        "output_tokens" => count(cursor, &mut seen, 1, &mut usage.output_tokens),
+        "cache_read_input_tokens" => count(cursor, &mut seen, 2, &mut usage.cache_read_input_tokens),
+        "cache_creation_input_tokens" => count(cursor, &mut seen, 3, &mut usage.cache_creation_input_tokens),
+        "service_tier" => {
+            once(&mut seen, 4)?;
+            usage.service_tier = Text(cursor.text()?.plain()?.into());
+            Some(())
+        }
+        "cache_creation" => {
+            once(&mut seen, 5)?;
+            if cursor.is_null() { Some(()) } else { creation(cursor, &mut usage.cache_creation) }
+        }
+        "output_tokens_details" => {
+            once(&mut seen, 6)?;
+            if cursor.is_null() { Some(()) } else { of_output(cursor, &mut usage.output_tokens_details) }
+        }
+        "server_tool_use" => {
+            once(&mut seen, 7)?;
+            if cursor.is_null() { Some(()) } else { of_server(cursor, &mut usage.server_tool_use) }
+        }
+        _ => cursor.skip(),
+    })?;
+    Some(usage)
+}
+
+fn creation(cursor: &mut Strict<'_>, counts: &mut CacheCreation) -> Option<()> {
+    let mut seen = 0;
+    cursor.members(|cursor, key| match key {
+        "ephemeral_5m_input_tokens" => count(cursor, &mut seen, 0, &mut counts.ephemeral_5m_input_tokens),
+        "ephemeral_1h_input_tokens" => count(cursor, &mut seen, 1, &mut counts.ephemeral_1h_input_tokens),
+        _ => cursor.skip(),
+    })
+}
+
+fn of_output(cursor: &mut Strict<'_>, counts: &mut OutputDetails) -> Option<()> {
+    let mut seen = 0;
+    cursor.members(|cursor, key| match key {
+        "thinking_tokens" => count(cursor, &mut seen, 0, &mut counts.thinking_tokens),
+        _ => cursor.skip(),
+    })
+}
+
+fn of_server(cursor: &mut Strict<'_>, counts: &mut ServerTools) -> Option<()> {
+    let mut seen = 0;
+    cursor.members(|cursor, key| match key {
+        "web_search_requests" => count(cursor, &mut seen, 0, &mut counts.web_search_requests),
+        "web_fetch_requests" => count(cursor, &mut seen, 1, &mut counts.web_fetch_requests),
+        _ => cursor.skip(),
+    })
+}
