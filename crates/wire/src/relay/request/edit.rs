@@ -7,7 +7,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed};
 
-use super::fields::{Field, Fields};
+use super::fields::{Field, Fields, model_in};
 use crate::BadRequest;
 use crate::json_out::{raw, value};
 
@@ -33,8 +33,27 @@ pub(super) const OWN: &[&str] = &["headrace", "timeout"];
 /// The call was not read by [`super::skim`].
 pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     let relayed = relayed(call)?;
-    let cuts = Cuts::of(call, edits, relayed).ok_or_else(not_skimmed)?;
-    Ok(cuts.apply(&relayed.body))
+    let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
+    let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
+    let edited = if wants_usage || bound.is_some() || relayed.has_own_fields {
+        Cuts::of(&relayed.body, edits.model, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
+    } else {
+        renamed(&relayed.body, edits.model)
+    };
+    edited.ok_or_else(not_skimmed)
+}
+
+/// The body with another name of the model and nothing else changed. What stands behind the name is not looked at: most calls have it
+/// first.
+fn renamed(body: &[u8], model: &str) -> Option<Bytes> {
+    let place = model_in(body)?;
+    let (before, after) = (body.get(..place.start)?, body.get(place.end..)?);
+    // Just as long as it becomes where nothing of the name is escaped: so it need not move.
+    let mut out = BytesMut::with_capacity(before.len() + model.len() + 2 + after.len());
+    out.put_slice(before);
+    value(&mut out, model);
+    out.put_slice(after);
+    Some(out.freeze())
 }
 
 /// The body as it came.
@@ -64,19 +83,10 @@ const fn reports_itself(endpoint: Endpoint) -> bool {
 struct Cuts(Vec<(Range<usize>, BytesMut)>);
 
 impl Cuts {
-    fn of(call: &Call, edits: &Edits<'_>, relayed: &Relayed) -> Option<Self> {
-        let body = &relayed.body[..];
-        let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
-        let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
+    fn of(body: &[u8], name: &str, wants_usage: bool, bound: Option<(&'static str, u32)>) -> Option<Self> {
         let mut cuts = Self::default();
         let mut model = BytesMut::new();
-        value(&mut model, edits.model);
-        if !wants_usage && bound.is_none() && !relayed.has_own_fields {
-            // What stands behind the name is not looked at: most calls have it first.
-            let named = Fields::of(body)?.find(|field| field.key == "model")?;
-            cuts.0.push((named.value, model));
-            return Some(cuts);
-        }
+        value(&mut model, name);
         let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
         let find = |key: &str| fields.iter().find(|field| field.key == key);
         // What is put in follows the model's name, which every body has.

@@ -7,8 +7,34 @@ use std::ops::Range;
 /// The model that `body` names, as fast as it can be found: what stands behind the name is not looked at, and that all of it is
 /// JSON is not checked. `None`: no string is there, or not where JSON has it.
 pub fn model_named(body: &[u8]) -> Option<String> {
-    let field = Fields::of(body)?.find(|field| field.key == "model")?;
-    serde_json::from_slice(body.get(field.value)?).ok()
+    let name = body.get(model_in(body)?)?;
+    match plain(name) {
+        Some(name) => Some(name.to_owned()),
+        None => serde_json::from_slice(name).ok(),
+    }
+}
+
+/// Where the value of the model's name stands in a body. Keys in front of it are looked at as bytes: they are another's.
+pub(super) fn model_in(body: &[u8]) -> Option<Range<usize>> {
+    let mut fields = Fields::of(body)?;
+    loop {
+        let (quoted, _, value) = fields.member()?;
+        if quoted == b"\"model\"" {
+            return Some(value);
+        }
+        if (quoted.contains(&b'\\') || !quoted.is_ascii()) && key_of(quoted)? == "model" {
+            return Some(value);
+        }
+    }
+}
+
+/// What a string means, where that is what stands there.
+fn plain(quoted: &[u8]) -> Option<&str> {
+    let inside = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if crate::json::plain_run(inside) < inside.len() {
+        return None;
+    }
+    std::str::from_utf8(inside).ok()
 }
 
 /// A field of an object: where its key begins, and where its value stands.
@@ -59,10 +85,26 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The next key as it stands, where it begins, and where its value stands.
+    fn member(&mut self) -> Option<(&'a [u8], usize, Range<usize>)> {
+        // A comma stands before each but the first; `skim` has seen that.
+        let _comma = self.eat(b',');
+        self.space();
+        let start = self.at;
+        self.string()?;
+        let quoted = self.bytes.get(start..self.at)?;
+        self.eat(b':')?;
+        Some((quoted, start, self.value()?))
+    }
+
     /// Over the value that begins here.
     fn value(&mut self) -> Option<Range<usize>> {
         self.space();
         let start = self.at;
+        if self.bytes.get(start) == Some(&b'"') {
+            self.string()?;
+            return Some(start..self.at);
+        }
         let mut depth = 0_usize;
         loop {
             let rest = self.bytes.get(self.at..)?;
@@ -109,20 +151,55 @@ impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
     fn next(&mut self) -> Option<Field<'a>> {
-        // A comma stands before each but the first; `skim` has seen that.
-        let _comma = self.eat(b',');
-        self.space();
-        let start = self.at;
-        self.string()?;
-        let quoted = self.bytes.get(start..self.at)?;
-        let plain = std::str::from_utf8(quoted.get(1..quoted.len().checked_sub(1)?)?).ok()?;
-        let key = if plain.contains('\\') {
-            Cow::Owned(serde_json::from_slice(quoted).ok()?)
-        } else {
-            Cow::Borrowed(plain)
-        };
-        self.eat(b':')?;
-        let value = self.value()?;
-        Some(Field { key, start, value })
+        let (quoted, start, value) = self.member()?;
+        Some(Field { key: key_of(quoted)?, start, value })
+    }
+}
+
+/// What the key in these quotes means.
+fn key_of(quoted: &[u8]) -> Option<Cow<'_, str>> {
+    let plain = std::str::from_utf8(quoted.get(1..quoted.len().checked_sub(1)?)?).ok()?;
+    if plain.contains('\\') {
+        return Some(Cow::Owned(serde_json::from_slice(quoted).ok()?));
+    }
+    Some(Cow::Borrowed(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
+
+    use super::*;
+
+    /// As it is found among all fields.
+    fn among_all(body: &[u8]) -> Option<Range<usize>> {
+        Some(Fields::of(body)?.find(|field| field.key == "model")?.value)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn the_models_name_is_found_as_any_field_is(
+            fields in prop::collection::vec(
+                (
+                    select(vec!["model", "mod\\u0065l", "a", "é", "\\\"model", "mod\\xel", ""]),
+                    select(vec!["\"m\"", " \"a\\n\" ", "\"\"", "[1,{\"model\":\"x\"}]", "5", "\"\u{1}\"", "\"\\u00e9\"", "\"é\""]),
+                ),
+                0..5,
+            ),
+            changes in prop::collection::vec((any::<Index>(), select(b"\"\\{},:\x80 m".to_vec())), 0..3),
+        ) {
+            let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            let mut body = format!("{{{}}}", fields.join(", ")).into_bytes();
+            for (place, byte) in changes {
+                let at = place.index(body.len());
+                body[at] = byte;
+            }
+            prop_assert_eq!(model_in(&body), among_all(&body), "{}", String::from_utf8_lossy(&body));
+            let read = among_all(&body).and_then(|value| serde_json::from_slice::<String>(&body[value]).ok());
+            prop_assert_eq!(model_named(&body), read, "{}", String::from_utf8_lossy(&body));
+        }
     }
 }
