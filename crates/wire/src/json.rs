@@ -1,10 +1,10 @@
 //! A pull reader of untrusted JSON: typed values straight from the text, one meaning or a fault with its place.
 //! Refuses duplicate keys, lone surrogates, numbers out of range and depth; knows no dialect.
 
+mod keys;
 mod skip;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 
 use headrace_domain::Code;
 
@@ -44,6 +44,8 @@ pub(crate) struct Reader<'a> {
     depth: usize,
     max_depth: usize,
     free_form_left: usize,
+    /// Keys of the objects that are open, outermost first.
+    keys: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Reader<'a> {
@@ -53,12 +55,19 @@ impl<'a> Reader<'a> {
             Fault::new(Code::InvalidJson, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
         let max_depth = max_depth.min(DEEPEST);
-        Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form })
+        Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form, keys: Vec::new() })
     }
 
     /// A reader of a JSON text that stood inside a string of this one: the same depth limit, the same budget.
     pub(crate) const fn inner<'b>(&self, text: &'b str) -> Reader<'b> {
-        Reader { text, at: 0, depth: 0, max_depth: self.max_depth, free_form_left: self.free_form_left }
+        Reader {
+            text,
+            at: 0,
+            depth: 0,
+            max_depth: self.max_depth,
+            free_form_left: self.free_form_left,
+            keys: Vec::new(),
+        }
     }
 
     /// Takes over what is left of the budget after an [`Self::inner`] text was read.
@@ -145,22 +154,27 @@ impl<'a> Reader<'a> {
     pub(crate) fn string(&mut self) -> Read<Cow<'a, str>> {
         self.require(Kind::String)?;
         self.at += 1;
-        let mut start = self.at;
+        let start = self.at;
+        self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+        if self.byte() == Some(b'"') {
+            let all = self.text.get(start..self.at).unwrap_or("");
+            self.at += 1;
+            return Ok(Cow::Borrowed(all));
+        }
+        self.unescaped(start).map(Cow::Owned)
+    }
+
+    /// The string that began at `start` and is plain up to here.
+    fn unescaped(&mut self, mut start: usize) -> Read<String> {
         let mut unescaped = String::new();
         loop {
-            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
-            let run = self.text.get(start..self.at).unwrap_or("");
+            unescaped.push_str(self.text.get(start..self.at).unwrap_or(""));
             match self.byte() {
                 Some(b'"') => {
                     self.at += 1;
-                    if unescaped.is_empty() {
-                        return Ok(Cow::Borrowed(run));
-                    }
-                    unescaped.push_str(run);
-                    return Ok(Cow::Owned(unescaped));
+                    return Ok(unescaped);
                 }
                 Some(b'\\') => {
-                    unescaped.push_str(run);
                     self.at += 1;
                     unescaped.push(self.escape()?);
                     start = self.at;
@@ -168,6 +182,7 @@ impl<'a> Reader<'a> {
                 Some(_) => return Err(self.syntax("a control character must be escaped in a string")),
                 None => return Err(self.syntax("the text ends inside a string")),
             }
+            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
         }
     }
 
@@ -191,35 +206,6 @@ impl<'a> Reader<'a> {
                 each(self, index).map_err(|fault| fault.under_index(index))?;
                 index += 1;
                 if self.separator(b']')? {
-                    break;
-                }
-            }
-        }
-        self.depth -= 1;
-        Ok(())
-    }
-
-    /// An object; `each` reads the value under its key. Two equal keys are a fault.
-    pub(crate) fn object(&mut self, mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
-        self.require(Kind::Object)?;
-        self.enter()?;
-        let mut seen = Keys::default();
-        if !self.closes(b'}') {
-            loop {
-                self.skip_space();
-                if self.byte() != Some(b'"') {
-                    return Err(self.syntax("a key in quotes must stand here"));
-                }
-                let key = self.string()?;
-                if !seen.insert(key.clone()) {
-                    return Err(Fault::at(&key, Code::DuplicateKey, "the object names this key twice"));
-                }
-                self.skip_space();
-                if !self.eat(b':') {
-                    return Err(self.syntax("`:` must follow a key"));
-                }
-                each(self, &key).map_err(|fault| fault.under_key(&key))?;
-                if self.separator(b'}')? {
                     break;
                 }
             }
@@ -332,7 +318,11 @@ impl<'a> Reader<'a> {
     }
 
     fn skip_space(&mut self) {
-        while matches!(self.byte(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+        while let Some(byte) = self.byte()
+            // Most bodies have none between their parts.
+            && byte <= b' '
+            && matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
+        {
             self.at += 1;
         }
     }
@@ -379,7 +369,7 @@ pub(crate) fn plain_run(bytes: &[u8]) -> usize {
 }
 
 /// From so many bytes on a run is long: images in base64, pasted files. A longer stride pays there, and costs elsewhere.
-const LONG: usize = 128;
+const LONG: usize = 64;
 
 /// [`plain_run`] in whole strides, which the compiler makes into vector code.
 #[inline(never)]
@@ -388,30 +378,6 @@ fn plain_chunks(bytes: &[u8]) -> usize {
     let special = |b: &u8| u8::from(*b == b'"') | u8::from(*b == b'\\') | u8::from(*b < 0x20);
     let plain = |chunk: &&[u8; 64]| chunk.iter().fold(0, |any, b| any | special(b)) == 0;
     chunks.iter().take_while(plain).count() * 64
-}
-
-/// The keys of one object so far: a list while short, a set (with a random hash) when long.
-#[derive(Default)]
-struct Keys<'a> {
-    few: Vec<Cow<'a, str>>,
-    many: HashSet<Cow<'a, str>>,
-}
-
-/// Up to so many keys a scan beats hashing.
-const FEW_KEYS: usize = 16;
-
-impl<'a> Keys<'a> {
-    fn insert(&mut self, key: Cow<'a, str>) -> bool {
-        if self.many.is_empty() && self.few.len() < FEW_KEYS {
-            if self.few.contains(&key) {
-                return false;
-            }
-            self.few.push(key);
-            return true;
-        }
-        self.many.extend(self.few.drain(..));
-        self.many.insert(key)
-    }
 }
 
 #[cfg(test)]
