@@ -4,6 +4,8 @@
 //! hyper itself prefers `transfer-encoding` over `content-length` and folds equal lengths together without a trace,
 //! which is lawful; an API that nobody needs to reach in two ways refuses instead.
 
+use memchr::memchr;
+
 /// Enough of a line to know its name and a length. A longer one that says where a body ends is not trusted.
 const LINE_BYTES_KEPT: usize = 256;
 
@@ -89,13 +91,7 @@ impl Framing {
                         bytes
                     }
                 }
-                State::Head | State::ChunkSize | State::Trailers => {
-                    let (rest, ended) = self.line.take(bytes);
-                    if ended {
-                        self.line_ended(&mut learnt);
-                    }
-                    rest
-                }
+                State::Head | State::ChunkSize | State::Trailers => self.line(bytes, &mut learnt),
             };
         }
         learnt.in_head = self.state == State::Head;
@@ -110,10 +106,28 @@ impl Framing {
         bytes.get(usize::try_from(left).unwrap_or(usize::MAX)..).unwrap_or_default()
     }
 
-    fn line_ended(&mut self, learnt: &mut Learnt) {
-        let line = std::mem::take(&mut self.line.kept);
-        let is_cut = std::mem::take(&mut self.line.is_cut);
-        let text = line.strip_suffix(b"\r").unwrap_or(&line);
+    /// Reads a line, or as much of it as is here. Returns what follows it.
+    fn line<'b>(&mut self, bytes: &'b [u8], learnt: &mut Learnt) -> &'b [u8] {
+        let end = memchr(b'\n', bytes);
+        let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        if end.is_some() && part.len() <= LINE_BYTES_KEPT && self.line.is_nothing() {
+            // All of it is here, as most are: it need not be kept.
+            self.line_ended(part, false, learnt);
+        } else {
+            self.line.add(part);
+            if end.is_some() {
+                let Line { mut kept, is_cut } = std::mem::take(&mut self.line);
+                self.line_ended(&kept, is_cut, learnt);
+                // The allocation is kept for the next line.
+                kept.clear();
+                self.line.kept = kept;
+            }
+        }
+        rest.get(1..).unwrap_or_default()
+    }
+
+    fn line_ended(&mut self, line: &[u8], is_cut: bool, learnt: &mut Learnt) {
+        let text = line.strip_suffix(b"\r").unwrap_or(line);
         self.state = match self.state {
             State::Head if text.is_empty() => {
                 let index = self.heads;
@@ -140,21 +154,18 @@ impl Framing {
             State::Trailers if text.is_empty() => State::Between,
             other => other,
         };
-        // The allocation is kept for the next line.
-        self.line.kept = line;
-        self.line.kept.clear();
     }
 }
 
 impl Line {
-    /// What follows the line in `bytes`, and whether it ended there.
-    fn take<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], bool) {
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+    fn is_nothing(&self) -> bool {
+        self.kept.is_empty() && !self.is_cut
+    }
+
+    fn add(&mut self, part: &[u8]) {
         let room = LINE_BYTES_KEPT.saturating_sub(self.kept.len());
         self.is_cut |= part.len() > room;
         self.kept.extend_from_slice(part.get(..room.min(part.len())).unwrap_or_default());
-        (rest.get(1..).unwrap_or_default(), end.is_some())
     }
 }
 
@@ -165,18 +176,16 @@ impl Head {
             self.http_10 = line.ends_with(b" HTTP/1.0");
             return;
         }
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
-        let (name, value) = line.split_at(colon);
-        let value = value.get(1..).unwrap_or_default().trim_ascii();
-        if name.eq_ignore_ascii_case(b"content-length") {
+        if let Some(value) = value_of(line, b"content-length") {
+            let length = decimal(value);
             self.lengths = self.lengths.saturating_add(1);
-            self.length = decimal(value).unwrap_or(0);
-            self.is_unclear |= is_cut || decimal(value).is_none();
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.length = length.unwrap_or(0);
+            self.is_unclear |= is_cut || length.is_none();
+        } else if let Some(value) = value_of(line, b"transfer-encoding") {
             self.encodings = self.encodings.saturating_add(1);
             self.chunked = value.eq_ignore_ascii_case(b"chunked");
             self.is_unclear |= is_cut || !self.chunked;
-        } else if name.eq_ignore_ascii_case(b"upgrade") {
+        } else if value_of(line, b"upgrade").is_some() {
             self.upgrade = true;
         }
     }
@@ -195,6 +204,13 @@ impl Head {
             (false, length) => State::Body(length),
         }
     }
+}
+
+/// The value in a line of a head, where it is that of `name`.
+fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let (there, value) = line.split_at_checked(name.len())?;
+    let value = value.strip_prefix(b":")?;
+    there.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {
