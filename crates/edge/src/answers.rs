@@ -68,25 +68,30 @@ pub(crate) fn response<S: Frames>(
     response
 }
 
-/// Headers of nearly all answers: a name that stands here is neither read nor copied.
-static USUAL: [HeaderName; 11] = [
-    HeaderName::from_static("x-request-id"),
-    HeaderName::from_static("request-id"),
-    HeaderName::from_static("x-ratelimit-limit-requests"),
-    HeaderName::from_static("x-ratelimit-remaining-requests"),
-    HeaderName::from_static("x-ratelimit-reset-requests"),
-    HeaderName::from_static("x-ratelimit-limit-tokens"),
-    HeaderName::from_static("x-ratelimit-remaining-tokens"),
-    HeaderName::from_static("x-ratelimit-reset-tokens"),
-    HeaderName::from_static("x-headrace-model"),
-    HeaderName::from_static("x-headrace-upstream"),
-    header::CACHE_CONTROL,
-];
-
-/// `None`: it is no name of a header.
+/// The name of a header; `None`: it is none.
 fn named(name: &str) -> Option<HeaderName> {
-    let usual = USUAL.iter().find(|usual| usual.as_str() == name);
-    usual.cloned().or_else(|| HeaderName::from_bytes(name.as_bytes()).ok())
+    // Those of nearly all answers are neither read nor copied.
+    macro_rules! usual {
+        ($($usual:literal),+) => {
+            match name {
+                $($usual => Some(const { HeaderName::from_static($usual) }),)+
+                _ => HeaderName::from_bytes(name.as_bytes()).ok(),
+            }
+        };
+    }
+    usual!(
+        "x-request-id",
+        "request-id",
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-reset-requests",
+        "x-ratelimit-limit-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+        "x-headrace-model",
+        "x-headrace-upstream",
+        "cache-control"
+    )
 }
 
 /// An answer as the bytes of an HTTP/1.1 response, after which the connection ends.
@@ -117,4 +122,17 @@ pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
 pub(crate) fn cut_short<S>(stats: &Stats) -> Answer<S> {
     count(&stats.refusals_cut_short);
     Answer::json(429, Bytes::from_static(CUT_SHORT)).with_header("retry-after", "60")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_it_says_whether_it_is_usual_or_not() {
+        for name in ["x-request-id", "x-ratelimit-reset-tokens", "cache-control", "retry-after", "x-other"] {
+            assert_eq!(named(name), HeaderName::from_bytes(name.as_bytes()).ok(), "{name}");
+        }
+        assert_eq!(named("no name"), None);
+    }
 }
