@@ -21,6 +21,7 @@ mod socket;
 mod stats;
 mod streams;
 mod tls;
+mod told;
 mod transport;
 mod turns;
 mod upload;

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory,
-    ObjectAsk, ObjectMethod, Peer, Question,
+    Admitted, Annex, AnnexHead, Answer, Credentials, EdgeRefusal, Front, Head, Memory, ObjectAsk,
+    ObjectMethod, Peer, Question,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -24,6 +24,7 @@ use crate::cors::Origins;
 use crate::handshake::{MOST_SOCKETS, Upgraded, is_websocket, switched};
 use crate::routes::{self, Access, Route, Target};
 use crate::stats::{Stats, count};
+use crate::told::{Told, joined};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
 /// What all connections share.
@@ -131,17 +132,15 @@ struct Asked<'a, F> {
 
 impl<F: Front> Asked<'_, F> {
     async fn reply(&mut self) -> Answer<Source<F::Stream>> {
-        let path = self.parts.uri.path();
-        if let (Some((Route { target: Target::Annex, .. }, _)), Some(annex)) =
-            (routes::find(path), &self.shared.annex)
-        {
+        let found = routes::find(self.parts.uri.path());
+        if let (Some((Route { target: Target::Annex, .. }, _)), Some(annex)) = (found, &self.shared.annex) {
             return Box::pin(self.ask_annex(&**annex)).await;
         }
-        self.ask_front(path).await.map(Source::Front)
+        self.ask_front(found).await.map(Source::Front)
     }
 
-    async fn ask_front(&mut self, path: &str) -> Answer<F::Stream> {
-        let Some((route, rest)) = routes::find(path) else { return self.not_found() };
+    async fn ask_front(&mut self, found: Option<(&'static Route, &str)>) -> Answer<F::Stream> {
+        let Some((route, rest)) = found else { return self.not_found() };
         let takes_get = !matches!(route.target, Target::Call(_) | Target::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
@@ -210,12 +209,13 @@ impl<F: Front> Asked<'_, F> {
     }
 
     fn head(&self, endpoint: Endpoint) -> Head {
+        let Told { credentials, traceparent, dialect } = Told::by(&self.parts.headers);
         Head {
             endpoint,
-            credentials: self.credentials(),
+            credentials,
             peer: self.peer,
-            traceparent: single(&self.parts.headers, "traceparent"),
-            dialect: dialect_headers(&self.parts.headers),
+            traceparent,
+            dialect,
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
             connection: Some(self.connection),
@@ -265,8 +265,8 @@ impl<F: Front> Asked<'_, F> {
 
     async fn question(&mut self, question: Question) -> Answer<F::Stream> {
         let Shared { front, limits, memory, stats, .. } = self.shared;
-        let headers = dialect_headers(&self.parts.headers);
-        let asked = match front.admit_question(question, &self.credentials(), headers) {
+        let Told { credentials, dialect, .. } = Told::by(&self.parts.headers);
+        let asked = match front.admit_question(question, &credentials, dialect) {
             Ok(asked) => asked,
             Err(refusal) => return refusal,
         };
@@ -363,10 +363,7 @@ impl<F: Front> Asked<'_, F> {
     }
 
     fn credentials(&self) -> Credentials {
-        Credentials {
-            authorization: joined(&self.parts.headers, &header::AUTHORIZATION),
-            x_api_key: joined(&self.parts.headers, &HeaderName::from_static("x-api-key")),
-        }
+        Told::by(&self.parts.headers).credentials
     }
 }
 
@@ -378,51 +375,4 @@ fn wrong_hosts(head: &Parts) -> Option<usize> {
         _ => hosts <= 1,
     };
     (!is_right).then_some(hosts)
-}
-
-/// All values of a header, joined as HTTP says they may be: two credentials in one header are no credential, and the
-/// front is to see that there were two.
-fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
-    let mut values = headers.get_all(name).iter();
-    let mut out = values.next()?.as_bytes().to_vec();
-    for value in values {
-        out.extend_from_slice(b", ");
-        out.extend_from_slice(value.as_bytes());
-    }
-    Some(out)
-}
-
-/// The value of a header that stands there once and is text.
-fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next()?.to_str().ok()?;
-    values.next().is_none().then(|| first.to_owned())
-}
-
-/// The headers of a dialect; what stands there several times is one list.
-fn dialect_headers(headers: &HeaderMap) -> Vec<(&'static str, String)> {
-    let text = |name: &'static str| {
-        let values: Option<Vec<&str>> =
-            headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
-        Some((name, values.filter(|values| !values.is_empty())?.join(",")))
-    };
-    DIALECT_HEADERS.into_iter().filter_map(text).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stands_twice_is_neither() {
-        let mut headers = HeaderMap::new();
-        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
-        headers.append("traceparent", HeaderValue::from_static("x"));
-        assert_eq!(joined(&headers, &header::AUTHORIZATION).as_deref(), Some(&b"Bearer a"[..]));
-        assert_eq!(single(&headers, "traceparent").as_deref(), Some("x"));
-        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer b"));
-        headers.append("traceparent", HeaderValue::from_static("x"));
-        assert_eq!(joined(&headers, &header::AUTHORIZATION).as_deref(), Some(&b"Bearer a, Bearer b"[..]));
-        assert_eq!(single(&headers, "traceparent"), None);
-    }
 }

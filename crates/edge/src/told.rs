@@ -1,0 +1,143 @@
+//! What of a request's headers a front is told, found in one walk over them. Knows nothing of what they mean.
+
+use headrace_call_api::{Credentials, DIALECT_HEADERS};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// What a front is told.
+pub(crate) struct Told {
+    pub(crate) credentials: Credentials,
+    /// `traceparent`, where it stands there once and is text.
+    pub(crate) traceparent: Option<String>,
+    /// Those of [`DIALECT_HEADERS`] that stand there, as text.
+    pub(crate) dialect: Vec<(&'static str, String)>,
+}
+
+impl Told {
+    /// What these headers say.
+    pub(crate) fn by(headers: &HeaderMap) -> Self {
+        let (mut authorization, mut x_api_key, mut traceparent) = (None, None, None);
+        let mut dialect: [Option<&HeaderValue>; DIALECT_HEADERS.len()] = [None; _];
+        for (name, value) in headers {
+            let slot = match name.as_str() {
+                "authorization" => &mut authorization,
+                "x-api-key" => &mut x_api_key,
+                "traceparent" => &mut traceparent,
+                name => {
+                    let slots = DIALECT_HEADERS.iter().zip(&mut dialect);
+                    let Some((_, slot)) = slots.into_iter().find(|(own, _)| **own == name) else { continue };
+                    slot
+                }
+            };
+            if slot.replace(value).is_some() {
+                return Self::of_lists(headers);
+            }
+        }
+        let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+        let bytes = |value: &HeaderValue| value.as_bytes().to_vec();
+        let dialect = DIALECT_HEADERS.into_iter().zip(dialect);
+        Self {
+            credentials: Credentials {
+                authorization: authorization.map(bytes),
+                x_api_key: x_api_key.map(bytes),
+            },
+            traceparent: traceparent.and_then(text),
+            dialect: dialect.filter_map(|(name, value)| Some((name, text(value?)?))).collect(),
+        }
+    }
+
+    /// The same, where one of them stands there several times.
+    fn of_lists(headers: &HeaderMap) -> Self {
+        Self {
+            credentials: Credentials {
+                authorization: joined(headers, &header::AUTHORIZATION),
+                x_api_key: joined(headers, &HeaderName::from_static("x-api-key")),
+            },
+            traceparent: single(headers, "traceparent"),
+            dialect: dialect_headers(headers),
+        }
+    }
+}
+
+/// All values of a header, joined as HTTP says they may be: two credentials in one header are no credential, and the
+/// front is to see that there were two.
+pub(crate) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
+    let mut values = headers.get_all(name).iter();
+    let mut out = values.next()?.as_bytes().to_vec();
+    for value in values {
+        out.extend_from_slice(b", ");
+        out.extend_from_slice(value.as_bytes());
+    }
+    Some(out)
+}
+
+/// The value of a header that stands there once and is text.
+fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?.to_str().ok()?;
+    values.next().is_none().then(|| first.to_owned())
+}
+
+/// The headers of a dialect; what stands there several times is one list.
+fn dialect_headers(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+    let text = |name: &'static str| {
+        let values: Option<Vec<&str>> =
+            headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
+        Some((name, values.filter(|values| !values.is_empty())?.join(",")))
+    };
+    DIALECT_HEADERS.into_iter().filter_map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_twice_is_neither() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
+        headers.append("traceparent", HeaderValue::from_static("x"));
+        let told = Told::by(&headers);
+        assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a"[..]));
+        assert_eq!(told.traceparent.as_deref(), Some("x"));
+        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer b"));
+        headers.append("traceparent", HeaderValue::from_static("x"));
+        let told = Told::by(&headers);
+        assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a, Bearer b"[..]));
+        assert_eq!(told.traceparent, None);
+    }
+
+    #[test]
+    fn one_walk_tells_what_looking_for_each_does() {
+        let text = HeaderValue::from_static("a");
+        let (empty, bytes) = (HeaderValue::from_static(""), HeaderValue::from_bytes(b"\xff").unwrap());
+        let names: Vec<&str> = ["authorization", "x-api-key", "traceparent", "host", "x-other"]
+            .into_iter()
+            .chain(DIALECT_HEADERS)
+            .collect();
+        // Each name not at all, once with each value, and at times twice.
+        for seed in 0..6_u32.pow(5) {
+            let mut headers = HeaderMap::new();
+            for (at, name) in names.iter().enumerate() {
+                let digit =
+                    (seed / 6_u32.pow(u32::try_from(at % 5).unwrap()) + u32::try_from(at / 5).unwrap()) % 6;
+                let values: &[&HeaderValue] = match digit {
+                    0 | 1 => &[],
+                    2 => &[&text],
+                    3 => &[&bytes],
+                    4 => &[&empty],
+                    _ if seed % 3 == 0 => &[&text, &empty],
+                    _ => &[&text],
+                };
+                for value in values {
+                    headers.append(*name, (*value).clone());
+                }
+            }
+            let (told, lists) = (Told::by(&headers), Told::of_lists(&headers));
+            let shown = |told: Told| {
+                let Credentials { authorization, x_api_key } = told.credentials;
+                (authorization, x_api_key, told.traceparent, told.dialect)
+            };
+            assert_eq!(shown(told), shown(lists), "{headers:?}");
+        }
+    }
+}
