@@ -1,13 +1,16 @@
 //! The body of a request, read when the front asks for it and not before: within its limits, and within the memory that
 //! its payer has for requests. Knows nothing of what the bytes mean.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, NoRoom, Reserved};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
-use http_body::{Body, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -126,9 +129,7 @@ impl Upload<'_> {
         }
         // The head stays in memory while its body is waited for.
         take(self.taken, head_bytes(self.head))?;
-        let total = self.limits.total;
-        let read = timeout(total, gather(self.body, &hint, self.limits, self.taken));
-        let read = read.await.unwrap_or(Err(too_slow(total)));
+        let read = gather(self.body, &hint, self.limits, self.taken).await;
         match &read {
             Ok(_) => *self.was_read = true,
             Err(BodyRefusal::TooSlow { .. }) => count(&self.stats.body_timeouts),
@@ -145,12 +146,12 @@ async fn gather(
     taken: &Reserved,
 ) -> Result<Bytes, BodyRefusal> {
     let mut whole = Gathered::default();
+    let mut waits = Waits { limits, deadline: None };
     for pieces in 1_u64.. {
-        let frame = match timeout(limits.pause, body.frame()).await {
-            Err(_) => return Err(too_slow(limits.pause)),
-            Ok(None) => return Ok(whole.into_bytes()),
-            Ok(Some(Err(_))) => return Err(BodyRefusal::Incomplete),
-            Ok(Some(Ok(frame))) => frame,
+        let frame = match waits.frame(body).await? {
+            None => return Ok(whole.into_bytes()),
+            Some(Err(_)) => return Err(BodyRefusal::Incomplete),
+            Some(Ok(frame)) => frame,
         };
         let bytes = u64::try_from(whole.len()).unwrap_or(u64::MAX);
         if pieces > PIECES_FREE.saturating_add(bytes / LEAST_BYTES_PER_PIECE) {
@@ -168,12 +169,40 @@ async fn gather(
     Err(BodyRefusal::Incomplete)
 }
 
+/// How long a body may be waited for. Of one that is here already, as short ones are, no time is taken.
+struct Waits<'a> {
+    limits: &'a BodyLimits,
+    /// When all of it must be here; none before something was waited for.
+    deadline: Option<Instant>,
+}
+
+impl Waits<'_> {
+    async fn frame(
+        &mut self,
+        body: &mut Incoming,
+    ) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, BodyRefusal> {
+        let here = poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(Some(frame)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        if let Some(frame) = here.await {
+            return Ok(frame);
+        }
+        let BodyLimits { pause, total, .. } = *self.limits;
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + total);
+        match timeout_at(deadline, timeout(pause, body.frame())).await {
+            Ok(Ok(frame)) => Ok(frame),
+            Ok(Err(_)) => Err(too_slow(pause)),
+            Err(_) => Err(too_slow(total)),
+        }
+    }
+}
+
 fn too_slow(limit: Duration) -> BodyRefusal {
     BodyRefusal::TooSlow { seconds: whole_seconds(limit) }
 }
 
-/// Takes room for so many more bytes, or none.
-/// Takes memory for bytes of a request.
+/// Takes memory for so many more bytes of a request, or none.
 pub(crate) fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
     taken.add(u64::try_from(bytes).unwrap_or(u64::MAX)).map_err(|no_room| match no_room {
         NoRoom::OfKey { needed, taken, bound } => {
@@ -256,6 +285,10 @@ fn takes_plain(headers: &HeaderMap) -> Result<(), BodyRefusal> {
 fn takes_json(headers: &HeaderMap) -> Result<(), BodyRefusal> {
     takes_plain(headers)?;
     let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    // As nearly all say it.
+    if media.as_bytes() == b"application/json" {
+        return Ok(());
+    }
     let essence = media.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is_json = essence.eq_ignore_ascii_case(b"application/json")
         || essence.len() > 5 && essence.to_ascii_lowercase().ends_with(b"+json");
