@@ -103,29 +103,26 @@ impl Reserved {
     fn change(&self, to: impl FnOnce(u64) -> u64) -> Result<(), NoRoom> {
         let Shared { most, most_of_key, .. } = *self.shared;
         let mut taken = self.shared.taken.lock();
+        let Taken { all, of_key } = &mut *taken;
         let from = self.bytes.load(Ordering::Relaxed);
         let to = to(from);
-        let slot = taken.of_key.get(&self.key).copied();
-        let of_key = slot.unwrap_or(0).saturating_sub(from);
-        let all = taken.all.saturating_sub(from);
+        let slot = of_key.get_mut(&self.key);
+        let others_of_key = slot.as_ref().map_or(0, |slot| **slot).saturating_sub(from);
+        let others = all.saturating_sub(from);
         if to > from {
-            if of_key.saturating_add(to) > most_of_key {
-                return Err(NoRoom::OfKey { needed: to, taken: of_key, bound: most_of_key });
+            if others_of_key.saturating_add(to) > most_of_key {
+                return Err(NoRoom::OfKey { needed: to, taken: others_of_key, bound: most_of_key });
             }
-            if all.saturating_add(to) > most {
-                return Err(NoRoom::OfAll { needed: to, taken: all, bound: most });
+            if others.saturating_add(to) > most {
+                return Err(NoRoom::OfAll { needed: to, taken: others, bound: most });
             }
         }
         self.bytes.store(to, Ordering::Relaxed);
-        taken.all = all.saturating_add(to);
-        match (of_key.saturating_add(to), slot) {
-            (0, _) => drop(taken.of_key.remove(&self.key)),
-            (sum, None) => drop(taken.of_key.insert(self.key.clone(), sum)),
-            (sum, Some(_)) => {
-                if let Some(slot) = taken.of_key.get_mut(&self.key) {
-                    *slot = sum;
-                }
-            }
+        *all = others.saturating_add(to);
+        match (others_of_key.saturating_add(to), slot) {
+            (0, _) => drop(of_key.remove(&self.key)),
+            (sum, None) => drop(of_key.insert(self.key.clone(), sum)),
+            (sum, Some(slot)) => *slot = sum,
         }
         Ok(())
     }
