@@ -109,8 +109,8 @@ impl Activity {
     /// A request's headers are whole. Returns its number on the connection and a guard to be kept while it is in
     /// flight.
     pub(crate) fn request(self: &Arc<Self>) -> (u64, InFlight) {
+        // When it ends is noted then: until then nobody asks when something happened last.
         self.in_flight.fetch_add(1, Ordering::AcqRel);
-        self.touch();
         (self.requests.fetch_add(1, Ordering::AcqRel), InFlight(Arc::clone(self)))
     }
 
@@ -193,8 +193,9 @@ impl Activity {
 
     /// Since when it has had nothing to do; `None` while a request is in flight or an answer is written.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let last = Duration::from_millis(self.last_event_ms.load(Ordering::Acquire));
-        (!self.is_answering()).then(|| self.start + last)
+        // In this order: whoever ends the last request notes when before it counts as ended.
+        (!self.is_answering())
+            .then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
     }
 
     /// Whether it has had nothing to do for a while, and nothing of a next request is here.

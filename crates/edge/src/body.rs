@@ -72,7 +72,6 @@ impl<S: Frames> Pieces<S> {
             return Poll::Ready(None);
         }
         let next = std::task::ready!(self.frames.poll_frame(cx));
-        self.in_flight.activity().touch();
         if let (Some(Ok(bytes)), Some(left)) = (&next, &mut self.left) {
             *left = left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         }
