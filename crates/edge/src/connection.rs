@@ -6,6 +6,7 @@ use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -18,7 +19,8 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::unconstrained;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::EdgeConfig;
@@ -319,7 +321,8 @@ impl Wiring {
     where
         C: Future<Output = hyper::Result<()>>,
     {
-        let mut look = pin!(sleep_until(Instant::now()));
+        let timer = pin!(sleep_until(Instant::now()));
+        let mut look = Look::at(timer);
         let mut wish = pin!(activity.next_wish());
         let mut is_asked_to_finish = false;
         loop {
@@ -336,7 +339,7 @@ impl Wiring {
                         Wish::Finish => {
                             is_asked_to_finish = true;
                             finish(connection.as_mut());
-                            look.as_mut().reset(Instant::now());
+                            look.reset(Instant::now());
                         }
                         Wish::Yield if activity.idle_since().is_none() => finish(connection.as_mut()),
                         Wish::Yield => return End::Closed,
@@ -347,9 +350,9 @@ impl Wiring {
                     }
                     wish.set(activity.next_wish());
                 }
-                () = look.as_mut() => match activity.judge(&self.patience) {
+                () = &mut look => match activity.judge(&self.patience) {
                     Verdict::Fine(_) if rests && activity.may_rest() => return End::Resting,
-                    Verdict::Fine(next) => look.as_mut().reset(next),
+                    Verdict::Fine(next) => look.reset(next),
                     Verdict::SlowHeaders => return End::Unheard(Unheard::Slow),
                     Verdict::SlowReader => {
                         activity.let_go_for(GiveUp::ReaderStalled);
@@ -359,7 +362,7 @@ impl Wiring {
                     Verdict::Idle => {
                         is_asked_to_finish = true;
                         finish(connection.as_mut());
-                        look.as_mut().reset(Instant::now() + activity.parting(&self.patience));
+                        look.reset(Instant::now() + activity.parting(&self.patience));
                     }
                 },
             }
@@ -399,6 +402,39 @@ impl Wiring {
             End::Closed | End::Unheard(_) | End::Resting | End::Switched => {}
             End::SlowReader => count(&self.stats.write_timeouts),
         }
+    }
+}
+
+/// When a connection is to be looked at next. It is polled with its connection, far more often than there is anything to look at, and
+/// asks its timer only when that is over or another task is to be woken.
+struct Look<'a> {
+    timer: Pin<&'a mut Sleep>,
+    /// Whom the timer wakes.
+    wakes: Option<Waker>,
+}
+
+impl<'a> Look<'a> {
+    fn at(timer: Pin<&'a mut Sleep>) -> Self {
+        Self { timer, wakes: None }
+    }
+
+    fn reset(&mut self, at: Instant) {
+        self.timer.as_mut().reset(at);
+        self.wakes = None;
+    }
+}
+
+impl Future for Look<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.timer.is_elapsed() && self.wakes.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        // A task that has used up its turn would not be noted down by the timer.
+        let polled = pin!(unconstrained(self.timer.as_mut())).poll(cx);
+        self.wakes = polled.is_pending().then(|| cx.waker().clone());
+        polled
     }
 }
 
@@ -443,4 +479,49 @@ pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut
 async fn linger<I: AsyncRead + Unpin>(io: &mut I) {
     let mut scratch = [0; 4 * 1024];
     let _ = timeout(LINGER, async { while matches!(io.read(&mut scratch).await, Ok(n) if n > 0) {} }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_comes_when_it_is_due_and_wakes_whoever_asked_last() {
+        let second = Duration::from_secs(1);
+        let timer = pin!(sleep_until(Instant::now() + second));
+        let mut look = Look::at(timer);
+        let (first, other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let (first_waker, other_waker) = (Waker::from(Arc::clone(&first)), Waker::from(Arc::clone(&other)));
+        let poll = |look: &mut Look<'_>, by: &Waker| Pin::new(look).poll(&mut Context::from_waker(by));
+        let woken = || (first.0.load(Ordering::Acquire), other.0.load(Ordering::Acquire));
+        for _ in 0..3 {
+            assert!(poll(&mut look, &first_waker).is_pending());
+        }
+        assert!(poll(&mut look, &other_waker).is_pending());
+        tokio::time::sleep(2 * second).await;
+        assert_eq!(woken(), (0, 1));
+        assert!(poll(&mut look, &other_waker).is_ready());
+        look.reset(Instant::now() + second);
+        assert!(poll(&mut look, &other_waker).is_pending());
+        look.reset(Instant::now() + 3 * second);
+        assert!(poll(&mut look, &other_waker).is_pending());
+        tokio::time::sleep(2 * second).await;
+        assert_eq!(woken(), (0, 1), "not before its new time");
+        assert!(poll(&mut look, &other_waker).is_pending());
+        tokio::time::sleep(2 * second).await;
+        assert_eq!(woken(), (0, 2));
+        assert!(poll(&mut look, &other_waker).is_ready());
+    }
 }
