@@ -33,8 +33,9 @@ pub(crate) trait Scribe: Send + Sync {
 
 /// Resolves when a batch is on the disk. Cheap to clone; every clone resolves alike.
 ///
-/// A future that is asked for the first time lets everybody else have a turn before it wakes the writer: what they add meanwhile
-/// is written with it. Dropped unasked, it wakes the writer then.
+/// The first future of a group that is asked lets everybody else have a turn before it wakes the writer: what they add meanwhile is
+/// written with it. The others leave that to it: each turn taken for nothing would cost a call more than its wait. Dropped before, it
+/// wakes the writer then.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Durable {
     /// `None`: nothing to wait for.
@@ -58,6 +59,8 @@ pub(crate) struct Group {
 struct GroupState {
     result: Option<Result<(), JournalFailed>>,
     wakers: Vec<Waker>,
+    /// Somebody will wake the writer.
+    is_promised: bool,
 }
 
 impl Group {
@@ -145,6 +148,9 @@ impl Future for Durable {
             None => {
                 self.slot = Some(state.wakers.len());
                 state.wakers.push(context.waker().clone());
+                if std::mem::replace(&mut state.is_promised, true) {
+                    self.scribe = None;
+                }
             }
         }
         drop(state);
