@@ -252,6 +252,9 @@ impl<'a> Walk<'a> {
     }
 
     fn take(&mut self, id: u32) {
+        if let Some((word, bytes)) = self.tokenizer.short_text(id) {
+            return self.hash.word(word, bytes);
+        }
         match text(self.tokenizer, id) {
             Some(bytes) => self.hash.bytes(bytes),
             None => {
@@ -364,19 +367,23 @@ impl Hash {
 
     fn bytes(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(8) {
-            let new = word_of(piece);
-            // Zeros stand above the bytes of a word, so that those that come are put there.
-            self.word |= new << (8 * self.bytes);
-            let bytes = self.bytes + piece.len();
-            if bytes < 8 {
-                self.bytes = bytes;
-                continue;
-            }
-            self.mix(self.word);
-            // What did not fit.
-            self.word = if self.bytes == 0 { 0 } else { new >> (8 * (8 - self.bytes)) };
-            self.bytes = bytes - 8;
+            self.word(word_of(piece), piece.len());
         }
+    }
+
+    /// So many bytes, at most eight, the first one lowest in the word and zeros above them.
+    fn word(&mut self, new: u64, count: usize) {
+        // Zeros stand above the bytes of a word, so that those that come are put there.
+        self.word |= new << (8 * self.bytes);
+        let bytes = self.bytes + count;
+        if bytes < 8 {
+            self.bytes = bytes;
+            return;
+        }
+        self.mix(self.word);
+        // What did not fit.
+        self.word = if self.bytes == 0 { 0 } else { new >> (8 * (8 - self.bytes)) };
+        self.bytes = bytes - 8;
     }
 
     /// Apart from any byte.

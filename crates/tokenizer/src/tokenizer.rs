@@ -142,6 +142,12 @@ impl Tokenizer {
         self.vocabulary.bytes(id)
     }
 
+    /// The same of a token that is no markup and has one to eight bytes: as a number, the first one lowest, and how many they are.
+    /// Every other one has to be asked for its [`Self::token_bytes`].
+    pub fn short_text(&self, id: u32) -> Option<(u64, usize)> {
+        self.vocabulary.short_text(id)
+    }
+
     /// The id of a token by its spelling in the vocabulary.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

@@ -31,6 +31,9 @@ pub(crate) struct Vocabulary {
     /// `ends[id]`: where the bytes of `id` end; they begin where those of the id before end.
     ends: Vec<usize>,
     flags: Vec<u8>,
+    /// The bytes of each short piece of text as a number, and how many those are; zero: it is none.
+    words: Vec<u64>,
+    lengths: Vec<u8>,
 }
 
 const HAS_TEXT: u8 = 1;
@@ -63,6 +66,8 @@ impl Vocabulary {
             bytes: Vec::with_capacity(count.saturating_mul(6)),
             ends: Vec::with_capacity(count),
             flags: vec![0; count],
+            words: Vec::new(),
+            lengths: Vec::new(),
         };
         for (id, flags) in (0u32..).zip(vocabulary.flags.iter_mut()) {
             if let Some(token) = inner.id_to_token(id) {
@@ -77,6 +82,7 @@ impl Vocabulary {
             }
             vocabulary.ends.push(vocabulary.bytes.len());
         }
+        vocabulary.note_short_texts();
         Ok(vocabulary)
     }
 
@@ -93,6 +99,27 @@ impl Vocabulary {
         let id = id as usize;
         let start = id.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
         self.bytes.get(start..*self.ends.get(id)?)
+    }
+
+    /// The bytes of a piece of text that has at most eight, the first one lowest, and how many it has; `None`: it is markup, longer, or
+    /// has none.
+    pub(crate) fn short_text(&self, id: u32) -> Option<(u64, usize)> {
+        let length = self.lengths.get(id as usize).copied().filter(|length| *length > 0)?;
+        Some((self.words.get(id as usize).copied()?, usize::from(length)))
+    }
+
+    /// Makes ready what [`Self::short_text`] tells: it is asked of every token of a prompt.
+    fn note_short_texts(&mut self) {
+        let count = u32::try_from(self.flags.len()).unwrap_or(u32::MAX);
+        let short = |id| match self.bytes(id) {
+            Some(bytes) if !self.is_markup(id) && bytes.len() <= 8 => {
+                let mut word = [0; 8];
+                word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                (u64::from_le_bytes(word), u8::try_from(bytes.len()).unwrap_or(0))
+            }
+            _ => (0, 0),
+        };
+        (self.words, self.lengths) = (0..count).map(short).unzip();
     }
 
     pub(crate) fn is_byte(&self, id: u32) -> bool {

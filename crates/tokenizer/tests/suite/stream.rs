@@ -31,6 +31,26 @@ fn ids_without_text_give_nothing() {
 }
 
 #[test]
+fn a_short_text_as_a_number_is_the_bytes_of_its_token() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        let size = u32::try_from(tokenizer.vocab_size()).unwrap();
+        let mut short = 0;
+        for id in (0..size + 2).chain([u32::MAX]) {
+            let bytes = tokenizer.token_bytes(id).filter(|bytes| (1..=8).contains(&bytes.len()));
+            let expected = bytes.filter(|_| !tokenizer.is_markup(id));
+            let told = tokenizer.short_text(id).map(|(word, count)| word.to_le_bytes()[..count].to_vec());
+            assert_eq!(told.as_deref(), expected, "{name} {id}");
+            if let Some((word, count)) = tokenizer.short_text(id) {
+                short += 1;
+                assert!(word.to_le_bytes()[count..].iter().all(|byte| *byte == 0), "{name} {id}");
+            }
+        }
+        assert!(short > 100, "{name}");
+    }
+}
+
+#[test]
 fn a_special_token_that_is_shown_stands_in_text_and_others_do_not() {
     for name in NAMES {
         let tokenizer = load(name);
