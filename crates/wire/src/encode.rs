@@ -50,3 +50,12 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
         (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(call, meta)),
     }
 }
+
+/// What [`ReplyEncoder::content_type`] says of a call's encoder, which need not be made for that.
+pub const fn content_type(call: &Call) -> &'static str {
+    match call.endpoint {
+        Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => JSON,
+        _ if call.stream => EVENT_STREAM,
+        _ => JSON,
+    }
+}

@@ -41,7 +41,9 @@ pub use batches::{
     BatchBody, BatchLine, LineFault, batch_body, batch_endpoint, batch_line, batch_path, batch_window,
     message_batch, one_line,
 };
-pub use encode::{CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
+pub use encode::{
+    CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, content_type, encoder, named_request,
+};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
 pub use files::{

@@ -1,9 +1,11 @@
 //! Stage `deliver`: reply events to bytes in the caller's dialect. One machine for streamed and whole answers, so that they
 //! cannot differ. Must not know where the events come from.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
-use headrace_domain::{Call, Continued, ReplyEvent, TokenLogprob, UnixNanos, Usage};
-use headrace_wire::{Chosen, ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
+use headrace_domain::{Call, Continued, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
+use headrace_wire::{Chosen, ErrorFacts, ReplyEncoder, ReplyMeta, content_type, encoder};
 
 use crate::delivery::DeliverySender;
 use crate::dossier::Dossier;
@@ -18,8 +20,7 @@ const WRITTEN_BYTES: usize = 80;
 
 /// The answer in the making.
 pub(super) struct Reply {
-    /// `None` only once the answer is over.
-    encoder: Option<Box<dyn ReplyEncoder>>,
+    encoder: Encoding,
     stream: bool,
     /// How each choice ended.
     finish: Vec<&'static str>,
@@ -32,6 +33,75 @@ pub(super) struct Reply {
     deliver_ns: u64,
     /// What ends an answer that is passed on as it came; `None`: the encoder writes the answer.
     passed_end: Option<BytesMut>,
+}
+
+/// Who writes the answer.
+enum Encoding {
+    /// Nobody yet: an answer that is passed on as it came needs one only where it fails.
+    Ahead(Making),
+    Here(Box<dyn ReplyEncoder>),
+    /// The answer is over.
+    Over,
+}
+
+/// What an encoder is made of.
+struct Making {
+    work: Arc<Work>,
+    request: RequestId,
+    started: UnixNanos,
+    /// Somebody goes on from the answer.
+    keeps: bool,
+    /// The answer goes out as somebody else wrote it.
+    is_passed: bool,
+}
+
+impl Making {
+    fn make(&self) -> Box<dyn ReplyEncoder> {
+        let meta = meta_of(&self.work, self.request, self.started);
+        let mut encoder = encoder(&self.work.call, meta);
+        if self.keeps {
+            encoder.keep();
+        }
+        if self.is_passed {
+            encoder.passed();
+        }
+        encoder
+    }
+}
+
+impl Encoding {
+    /// What is left of one that wrote; `None`: the answer is over.
+    fn of(encoder: Option<Box<dyn ReplyEncoder>>) -> Self {
+        encoder.map_or(Self::Over, Self::Here)
+    }
+
+    /// The encoder, made by now; `None` only once the answer is over.
+    fn get(&mut self) -> Option<&mut (dyn ReplyEncoder + 'static)> {
+        if let Self::Ahead(making) = self {
+            *self = Self::Here(making.make());
+        }
+        match self {
+            Self::Here(encoder) => Some(&mut **encoder),
+            Self::Ahead(_) | Self::Over => None,
+        }
+    }
+
+    /// The same, of an answer that is over from now on.
+    fn take(&mut self) -> Option<Box<dyn ReplyEncoder>> {
+        match std::mem::replace(self, Self::Over) {
+            Self::Ahead(making) => Some(making.make()),
+            Self::Here(encoder) => Some(encoder),
+            Self::Over => None,
+        }
+    }
+
+    fn passed(&mut self) {
+        match self {
+            Self::Ahead(making) => making.is_passed = true,
+            Self::Here(encoder) => encoder.passed(),
+            Self::Over => {}
+        }
+    }
 }
 
 /// What the encoder wrote, and how many tokens of the answer it completes.
@@ -51,9 +121,13 @@ struct Written {
 
 /// What an answer to a call says of itself.
 pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
+    meta_of(work, dossier.id, dossier.record.started)
+}
+
+fn meta_of(work: &Work, request: RequestId, started: UnixNanos) -> ReplyMeta {
     ReplyMeta {
-        request_id: dossier.id,
-        created_unix_s: dossier.record.started.seconds(),
+        request_id: request,
+        created_unix_s: started.seconds(),
         model: work.model.name.to_string(),
         system_fingerprint: work.model.lane.numerics().to_owned(),
         tier: work.call.tier,
@@ -100,15 +174,18 @@ impl Written {
 }
 
 impl Reply {
-    pub(super) fn new(work: &Work, dossier: &Dossier) -> Self {
-        let meta = reply_meta(work, dossier);
-        let (choices, mut encoder) = (work.choices() as usize, encoder(&work.call, meta));
-        if dossier.turns.is_some() {
-            encoder.keep();
-        }
+    pub(super) fn new(work: &Arc<Work>, dossier: &Dossier) -> Self {
+        let choices = work.choices() as usize;
+        let making = Making {
+            work: Arc::clone(work),
+            request: dossier.id,
+            started: dossier.record.started,
+            keeps: dossier.turns.is_some(),
+            is_passed: false,
+        };
         Self {
-            content_type: encoder.content_type(),
-            encoder: Some(encoder),
+            content_type: content_type(&work.call),
+            encoder: Encoding::Ahead(making),
             stream: work.call.stream,
             finish: vec!["unfinished"; choices],
             begun: false,
@@ -133,10 +210,8 @@ impl Reply {
 
     /// Takes a piece of an answer that is in the caller's dialect already. Its end is kept for the answer's.
     pub(super) fn pass(&mut self, passed: &Passed, dossier: &Dossier) {
-        if self.passed_end.is_none()
-            && let Some(encoder) = &mut self.encoder
-        {
-            encoder.passed();
+        if self.passed_end.is_none() {
+            self.encoder.passed();
         }
         let end = self.passed_end.get_or_insert_default();
         let bytes = if passed.last { end } else { &mut self.written.bytes };
@@ -157,7 +232,7 @@ impl Reply {
     }
 
     pub(super) fn keep_alive(&mut self, sender: &DeliverySender) {
-        if let Some(encoder) = &mut self.encoder {
+        if let Some(encoder) = self.encoder.get() {
             encoder.keep_alive(&mut self.written.bytes);
         }
         sender.push(&mut self.written.bytes, self.written.tokens);
@@ -165,7 +240,7 @@ impl Reply {
 
     /// Says in a stream where another worker goes on with an answer in its own way.
     pub(super) fn remark(&mut self, continued: &[Continued], sender: &DeliverySender) {
-        let Some(encoder) = &mut self.encoder else { return };
+        let Some(encoder) = self.encoder.get() else { return };
         for Continued { choice, after_tokens, .. } in continued {
             let text = format!("headrace: continued choice={choice} after_tokens={after_tokens}");
             encoder.remark(&text, &mut self.written.bytes);
@@ -182,12 +257,12 @@ impl Reply {
         explained: Option<serde_json::Value>,
         now: UnixNanos,
     ) -> BytesMut {
-        if let Some(encoder) = &mut self.encoder {
-            encoder.ended_at(now.seconds());
-        }
         if let Some(end) = self.passed_end.take() {
-            self.encoder = None;
+            self.encoder = Encoding::Over;
             return end;
+        }
+        if let Some(encoder) = self.encoder.get() {
+            encoder.ended_at(now.seconds());
         }
         self.begin(&Usage { output: 0, reasoning: 0, ..*usage });
         let usage = *usage;
@@ -211,7 +286,7 @@ impl Reply {
     pub(super) fn fail(&mut self, facts: &ErrorFacts) -> BytesMut {
         // What a panic left here was settled as not delivered.
         self.written.bytes.clear();
-        if let Some(encoder) = &mut self.encoder {
+        if let Some(encoder) = self.encoder.get() {
             encoder.fail(facts, &mut self.written.bytes);
             self.written.kept = encoder.kept();
         }
@@ -249,7 +324,7 @@ impl Reply {
 
     fn begin(&mut self, prompt: &Usage) {
         if !std::mem::replace(&mut self.begun, true)
-            && let Some(encoder) = &mut self.encoder
+            && let Some(encoder) = self.encoder.get()
         {
             encoder.begin(prompt, &mut self.written.bytes);
         }
@@ -278,8 +353,8 @@ impl Reply {
         }
         if weight <= ENCODED_INLINE {
             for event in events.drain(..) {
-                if let Some(encoder) = &mut self.encoder {
-                    self.written.event(&mut **encoder, &event);
+                if let Some(encoder) = self.encoder.get() {
+                    self.written.event(encoder, &event);
                 }
             }
             return;
@@ -303,7 +378,7 @@ impl Reply {
     {
         let Some(encoder) = self.encoder.take() else { return };
         if !large {
-            self.encoder = write(encoder, &mut self.written);
+            self.encoder = Encoding::of(write(encoder, &mut self.written));
             return;
         }
         let mut written = std::mem::take(&mut self.written);
@@ -312,7 +387,7 @@ impl Reply {
             (encoder, written)
         });
         match writing.await {
-            Ok((encoder, written)) => (self.encoder, self.written) = (encoder, written),
+            Ok((encoder, written)) => (self.encoder, self.written) = (Encoding::of(encoder), written),
             Err(stopped) => {
                 if let Ok(panic) = stopped.try_into_panic() {
                     std::panic::resume_unwind(panic);

@@ -8,7 +8,7 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{Chosen, ReplyEncoder, ReplyMeta, encoder};
+use super::{Chosen, ReplyEncoder, ReplyMeta, content_type, encoder};
 use crate::{ErrorFacts, WireLimits, parse};
 
 const USAGE: Usage =
@@ -364,6 +364,30 @@ fn an_error_never_looks_like_success() {
             };
             assert_eq!(last, expected);
             assert_eq!(encoder.content_type(), if stream { "text/event-stream" } else { "application/json" });
+        }
+    }
+}
+
+#[test]
+fn the_content_type_is_known_before_there_is_an_encoder() {
+    use Endpoint::{ChatCompletions, Completions, Embeddings, Messages, Rerank, Responses, Score};
+    let chat = json!([{"role": "user", "content": "x"}]);
+    let streams = [true, false].map(|stream| json!({"stream": stream}));
+    let rows = [
+        (ChatCompletions, json!({"messages": chat}), &streams[..]),
+        (Messages, json!({"messages": chat, "max_tokens": 9}), &streams[..]),
+        (Completions, json!({"prompt": "x"}), &streams[..]),
+        (Responses, json!({"input": "x", "store": false}), &streams[..]),
+        (Embeddings, json!({"input": "x"}), &[json!({})]),
+        (Rerank, json!({"query": "x", "documents": ["y"]}), &[json!({})]),
+        (Score, json!({"text_1": "x", "text_2": "y"}), &[json!({})]),
+    ];
+    for (endpoint, mut body, ways) in rows {
+        body["model"] = json!("m");
+        for way in ways {
+            way.as_object().unwrap().iter().for_each(|(key, value)| body[key] = value.clone());
+            let call = parse(endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
+            assert_eq!(content_type(&call), start(&call).content_type(), "{body}");
         }
     }
 }
