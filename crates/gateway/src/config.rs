@@ -59,6 +59,9 @@ pub trait Records: Send + Sync {
     }
 }
 
+/// How often in a hold's lifetime its call looks at least whether it is to be kept. It is kept when a quarter of it has passed: also
+/// where the wall clock catches up with a step, which it does at ten times its pace at most, several looks come before that.
+const KEEP_LOOKS: u32 = 160;
 /// The most that is kept back of a hold's life to settle it in.
 const SETTLE_WITHIN: Duration = Duration::from_secs(60);
 
@@ -131,11 +134,11 @@ impl GatewayConfig {
         none.map(|(name, _)| (name, "is 0: no call could be served with it")).collect()
     }
 
-    /// How often a call's task looks at its clocks.
+    /// How often a call's task looks at its clocks, and whether its hold is to be kept.
     pub(crate) fn period(&self) -> Duration {
         (self.stall_timeout / 4)
-            .min(self.hold_lifetime / 20)
-            .clamp(Duration::from_millis(10), Duration::from_secs(1))
+            .min(self.hold_lifetime / KEEP_LOOKS)
+            .clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
     /// How long a call may take: as long as its hold lives, less the time to settle it. Work without a hold would be work that

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::beat::Beats;
 use crate::board::{Board, InFlightCall};
 use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
@@ -41,6 +42,7 @@ pub struct Gateway {
     cut_off: CancellationToken,
     trace_seats: Semaphore,
     board: Arc<Board>,
+    beats: Arc<Beats>,
 }
 
 impl Gateway {
@@ -74,6 +76,7 @@ impl Gateway {
             cut_off: CancellationToken::new(),
             trace_seats: Semaphore::new(TRACE_SEATS),
             board: Board::new(),
+            beats: Arc::default(),
         }))
     }
 
@@ -186,6 +189,11 @@ impl Gateway {
     /// Where calls are seen.
     pub(crate) const fn board(&self) -> &Arc<Board> {
         &self.board
+    }
+
+    /// The calls that are looked after.
+    pub(crate) const fn beats(&self) -> &Arc<Beats> {
+        &self.beats
     }
 
     pub(crate) fn parts(&self) -> &GatewayParts {

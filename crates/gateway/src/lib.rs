@@ -4,6 +4,7 @@
 mod answer;
 mod batch_line;
 mod batches;
+mod beat;
 mod board;
 mod canary;
 mod catalog;

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::Gateway;
 use crate::answer::Answer;
+use crate::beat::Beat;
 use crate::canary::Went;
 use crate::delivery::Cut;
 use crate::dossier::Dossier;
@@ -78,6 +79,8 @@ pub(crate) struct Carried {
     /// Models that failed, or were to answer in the place of another one.
     passed_over: Vec<ModelName>,
     noted: Noted,
+    /// While it is here the call is alive, and its hold is kept.
+    beat: Beat,
 }
 
 /// How the call ended, as it was settled.
@@ -131,28 +134,15 @@ pub(crate) async fn carry(
 ) -> Option<Box<shadows::Copy>> {
     // Apart, so that it is copied by nobody who takes it over.
     let mut call = Box::new(Carried::new(&gateway, dossier, funded, head));
-    let hold = call.settlement.hold();
-    let whole = async {
-        if guarded(call.travel(&gateway)).await.is_none() {
-            Box::pin(call.salvage(&gateway)).await;
-        }
-        call.close(&gateway).await
-    };
-    // Beside all of it, whatever it waits for: a call that is alive keeps its hold.
-    let alive = async {
-        while guarded(settle::keep(&gateway, hold)).await.is_none() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        biased;
-        copy = whole => copy,
-        () = alive => None,
+    if guarded(call.travel(&gateway)).await.is_none() {
+        Box::pin(call.salvage(&gateway)).await;
     }
+    call.close(&gateway).await
 }
 
-async fn guarded<T>(step: impl Future<Output = T>) -> Option<T> {
-    AssertUnwindSafe(step).catch_unwind().await.ok()
+/// What a step comes to; `None`: it panicked. No `async fn`, which would have room for the step twice.
+fn guarded<F: Future>(step: F) -> impl Future<Output = Option<F::Output>> {
+    AssertUnwindSafe(step).catch_unwind().map(Result::ok)
 }
 
 fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
@@ -160,8 +150,9 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Carried {
-    fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
+    fn new(gateway: &Arc<Gateway>, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
+        let beat = gateway.beats().join(gateway, settlement.hold());
         let line = Line::new(gateway.config(), head, headers, &work);
         if let Some(kept) = Self::keeps(&dossier, &work) {
             line.sender.keep(kept);
@@ -177,6 +168,7 @@ impl Carried {
             round: Round::new(work),
             passed_over: Vec::new(),
             noted: Noted::default(),
+            beat,
         }
     }
 
@@ -243,9 +235,8 @@ impl Carried {
         let config = gateway.config();
         let longest = config.longest_call();
         let period = config.period();
-        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
-        let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-        let Self { dossier, settlement, line, reply, round, .. } = self;
+        let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, None::<Duration>);
+        let Self { dossier, settlement, line, reply, round, beat, .. } = self;
         round.source.listen(dossier.id);
         // One answer, in one encoder, whatever number of rounds it takes.
         let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
@@ -253,10 +244,15 @@ impl Carried {
         let patience = round.patience(gateway, dossier);
         let mut has_patience = patience.is_some();
         let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
-        let mut closing = std::pin::pin!(gateway.cut_off().cancelled());
+        if gateway.cut_off().is_cancelled() {
+            return Ending::Failed(cut_off());
+        }
         line.content_type = reply.content_type();
         loop {
-            if durable && line.may_begin() && (reply.is_meaningful() || waited >= config.first_event_wait) {
+            if durable
+                && line.may_begin()
+                && (reply.is_meaningful() || waited >= Some(config.first_event_wait))
+            {
                 line.begin(dossier);
             }
             let full = line.sender.is_full();
@@ -274,7 +270,26 @@ impl Carried {
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
-                () = &mut closing => return Ending::Failed(cut_off()),
+                () = beat.next() => {
+                    if gateway.cut_off().is_cancelled() {
+                        return Ending::Failed(cut_off());
+                    }
+                    // The first beat comes within the first period.
+                    waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
+                    silent += period;
+                    let now_ns = dossier.clock.monotonic_nanos();
+                    if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
+                        return Ending::Failed(too_long(longest));
+                    }
+                    let stalled = line.stalled(now_ns);
+                    if stalled >= config.stall_timeout {
+                        return Ending::Stalled { waited: stalled };
+                    }
+                    if line.has_begun() && silent >= config.keep_alive {
+                        silent = Duration::ZERO;
+                        reply.keep_alive(&line.sender);
+                    }
+                }
                 said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
                     Said::Over => break,
                     Said::Lost(lost) => {
@@ -297,21 +312,6 @@ impl Carried {
                 () = &mut impatient, if has_patience => {
                     has_patience = false;
                     round.race(gateway, dossier);
-                }
-                _ = tick.tick() => {
-                    (silent, waited) = (silent + period, waited + period);
-                    let now_ns = dossier.clock.monotonic_nanos();
-                    if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
-                        return Ending::Failed(too_long(longest));
-                    }
-                    let stalled = line.stalled(now_ns);
-                    if stalled >= config.stall_timeout {
-                        return Ending::Stalled { waited: stalled };
-                    }
-                    if line.has_begun() && silent >= config.keep_alive {
-                        silent = Duration::ZERO;
-                        reply.keep_alive(&line.sender);
-                    }
                 }
             }
         }
@@ -420,7 +420,7 @@ impl Carried {
     /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement. Returns the copy that is
     /// to be made of the call.
     async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
-        let Self { mut dossier, mut settlement, mut line, ended, reply, round, .. } = *self;
+        let Self { mut dossier, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
@@ -442,7 +442,7 @@ impl Carried {
             attempt(|| traces.record(stub.panicked(clock)));
         }
         let taken_ns = settlement.taken_ns;
-        let lines = guarded(see_off(gateway, &mut line, taken_ns));
+        let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
         let books = async {
             // A second try, should the first one panic: the settlement is sent, its way to the disk is only watched.
             if guarded(settlement.written(gateway)).await.is_none() {
@@ -494,22 +494,22 @@ fn move_on(
 }
 
 /// Holds the answer until its last byte is taken: a reader that stops is let go, and what waited for it is thrown away.
-async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
+async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
-    let mut tick = tokio::time::interval(config.period());
     let began_ns = clock.monotonic_nanos();
-    let closing = async {
-        gateway.cut_off().cancelled().await;
-        tokio::time::sleep(LAST_WORDS).await;
-    };
-    let mut closing = std::pin::pin!(closing);
+    let mut closing_since = None;
     while line.has_begun() && !line.sender.is_empty() && line.given_up().is_none() {
         tokio::select! {
             biased;
             () = line.reader_moved() => {}
-            () = &mut closing => break,
-            _ = tick.tick() => {
+            () = beat.next() => {
+                if gateway.cut_off().is_cancelled() {
+                    let since = *closing_since.get_or_insert_with(tokio::time::Instant::now);
+                    if since.elapsed() >= LAST_WORDS {
+                        break;
+                    }
+                }
                 let now_ns = clock.monotonic_nanos();
                 let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
                 // A call that was ended for its length has its last word still to say.

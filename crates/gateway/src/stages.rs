@@ -222,7 +222,8 @@ async fn dispatch(
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    tokio::spawn(own(Arc::clone(gateway), dossier, keyed, head, counted));
+    // Apart: a task that is begun is copied several times.
+    tokio::spawn(Box::pin(own(Arc::clone(gateway), dossier, keyed, head, counted)));
     answer.await.unwrap_or_else(|_| internal_error(id, dialect))
 }
 

@@ -185,7 +185,7 @@ impl Work {
     pub(crate) fn told(&self, dossier: &Dossier) -> Vec<(&'static str, String)> {
         let (catalog, served) = (&self.catalog, &self.model.name);
         let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
-        let name = ModelName::new(asked).ok().filter(|_| catalog.has_notices());
+        let name = if catalog.has_notices() { ModelName::new(asked).ok() } else { None };
         let notice = name.as_ref().and_then(|name| catalog.notice(name, served));
         let alias = catalog.tells_aliases().then(|| alias_header(asked, served.as_str())).flatten();
         let notices = notice.into_iter().flat_map(|(_, notice)| notice.headers());

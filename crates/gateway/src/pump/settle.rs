@@ -15,10 +15,6 @@ use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 
-/// How often in a hold's lifetime its call looks whether it is to be kept: four times as often as a steady clock, which passes ten
-/// times as fast at most, makes it due.
-const KEEP_LOOKS: u32 = 160;
-const SHORTEST_KEEP: Duration = Duration::from_millis(5);
 /// Between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// How long a settlement that the disk refuses is tried for after the time for a shutdown is over. Before, it is tried
@@ -242,23 +238,6 @@ async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending) {
         biased;
         () = tries => {}
         () = over => tracing::error!(%hold, "a settlement could not be written before the end"),
-    }
-}
-
-/// Keeps a hold from expiring for as long as it is polled, however the wall clock goes: its call is alive. How long that
-/// may be is bounded by monotonic time.
-pub(crate) async fn keep(gateway: &Gateway, hold: HoldId) {
-    let lifetime = gateway.config().hold_lifetime;
-    // Well before a quarter of it has passed, also while the wall clock catches up with a step.
-    let every = (lifetime / KEEP_LOOKS).max(SHORTEST_KEEP);
-    let mut kept = gateway.parts().clock.now();
-    loop {
-        tokio::time::sleep(every).await;
-        let now = gateway.parts().clock.now();
-        if now.since(kept) >= lifetime / 4 {
-            kept = now;
-            gateway.parts().books.keep(hold, now, lifetime);
-        }
     }
 }
 

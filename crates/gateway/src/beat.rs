@@ -1,0 +1,227 @@
+//! What calls under way need from time to time, by one clock for all of them: a look at their own times, and holds that do not expire.
+//! Timers of each call's own would cost every call more than all its looks. Must not know what a call looks at.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use headrace_domain::{HoldId, UnixNanos};
+use parking_lot::Mutex;
+
+use crate::Gateway;
+
+/// In how many parts, one after the other, the calls are looked after within a period: all at once would keep everybody else waiting.
+const MOST_PARTS: u32 = 16;
+/// The shortest time between two parts.
+const SHORTEST_STEP: Duration = Duration::from_millis(5);
+/// How often calls look at their clocks that are cut off: they have little time left.
+const CLOSING_STEP: Duration = Duration::from_millis(100);
+
+/// The calls that are looked after.
+#[derive(Default)]
+pub(crate) struct Beats {
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// A call stays in its place, so that a period lies between two of its beats.
+    places: Vec<Option<Arc<Beating>>>,
+    free: Vec<usize>,
+    /// Somebody looks after them.
+    is_beating: bool,
+}
+
+struct Beating {
+    hold: HoldId,
+    /// When its hold was known to be far from its end, in nanoseconds; zero until the first look.
+    kept: AtomicU64,
+    beats: AtomicU32,
+    waker: AtomicWaker,
+}
+
+/// A call's place among those that are looked after; free again when this is dropped.
+pub(crate) struct Beat {
+    all: Arc<Beats>,
+    at: usize,
+    call: Arc<Beating>,
+    seen: u32,
+}
+
+impl Beats {
+    /// Looks after a call from now on: its hold does not expire for as long as its place is taken, however the wall clock goes. How
+    /// long that may be is bounded by monotonic time.
+    pub(crate) fn join(self: &Arc<Self>, gateway: &Arc<Gateway>, hold: HoldId) -> Beat {
+        let (kept, beats) = (AtomicU64::new(0), AtomicU32::new(0));
+        let call = Arc::new(Beating { hold, kept, beats, waker: AtomicWaker::new() });
+        let mut calls = self.calls.lock();
+        let at = calls.free.pop().unwrap_or(calls.places.len());
+        match calls.places.get_mut(at) {
+            Some(place) => *place = Some(Arc::clone(&call)),
+            None => calls.places.push(Some(Arc::clone(&call))),
+        }
+        let begins = !std::mem::replace(&mut calls.is_beating, true);
+        drop(calls);
+        if begins {
+            tokio::spawn(beat(Beater(Arc::clone(self)), Arc::downgrade(gateway)));
+        }
+        Beat { all: Arc::clone(self), at, call, seen: 0 }
+    }
+
+    /// The calls of a part; `None`: nobody is under way.
+    fn part(&self, part: u32, parts: u32) -> Option<Vec<Arc<Beating>>> {
+        let mut calls = self.calls.lock();
+        if calls.free.len() == calls.places.len() {
+            *calls = Calls::default();
+            return None;
+        }
+        let of_part = calls.places.iter().skip(part as usize).step_by(parts as usize);
+        Some(of_part.flatten().map(Arc::clone).collect())
+    }
+}
+
+impl Beat {
+    /// Returns when it is time for a look: once a period, and when calls are cut off. Between two looks it may be asked any number of
+    /// times, by one task.
+    pub(crate) async fn next(&mut self) {
+        poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_due() {
+            return Poll::Ready(());
+        }
+        self.call.waker.register(cx.waker());
+        // One that came in between has woken nobody.
+        if self.is_due() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let beats = self.call.beats.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, beats) != beats
+    }
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        let mut calls = self.all.calls.lock();
+        // Nobody begins anew while a place is taken.
+        if let Some(place) = calls.places.get_mut(self.at) {
+            *place = None;
+            calls.free.push(self.at);
+        }
+    }
+}
+
+impl Beating {
+    /// Says to the books that its call is alive, where that is due.
+    fn keep(&self, gateway: &Gateway, now: UnixNanos) {
+        let lifetime = gateway.config().hold_lifetime;
+        let kept = self.kept.load(Ordering::Relaxed);
+        if kept == 0 {
+            self.kept.store(now.get(), Ordering::Relaxed);
+        } else if now.since(UnixNanos::new(kept)) >= lifetime / 4 {
+            self.kept.store(now.get(), Ordering::Relaxed);
+            gateway.parts().books.keep(self.hold, now, lifetime);
+        }
+    }
+}
+
+/// Whoever looks after the calls. Should it be dropped, the next call has another one.
+struct Beater(Arc<Beats>);
+
+impl Drop for Beater {
+    fn drop(&mut self) {
+        self.0.calls.lock().is_beating = false;
+    }
+}
+
+/// Looks after the calls for as long as there are any.
+async fn beat(beater: Beater, gateway: Weak<Gateway>) {
+    let (mut part, mut is_cut_off) = (0, false);
+    loop {
+        let Some((period, cut_off)) =
+            gateway.upgrade().map(|gateway| (gateway.config().period(), gateway.cut_off().clone()))
+        else {
+            return;
+        };
+        let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
+        let mut parts = parts.clamp(1, MOST_PARTS);
+        let step = if is_cut_off { period.min(CLOSING_STEP) } else { period / parts };
+        tokio::select! {
+            biased;
+            () = cut_off.cancelled(), if !is_cut_off => is_cut_off = true,
+            () = tokio::time::sleep(step) => {}
+        }
+        if is_cut_off {
+            (part, parts) = (0, 1);
+        }
+        let Some(calls) = beater.0.part(part, parts) else { return };
+        part = (part + 1) % parts;
+        let Some(gateway) = gateway.upgrade() else { return };
+        for call in calls {
+            // What fails for one call is nobody else's affair, and is tried again at its next beat.
+            let _ = catch_unwind(AssertUnwindSafe(|| call.keep(&gateway, gateway.parts().clock.now())));
+            call.beats.fetch_add(1, Ordering::Release);
+            call.waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Setup, World};
+
+    fn places(beats: &Beats) -> (usize, usize) {
+        let calls = beats.calls.lock();
+        (calls.places.iter().flatten().count(), calls.places.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_call_is_looked_after_once_a_period_and_nobody_when_nobody_is_left() {
+        let world = World::new(Setup::default());
+        let gateway = &world.gateway;
+        let (beats, period) = (Arc::new(Beats::default()), gateway.config().period());
+        let holds = (0..40).map(|_| headrace_domain::RequestId::fresh(UnixNanos::new(1)).hold());
+        let mut calls: Vec<Beat> = holds.map(|hold| beats.join(gateway, hold)).collect();
+        assert_eq!(places(&beats), (40, 40));
+        tokio::time::sleep(period * 10 + period / 2).await;
+        for call in &mut calls {
+            let beaten = call.call.beats.load(Ordering::Acquire);
+            assert!((10..=11).contains(&beaten), "{beaten}");
+            call.next().await;
+            assert!(poll_fn(|cx| Poll::Ready(call.poll(cx))).await.is_pending());
+        }
+        calls.truncate(3);
+        assert_eq!(places(&beats), (3, 40));
+        calls.push(beats.join(gateway, calls[0].call.hold));
+        assert_eq!(places(&beats), (4, 40), "a free place is taken first");
+        calls.clear();
+        tokio::time::sleep(period * 2).await;
+        assert_eq!(places(&beats), (0, 0));
+        assert!(!beats.calls.lock().is_beating);
+        let mut late = beats.join(gateway, headrace_domain::RequestId::fresh(UnixNanos::new(2)).hold());
+        tokio::time::timeout(period * 2, late.next()).await.expect("somebody looks after it again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cut_wakes_everybody_at_once_and_then_often() {
+        let world = World::new(Setup::default());
+        let gateway = &world.gateway;
+        let beats = Arc::new(Beats::default());
+        let mut calls: Vec<Beat> = (0..20)
+            .map(|_| beats.join(gateway, headrace_domain::RequestId::fresh(UnixNanos::new(1)).hold()))
+            .collect();
+        tokio::task::yield_now().await;
+        gateway.cut_off().cancel();
+        for call in &mut calls {
+            tokio::time::timeout(Duration::from_millis(1), call.next()).await.expect("woken by the cut");
+            tokio::time::timeout(CLOSING_STEP * 2, call.next()).await.expect("and again");
+        }
+    }
+}
