@@ -352,3 +352,70 @@ fn the_usual_answers_are_weighed_and_none_that_is_cut_or_changed_passes_for_one(
     assert!(usual_message::message(MESSAGE.as_bytes()).is_some());
     broken(MESSAGE).for_each(|body| same_message(&body).unwrap());
 }
+
+/// The fields of an answer, each with what usually stands there.
+const FIELDS: &[(&str, &str)] = &[
+    ("id", "\"c\""),
+    ("model", "\"m\""),
+    ("object", "\"chat.completion\""),
+    ("service_tier", "\"flex\""),
+    ("error", "null"),
+    ("index", "0"),
+    ("content", "\"hello\""),
+    ("reasoning_content", "\"so\""),
+    ("reasoning", "\"so it is\""),
+    ("reasoning_details", "[]"),
+    ("refusal", "null"),
+    ("function_call", "null"),
+    ("name", "\"f\""),
+    ("arguments", "\"{}\""),
+    ("other", "null"),
+    ("text", "null"),
+    ("finish_reason", "\"stop\""),
+    ("stop_reason", "\"A\""),
+    ("matched_stop", "\"B\""),
+    ("token_ids", "null"),
+    ("logprobs", "null"),
+    ("prompt_tokens", "70"),
+    ("completion_tokens", "12"),
+    ("total_tokens", "82"),
+    ("cached_tokens", "7"),
+    ("cache_write_tokens", "5"),
+    ("audio_tokens", "3"),
+    ("reasoning_tokens", "2"),
+];
+
+/// An answer whose text is said in `said`, with these values of [`FIELDS`].
+fn answer(said: &str, value: impl Fn(&str) -> &'static str) -> String {
+    let of = |names: &[&str]| {
+        names.iter().map(|name| format!("\"{name}\":{}", value(name))).collect::<Vec<_>>().join(",")
+    };
+    let other = if said == "delta" { "message" } else { "delta" };
+    format!(
+        r#"{{{},"choices":[{{{},"{said}":{{{},"tool_calls":[{{"function":{{{}}}}}]}},"{other}":{}}}],"usage":{{{},"prompt_tokens_details":{{{}}},"completion_tokens_details":{{{}}}}}}}"#,
+        of(&["id", "model", "object", "service_tier", "error"]),
+        of(&["index", "text", "finish_reason", "stop_reason", "matched_stop", "token_ids", "logprobs"]),
+        of(&["content", "reasoning_content", "reasoning", "reasoning_details", "refusal", "function_call"]),
+        of(&["name", "arguments"]),
+        value("other"),
+        of(&["prompt_tokens", "completion_tokens", "total_tokens"]),
+        of(&["cached_tokens", "cache_write_tokens", "audio_tokens"]),
+        of(&["reasoning_tokens"]),
+    )
+}
+
+#[test]
+fn whatever_stands_in_a_field_weighs_what_it_is_read_as() {
+    let usual = |name: &str| FIELDS.iter().find(|(field, _)| *field == name).unwrap().1;
+    assert!(usual::whole(answer("message", usual).as_bytes()).is_some());
+    assert!(usual::chunk(answer("delta", usual).as_bytes()).is_some());
+    for (field, _) in FIELDS {
+        for odd in ODD.iter().chain(TEXTS).chain(COUNTS) {
+            let value = |name: &str| if name == *field { *odd } else { usual(name) };
+            same_whole(answer("message", value).as_bytes(), 1).unwrap();
+            for before in BEFORE {
+                same_chunk(answer("delta", value).as_bytes(), 1, before).unwrap();
+            }
+        }
+    }
+}
