@@ -22,6 +22,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    const fn begins_with(self, byte: u8) -> bool {
+        match self {
+            Self::Null => byte == b'n',
+            Self::Bool => matches!(byte, b't' | b'f'),
+            Self::Number => matches!(byte, b'-' | b'0'..=b'9'),
+            Self::String => byte == b'"',
+            Self::Array => byte == b'[',
+            Self::Object => byte == b'{',
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -216,11 +227,11 @@ impl<'a> Reader<'a> {
 
     /// A fault unless `kind` stands next.
     pub(crate) fn require(&mut self, kind: Kind) -> Read<()> {
-        let found = self.kind()?;
-        if found == kind {
+        self.skip_space();
+        if self.byte().is_some_and(|byte| kind.begins_with(byte)) {
             return Ok(());
         }
-        let message = format!("it must be {}, not {}", kind.name(), found.name());
+        let message = format!("it must be {}, not {}", kind.name(), self.kind()?.name());
         Err(Fault::new(Code::InvalidType, message))
     }
 

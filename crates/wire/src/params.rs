@@ -481,7 +481,8 @@ fn stop_string(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
 /// A string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
 pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = bounded(r, limits.max_label_bytes)?;
-    if text.chars().any(char::is_control) {
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_plain && text.chars().any(char::is_control) {
         return Err(Fault::new(Code::InvalidValue, "it must not hold control characters"));
     }
     Ok(text)

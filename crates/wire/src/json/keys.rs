@@ -12,6 +12,9 @@ use crate::fault::{Fault, Read};
 /// Up to so many keys of an object a scan beats hashing (with a random hash).
 const FEW_KEYS: usize = 16;
 
+/// The keys of an object that has more.
+type Many<'a> = HashSet<Cow<'a, str>>;
+
 impl<'a> Reader<'a> {
     /// An object; `each` reads the value under its key. Two equal keys are a fault.
     pub(crate) fn object(&mut self, each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
@@ -30,14 +33,23 @@ impl<'a> Reader<'a> {
         open: usize,
         mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>,
     ) -> Read<()> {
-        let mut many = None;
+        let (mut marks, mut many) = (0, None);
         loop {
             self.skip_space();
             if self.byte() != Some(b'"') {
                 return Err(self.syntax("a key in quotes must stand here"));
             }
             let key = self.string()?;
-            if !self.is_new(open, &mut many, &key) {
+            let mark = mark_of(&key);
+            // Most keys are told apart by their marks; those that are not are compared.
+            let is_new = if marks & mark == 0 && many.is_none() {
+                self.has_key(open, &mut many, key.clone());
+                true
+            } else {
+                self.is_new(open, &mut many, key.clone())
+            };
+            marks |= mark;
+            if !is_new {
                 return Err(Fault::at(&key, Code::DuplicateKey, "the object names this key twice"));
             }
             self.skip_space();
@@ -52,24 +64,35 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether an object whose keys stand from `open` on, or in `many`, has no such key yet. It has one from here on.
-    fn is_new(&mut self, open: usize, many: &mut Option<HashSet<Cow<'a, str>>>, key: &Cow<'a, str>) -> bool {
+    fn is_new(&mut self, open: usize, many: &mut Option<Many<'a>>, key: Cow<'a, str>) -> bool {
         if let Some(many) = many {
-            return many.insert(key.clone());
+            return many.insert(key);
         }
-        let few = self.keys.get(open..).unwrap_or_default();
-        if few.contains(key) {
-            return false;
+        let is_new = !self.keys.get(open..).unwrap_or_default().contains(&key);
+        if is_new {
+            self.has_key(open, many, key);
         }
-        if few.len() == FEW_KEYS {
-            *many = Some(self.keys.drain(open..).chain([key.clone()]).collect());
-            return true;
+        is_new
+    }
+
+    /// It has a key that it had not.
+    fn has_key(&mut self, open: usize, many: &mut Option<Many<'a>>, key: Cow<'a, str>) {
+        if self.keys.len() - open == FEW_KEYS {
+            *many = Some(self.keys.drain(open..).chain([key]).collect());
+            return;
         }
         if self.keys.capacity() == 0 {
             self.keys.reserve_exact(FEW_KEYS);
         }
-        self.keys.push(key.clone());
-        true
+        self.keys.push(key);
     }
+}
+
+/// One bit of 64 by a key's length and ends: keys with different ones differ.
+fn mark_of(key: &str) -> u64 {
+    let end = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(*byte));
+    let bytes = key.as_bytes();
+    1 << ((bytes.len() ^ (end(bytes.first()) << 1) ^ (end(bytes.last()) << 3)) % 64)
 }
 
 #[cfg(test)]
