@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -51,13 +51,13 @@ pub trait Clock: Send + Sync {
 /// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
-    start: Instant,
+    start_ns: u64,
 }
 
 impl SystemClock {
     /// A clock whose monotonic time begins now.
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self { start_ns: machine::monotonic_nanos() }
     }
 }
 
@@ -68,14 +68,53 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods, reason = "the one place where the machine's wall clock is read")]
     fn now(&self) -> UnixNanos {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        UnixNanos(machine::wall_nanos())
     }
 
     fn monotonic_nanos(&self) -> u64 {
-        let passed = self.start.elapsed();
+        machine::monotonic_nanos().saturating_sub(self.start_ns)
+    }
+}
+
+/// What the kernel says, as a number at once: a call reads the clock dozens of times, and the standard library takes its
+/// seconds and nanoseconds apart and together again at each.
+#[cfg(target_os = "linux")]
+mod machine {
+    use rustix::time::{ClockId, clock_gettime};
+
+    pub(super) fn wall_nanos() -> u64 {
+        nanos(ClockId::Realtime)
+    }
+
+    pub(super) fn monotonic_nanos() -> u64 {
+        nanos(ClockId::Monotonic)
+    }
+
+    /// A time before 1970 is 1970.
+    fn nanos(clock: ClockId) -> u64 {
+        let time = clock_gettime(clock);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        // The kernel gives less than a second of these, and never less than none.
+        seconds.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod machine {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    #[allow(clippy::disallowed_methods, reason = "the one place where the machine's wall clock is read")]
+    pub(super) fn wall_nanos() -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// From whoever asked first.
+    pub(super) fn monotonic_nanos() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let passed = START.get_or_init(Instant::now).elapsed();
         passed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(passed.subsec_nanos()))
     }
 }
@@ -193,6 +232,26 @@ mod tests {
 
     fn behind(clock: &SteadyClock<ManualClock>) -> i64 {
         signed(clock.clock.now().0) - signed(clock.now().0)
+    }
+
+    #[test]
+    fn the_machines_clock_is_the_standard_librarys() {
+        let clock = SystemClock::new();
+        let unix = |time: std::time::SystemTime| {
+            u64::try_from(time.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()).unwrap()
+        };
+        for _ in 0..1_000 {
+            #[allow(clippy::disallowed_methods, reason = "what it is compared with")]
+            let read = || unix(std::time::SystemTime::now());
+            let (before, now, after) = (read(), clock.now().get(), read());
+            assert!((before..=after).contains(&now), "{before} {now} {after}");
+        }
+        let (began, mono) = (std::time::Instant::now(), clock.monotonic_nanos());
+        std::thread::sleep(Duration::from_millis(20));
+        let (passed, most) = (clock.monotonic_nanos() - mono, began.elapsed());
+        assert!(passed >= 20_000_000 && u128::from(passed) <= most.as_nanos(), "{passed} {most:?}");
+        let fresh = SystemClock::new().monotonic_nanos();
+        assert!(fresh < 1_000_000_000, "monotonic time begins with the clock: {fresh}");
     }
 
     #[test]
