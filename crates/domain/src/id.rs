@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// An id or name that does not fit its spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,8 @@ const MAX_MODEL_NAME_BYTES: usize = 256;
 macro_rules! name_id {
     ($(#[$doc:meta])* $type:ident, $kind:literal) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $type(Arc<str>);
 
         impl $type {
@@ -54,6 +54,13 @@ macro_rules! name_id {
             /// The id as written.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        // As it stands: by way of a `String` every id of a record would be copied first.
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 
@@ -118,8 +125,8 @@ name_id!(
 );
 
 /// The name under which a model is asked for and served.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub struct ModelName(Arc<str>);
 
 impl ModelName {
@@ -129,7 +136,12 @@ impl ModelName {
         if name.is_empty() || name.len() > MAX_MODEL_NAME_BYTES {
             return fail("it must have 1 to 256 bytes");
         }
-        if name.chars().any(char::is_control) {
+        // Nearly every name is ASCII, whose control characters a look at bytes finds.
+        let has_control = match name.is_ascii() {
+            true => name.bytes().any(|byte| byte.is_ascii_control()),
+            false => name.chars().any(char::is_control),
+        };
+        if has_control {
             return fail("it must not hold control characters");
         }
         Ok(Self(name.into()))
@@ -144,6 +156,12 @@ impl ModelName {
 impl Borrow<str> for ModelName {
     fn borrow(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for ModelName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
@@ -179,14 +197,23 @@ impl fmt::Debug for ModelName {
     }
 }
 
+/// The two hexadecimal digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// 32 hexadecimal digits: ids are written several times for each request.
 fn digits(bits: u128) -> [u8; 32] {
-    let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) };
     let mut digits = [0; 32];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
-        if let [high, low] = pair {
-            (*high, *low) = (digit(byte >> 4), digit(byte & 15));
-        }
+    for (place, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
+        place.copy_from_slice(&PAIRS[usize::from(byte)]);
     }
     digits
 }
@@ -194,8 +221,8 @@ fn digits(bits: u128) -> [u8; 32] {
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $type:ident, $prefix:literal, $kind:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $type(u128);
 
         impl $type {
@@ -208,12 +235,27 @@ macro_rules! uuid_id {
             pub const fn bits(self) -> u128 {
                 self.0
             }
+
+            /// As it is written, in ASCII.
+            fn text(self) -> [u8; $prefix.len() + 32] {
+                let mut text = [0; $prefix.len() + 32];
+                let (prefix, rest) = text.split_at_mut($prefix.len());
+                prefix.copy_from_slice($prefix.as_bytes());
+                rest.copy_from_slice(&digits(self.0));
+                text
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(std::str::from_utf8(&self.text()).unwrap_or_default())
+            }
         }
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str($prefix)?;
-                f.write_str(std::str::from_utf8(&digits(self.0)).unwrap_or_default())
+                // In one piece: what it is written into makes room once.
+                f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
             }
         }
 
@@ -294,7 +336,12 @@ mod tests {
             assert!(OrgId::new(bad).is_err(), "{bad}");
         }
         assert!(ModelName::new("../../etc/passwd").is_ok(), "a name only; it never becomes a path");
-        assert!(ModelName::new("a\nb").is_err());
+        for bad in ["a\nb", "a\u{7f}", "\0", "é\n", "é\u{85}", "\u{9f}"] {
+            assert!(ModelName::new(bad).is_err(), "{bad:?}");
+        }
+        for good in ["~ !", "é\u{a0}", "模型"] {
+            assert!(ModelName::new(good).is_ok(), "{good:?}");
+        }
     }
 
     #[test]
@@ -306,6 +353,9 @@ mod tests {
         for bits in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
             assert_eq!(RequestId::from_bits(bits).to_string(), format!("req_{bits:032x}"));
         }
+        let json = serde_json::to_string(&(early, early.hold(), ModelName::new("m\"é").unwrap())).unwrap();
+        assert_eq!(json, format!("[\"{early}\",\"{}\",\"m\\\"é\"]", early.hold()));
+        assert_eq!(serde_json::to_string(&OrgId::new("a-1").unwrap()).unwrap(), "\"a-1\"");
         assert!("req_zz".parse::<RequestId>().is_err());
         assert!("req_+0000000000000000000000000000001".parse::<RequestId>().is_err());
     }
