@@ -52,7 +52,7 @@ impl fmt::Display for MoneyError {
 impl std::error::Error for MoneyError {}
 
 const NANOS_PER_DOLLAR: i64 = 1_000_000_000;
-const TOKENS_PER_PRICE: i128 = 1_000_000;
+const TOKENS_PER_PRICE: i64 = 1_000_000;
 
 impl NanoDollars {
     /// Nothing.
@@ -143,14 +143,22 @@ impl NanoDollarsPerMillion {
         self.0
     }
 
-    /// What `tokens` cost at this price: one `i128` product, rounded once.
+    /// What `tokens` cost at this price: one exact product, rounded once.
     pub fn cost(self, tokens: u64, rounding: Rounding) -> Result<NanoDollars, MoneyError> {
-        let product = i128::from(self.0) * i128::from(tokens);
         let nudge = match rounding {
             Rounding::Nearest => TOKENS_PER_PRICE / 2,
             Rounding::Up => TOKENS_PER_PRICE - 1,
         };
-        i64::try_from((product + nudge) / TOKENS_PER_PRICE).map(NanoDollars).map_err(|_| MoneyError::Overflow)
+        // What a call costs fits 64 bits, where the division is a multiplication.
+        let small = u64::try_from(self.0).ok().and_then(|price| price.checked_mul(tokens));
+        if let Some(sum) = small.and_then(|product| product.checked_add(nudge.unsigned_abs())) {
+            let cost = i64::try_from(sum / TOKENS_PER_PRICE.unsigned_abs());
+            return cost.map(NanoDollars).map_err(|_| MoneyError::Overflow);
+        }
+        let (product, nudge) = (i128::from(self.0) * i128::from(tokens), i128::from(nudge));
+        i64::try_from((product + nudge) / i128::from(TOKENS_PER_PRICE))
+            .map(NanoDollars)
+            .map_err(|_| MoneyError::Overflow)
     }
 }
 
@@ -194,6 +202,20 @@ mod tests {
             let held = price.cost(tokens, Rounding::Up).unwrap();
             let charged = price.cost(tokens, Rounding::Nearest).unwrap();
             prop_assert!(charged <= held && held.get() - charged.get() <= 1);
+        }
+
+        /// However wide the product is.
+        #[test]
+        fn a_line_costs_its_exact_product_rounded(
+            price in prop_oneof![0..=i64::MAX, 0i64..10_000_000_000],
+            tokens in prop_oneof![any::<u64>(), 0u64..10_000_000_000],
+        ) {
+            let line = NanoDollarsPerMillion::new(price).unwrap();
+            let product = i128::from(price) * i128::from(tokens);
+            for (rounding, nudge) in [(Rounding::Nearest, 500_000), (Rounding::Up, 999_999)] {
+                let plain = i64::try_from((product + nudge) / 1_000_000).map_err(|_| MoneyError::Overflow);
+                prop_assert_eq!(line.cost(tokens, rounding), plain.map(NanoDollars::new));
+            }
         }
 
         #[test]
