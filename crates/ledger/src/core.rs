@@ -311,7 +311,7 @@ impl Core {
         match self.state.open.get(&hold) {
             Some(held) => Ok(held),
             None => Err(match self.state.resolved.get(&hold) {
-                Some(how) => LedgerRefusal::AlreadyResolved { hold, how: *how },
+                Some(how) => LedgerRefusal::AlreadyResolved { hold, how },
                 None => LedgerRefusal::UnknownHold { hold },
             }),
         }

@@ -12,6 +12,7 @@ mod memory;
 pub mod prices;
 mod record;
 mod refusal;
+mod resolved;
 mod service;
 mod snapshot;
 mod standing;

@@ -49,22 +49,17 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     w.len_of(open.len());
     open.into_iter().for_each(|held| write_held(&mut w, held));
 
-    w.len_of(state.resolved_order.len());
-    for hold in &state.resolved_order {
+    w.len_of(state.resolved.len());
+    for (hold, how) in state.resolved.iter() {
         w.u128(hold.bits());
-        match state.resolved.get(hold) {
-            Some(Resolution::Released { why }) => {
+        match how {
+            Resolution::Released { why } => {
                 w.u8(0);
                 write_reason(&mut w, *why);
             }
-            Some(Resolution::Settled { charged }) => {
+            Resolution::Settled { charged } => {
                 w.u8(1);
                 w.i64(charged.get());
-            }
-            // Every id in the order is in the table; should it not be, it counts as settled for nothing.
-            None => {
-                w.u8(1);
-                w.i64(0);
             }
         }
     }
@@ -142,7 +137,7 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
             1 => Resolution::Settled { charged: NanoDollars::new(r.i64()?) },
             _ => return Err(r.malformed("resolution")),
         };
-        state.remember_resolved(hold, how);
+        state.resolved.insert(hold, how);
     }
     for _ in 0..r.len_of()? {
         let project: ProjectId = r.id("project id")?;

@@ -100,7 +100,7 @@ impl State {
 
     pub(crate) fn hold(&self, hold: &HoldId) -> Option<HoldView> {
         let open = self.open.get(hold).cloned().map(HoldView::Open);
-        open.or_else(|| self.resolved.get(hold).copied().map(HoldView::Resolved))
+        open.or_else(|| self.resolved.get(hold).map(HoldView::Resolved))
     }
 
     pub(crate) fn totals(&self) -> Totals {

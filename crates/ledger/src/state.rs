@@ -11,6 +11,7 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use crate::calendar::Month;
 use crate::command::{Budget, BudgetPeriod, SettleOutcome, StoredAnswer};
 use crate::refusal::Resolution;
+use crate::resolved::Resolved;
 use crate::transaction::{Account, Entry, Event, Held, Settled, Transaction};
 
 /// Longest answer body kept for an idempotency key, in bytes.
@@ -58,8 +59,7 @@ pub(crate) struct State {
     pub(crate) projects: Map<ProjectId, Project>,
     pub(crate) open: Map<HoldId, Held>,
     pub(crate) expiries: BTreeSet<(UnixNanos, HoldId)>,
-    pub(crate) resolved: Map<HoldId, Resolution>,
-    pub(crate) resolved_order: VecDeque<HoldId>,
+    pub(crate) resolved: Resolved,
     /// Keys of finished calls, oldest first.
     pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,
     /// Those of `finished` whose answer is kept, oldest first.
@@ -278,7 +278,7 @@ impl State {
                 rule(project.org == held.org, "a hold on another organisation's project")?;
                 rule(!held.amount.is_negative(), "a hold below zero")?;
                 rule(!self.open.contains_key(&held.hold), "a hold is taken twice")?;
-                rule(!self.resolved.contains_key(&held.hold), "a resolved hold is taken again")?;
+                rule(self.resolved.get(&held.hold).is_none(), "a resolved hold is taken again")?;
                 let taken = held.claim.as_ref().and_then(|(key, _)| project.keys.get(key));
                 let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
                 rule(free, "an idempotency key is claimed twice")
@@ -468,17 +468,7 @@ impl State {
     fn close(&mut self, hold: HoldId, how: Resolution) -> Option<Held> {
         let held = self.open.remove(&hold)?;
         self.expiries.remove(&(held.expires, hold));
-        self.remember_resolved(hold, how);
-        Some(held)
-    }
-
-    pub(crate) fn remember_resolved(&mut self, hold: HoldId, how: Resolution) {
         self.resolved.insert(hold, how);
-        self.resolved_order.push_back(hold);
-        if self.resolved_order.len() > MAX_RESOLVED_KEPT
-            && let Some(oldest) = self.resolved_order.pop_front()
-        {
-            self.resolved.remove(&oldest);
-        }
+        Some(held)
     }
 }
