@@ -429,6 +429,9 @@ fn a_full_queue_refuses_new_work_but_never_a_settlement() {
     let tight = LedgerOptions { max_queued_transactions: 3, ..options() };
     let (ledger, _) = Ledger::open_with(Box::new(journal), OWNER, at(0), tight).unwrap();
     let first = ledger.transact(vec![hold(9, 1)], at(0));
+    // The thread sleeps until somebody waits: then it takes the first one, and stands before the gate with it.
+    let waiting = first.durable.clone();
+    let waiting = std::thread::spawn(move || waiting.wait());
     std::thread::sleep(Duration::from_millis(20));
     let batch: Vec<_> = (10..20).map(|n| hold(n, 1)).collect();
     let done = ledger.transact(batch, at(0));
@@ -442,6 +445,7 @@ fn a_full_queue_refuses_new_work_but_never_a_settlement() {
     for durable in [first.durable, done.durable, settled.durable] {
         durable.wait().unwrap();
     }
+    waiting.join().unwrap().unwrap();
 }
 
 #[test]
