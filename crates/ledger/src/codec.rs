@@ -25,6 +25,10 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -38,15 +42,22 @@ impl Writer {
     }
 
     pub(crate) fn u64(&mut self, mut value: u64) {
-        loop {
-            let low = (value & 0x7f) as u8;
+        // Most are lengths and tags of one byte.
+        if value < 0x80 {
+            return self.u8(value as u8);
+        }
+        let mut bytes = [0; 10];
+        let mut length = 0;
+        for byte in &mut bytes {
+            length += 1;
+            *byte = (value & 0x7f) as u8;
             value >>= 7;
             if value == 0 {
-                self.u8(low);
-                return;
+                break;
             }
-            self.u8(low | 0x80);
+            *byte |= 0x80;
         }
+        self.bytes.extend_from_slice(bytes.get(..length).unwrap_or(&bytes));
     }
 
     pub(crate) fn len_of(&mut self, length: usize) {

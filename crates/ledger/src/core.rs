@@ -13,7 +13,7 @@ use crate::command::{
 };
 use crate::refusal::LedgerRefusal;
 use crate::standing::{HoldView, Standing, Totals, resets};
-use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, State};
+use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, Open, Parties, Project, State};
 use crate::transaction::{Event, Held, Settled, Transaction};
 
 /// Longest idempotency key, in bytes.
@@ -81,71 +81,90 @@ impl Core {
         self.kept.insert(hold, self.latest.after(lifetime));
     }
 
-    /// Decides one command at `now`. A `now` before the latest one seen counts as that one, so that ledger time never
-    /// runs backwards; an expiry is moved by the same amount.
+    /// Decides one command at `now`, as [`Core::apply_to`] does.
     ///
     /// # Errors
     /// A refusal, and nothing is changed.
     pub fn apply(&mut self, command: Command, now: UnixNanos) -> Result<Applied, LedgerRefusal> {
-        if command != Command::SetClock {
+        let mut transactions = Vec::new();
+        let receipt = self.apply_to(command, now, &mut transactions)?;
+        Ok(Applied { receipt, transactions })
+    }
+
+    /// Decides one command at `now`, and puts what must be made durable behind `out`. A `now` before the latest one seen counts as that one, so that ledger time never
+    /// runs backwards; an expiry is moved by the same amount.
+    ///
+    /// # Errors
+    /// A refusal, and nothing is changed.
+    pub fn apply_to(
+        &mut self,
+        command: Command,
+        now: UnixNanos,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
+        if !matches!(command, Command::SetClock) {
             self.latest = self.latest.max(now);
         }
         let now = Now { ledger: self.latest, caller: now };
         self.state.forget_keys(now.ledger);
         match command {
-            Command::OpenProject { org, project } => self.open_project(org, project, now),
-            Command::Grant { org, amount, kind, reference } => self.grant(org, amount, kind, &reference, now),
-            Command::SetBudget { org, project, budget } => self.set_budget(&org, project, budget, now),
+            Command::OpenProject { org, project } => self.open_project(org, project, now, out),
+            Command::Grant { org, amount, kind, reference } => {
+                self.grant(org, amount, kind, &reference, now, out)
+            }
+            Command::SetBudget { org, project, budget } => self.set_budget(&org, project, budget, now, out),
             Command::Hold { hold, org, project, amount, owner, expires, idempotency } => {
                 let wanted = Held { hold, org, project, amount, owner, expires, claim: None };
-                self.hold(wanted, idempotency, now)
+                self.hold(wanted, idempotency, now, out)
             }
-            Command::Extend { hold, amount } => self.extend(hold, amount, now),
+            Command::Extend { hold, amount } => self.extend(hold, amount, now, out),
             Command::Settle { hold, lines, loss, outcome, answer } => {
-                self.settle(hold, lines, loss, outcome, answer, now)
+                self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
-            Command::Release { hold, why } => self.release(hold, why, now),
+            Command::Release { hold, why } => self.release(hold, why, now, out),
             Command::ReleaseOrphans { current_owner } => {
-                let orphans = self.state.open.values().filter(|held| held.owner != current_owner);
-                let mut holds: Vec<_> = orphans.map(|held| held.hold).collect();
+                let orphans = self.state.open.iter().filter(|(_, held)| held.owner != current_owner);
+                let mut holds: Vec<_> = orphans.map(|(hold, _)| *hold).collect();
                 holds.sort_unstable();
-                Ok(self.release_many(&holds, ReleaseReason::Orphaned, now))
+                Ok(self.release_many(&holds, ReleaseReason::Orphaned, now, out))
             }
             Command::ExpireHolds => {
-                let due = self.state.expiries.iter().take_while(|(expires, _)| *expires <= now.ledger);
                 self.kept.retain(|_, until| *until > now.ledger);
-                let is_over = |hold: &HoldId| !self.kept.contains_key(hold);
-                let holds: Vec<_> = due.map(|(_, hold)| *hold).filter(is_over).collect();
-                Ok(self.release_many(&holds, ReleaseReason::Expired, now))
+                let mut holds = self.state.due(now.ledger);
+                holds.retain(|hold| !self.kept.contains_key(hold));
+                Ok(self.release_many(&holds, ReleaseReason::Expired, now, out))
             }
-            Command::SetClock => self.set_clock(now.caller),
+            Command::SetClock => self.set_clock(now.caller, out),
         }
     }
 
-    fn set_clock(&mut self, to: UnixNanos) -> Result<Applied, LedgerRefusal> {
+    fn set_clock(&mut self, to: UnixNanos, out: &mut Vec<Transaction>) -> Result<Receipt, LedgerRefusal> {
         let from = self.state.time;
         if to >= from {
             let why = "the ledger's time is not ahead of it: there is nothing to set back";
             return Err(LedgerRefusal::Invalid { field: "clock", why });
         }
-        let set = self.commit(Event::ClockSet { from }, Now { ledger: to, caller: to })?;
+        self.commit(Event::ClockSet { from }, Now { ledger: to, caller: to }, out)?;
         let latest = std::mem::replace(&mut self.latest, to);
         for until in self.kept.values_mut() {
             *until = to.after(until.since(latest));
         }
-        Ok(applied(Receipt::ClockSet { from, to }, set))
+        Ok(Receipt::ClockSet { from, to })
     }
 
-    fn open_project(&mut self, org: OrgId, project: ProjectId, now: Now) -> Result<Applied, LedgerRefusal> {
+    fn open_project(
+        &mut self,
+        org: OrgId,
+        project: ProjectId,
+        now: Now,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         match self.state.projects.get(&project) {
-            Some(known) if known.org == org => {
-                let receipt = Receipt::ProjectOpened { created: false };
-                Ok(Applied { receipt, transactions: Vec::new() })
-            }
+            Some(known) if known.org == org => Ok(Receipt::ProjectOpened { created: false }),
             Some(_) => Err(LedgerRefusal::ProjectTaken { project }),
             None => {
-                let opened = self.commit(Event::ProjectOpened { org, project }, now)?;
-                Ok(applied(Receipt::ProjectOpened { created: true }, opened))
+                self.commit(Event::ProjectOpened { org, project }, now, out)?;
+                Ok(Receipt::ProjectOpened { created: true })
             }
         }
     }
@@ -157,14 +176,13 @@ impl Core {
         kind: GrantKind,
         reference: &str,
         now: Now,
-    ) -> Result<Applied, LedgerRefusal> {
-        if !self.state.orgs.contains_key(&org) {
-            return Err(LedgerRefusal::UnknownOrg { org });
-        }
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
+        let Some(place) = self.state.orgs.place(&org) else { return Err(LedgerRefusal::UnknownOrg { org }) };
         if amount == NanoDollars::ZERO {
             return Err(LedgerRefusal::Invalid { field: "amount", why: "a grant must not be zero" });
         }
-        let available = self.state.orgs.get(&org).map_or(0, |org| org.available);
+        let available = self.state.orgs.at(place).map_or(0, |org| org.available);
         if available.saturating_add(amount.get()) < 0 {
             let why = "a correction must not take more than is there and not held";
             return Err(LedgerRefusal::Invalid { field: "amount", why });
@@ -172,10 +190,9 @@ impl Core {
         if reference.len() > MAX_REFERENCE_BYTES {
             return Err(LedgerRefusal::Invalid { field: "reference", why: "it must have at most 256 bytes" });
         }
-        let event = Event::Granted { org: org.clone(), kind, amount, reference: reference.into() };
-        let granted = self.commit(event, now)?;
-        let balance = self.state.orgs.get(&org).map_or(0, |org| org.available.saturating_add(org.held));
-        Ok(applied(Receipt::Granted { balance: NanoDollars::new(balance) }, granted))
+        self.commit(Event::Granted { org, kind, amount, reference: reference.into() }, now, out)?;
+        let balance = self.state.orgs.at(place).map_or(0, |org| org.available.saturating_add(org.held));
+        Ok(Receipt::Granted { balance: NanoDollars::new(balance) })
     }
 
     fn set_budget(
@@ -184,15 +201,16 @@ impl Core {
         project: ProjectId,
         budget: Option<Budget>,
         now: Now,
-    ) -> Result<Applied, LedgerRefusal> {
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         if self.state.projects.get(&project).is_none_or(|known| known.org != *org) {
             return Err(LedgerRefusal::UnknownProject { project });
         }
         if budget.is_some_and(|budget| budget.limit.is_negative()) {
             return Err(LedgerRefusal::Invalid { field: "budget", why: "it must not be below zero" });
         }
-        let set = self.commit(Event::BudgetSet { project, budget }, now)?;
-        Ok(applied(Receipt::BudgetSet, set))
+        self.commit(Event::BudgetSet { project, budget }, now, out)?;
+        Ok(Receipt::BudgetSet)
     }
 
     fn hold(
@@ -200,7 +218,8 @@ impl Core {
         mut wanted: Held,
         claim: Option<IdempotencyClaim>,
         now: Now,
-    ) -> Result<Applied, LedgerRefusal> {
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         let Held { hold, amount, .. } = wanted;
         if amount.is_negative() {
             return Err(LedgerRefusal::Invalid { field: "amount", why: "a hold must not be below zero" });
@@ -209,44 +228,54 @@ impl Core {
             return Err(LedgerRefusal::Invalid { field: "expires", why: "it must lie ahead" });
         }
         wanted.expires = now.ledger.after(wanted.expires.since(now.caller));
-        if self.state.hold(&hold).is_some() {
+        if self.state.knows(&hold) {
             return Err(LedgerRefusal::DuplicateHold { hold });
         }
-        let known = self.state.projects.get(&wanted.project).filter(|known| known.org == wanted.org);
-        if known.is_none() {
+        let parties = self.state.parties_of(&wanted.project);
+        let project = parties.project.and_then(|place| self.state.projects.at(place));
+        let Some(project) = project.filter(|known| known.org == wanted.org) else {
             return Err(LedgerRefusal::UnknownProject { project: wanted.project });
-        }
+        };
         // The key first: a replay costs nothing and needs no balance.
         wanted.claim = match claim {
-            Some(claim) => Some(self.claim(&wanted.project, claim)?),
+            Some(claim) => Some(Self::claim(&wanted.project, project, claim)?),
             None => None,
         };
-        self.check_money(&wanted)?;
-        self.check_budget(&wanted, now.ledger)?;
-        let org = wanted.org.clone();
-        let held = self.commit(Event::Held(wanted), now)?;
-        let available = NanoDollars::new(self.state.orgs.get(&org).map_or(0, |org| org.available));
-        Ok(applied(Receipt::Held { hold, amount, available }, held))
+        self.check_money(amount, parties)?;
+        self.check_budget(amount, parties, now.ledger)?;
+        self.commit(Event::Held(wanted), now, out)?;
+        Ok(Receipt::Held { hold, amount, available: self.available(parties) })
     }
 
-    fn extend(&mut self, hold: HoldId, amount: NanoDollars, now: Now) -> Result<Applied, LedgerRefusal> {
+    fn extend(
+        &mut self,
+        hold: HoldId,
+        amount: NanoDollars,
+        now: Now,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         if amount <= NanoDollars::ZERO {
             let why = "a hold is extended by more than nothing";
             return Err(LedgerRefusal::Invalid { field: "amount", why });
         }
         let held = self.open_hold(hold)?;
-        let more = Held { amount, claim: None, ..held.clone() };
+        let parties = held.parties();
         let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
-        self.check_money(&more)?;
-        self.check_budget(&more, now.ledger)?;
-        let extended = self.commit(Event::Extended { hold, amount }, now)?;
-        let available = NanoDollars::new(self.state.orgs.get(&more.org).map_or(0, |org| org.available));
-        Ok(applied(Receipt::Extended { hold, amount: amount_after, available }, extended))
+        self.check_money(amount, parties)?;
+        self.check_budget(amount, parties, now.ledger)?;
+        self.commit(Event::Extended { hold, amount }, now, out)?;
+        Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
+    }
+
+    /// What an organisation has left to hold.
+    fn available(&self, parties: Parties) -> NanoDollars {
+        let org = parties.org.and_then(|place| self.state.orgs.at(place));
+        NanoDollars::new(org.map_or(0, |org| org.available))
     }
 
     fn claim(
-        &self,
-        project: &ProjectId,
+        name: &ProjectId,
+        project: &Project,
         claim: IdempotencyClaim,
     ) -> Result<(Arc<str>, [u8; 32]), LedgerRefusal> {
         let IdempotencyClaim { key, request_hash } = claim;
@@ -256,11 +285,10 @@ impl Core {
                 why: "it must have 1 to 255 bytes",
             });
         }
-        let keys = self.state.projects.get(project).map(|project| &project.keys);
-        let Some(taken) = keys.and_then(|keys| keys.get(key.as_str())) else {
-            if keys.is_some_and(|keys| keys.len() >= MAX_KEYS_PER_PROJECT) {
+        let Some(taken) = project.keys.get(key.as_str()) else {
+            if project.keys.len() >= MAX_KEYS_PER_PROJECT {
                 let limit = MAX_KEYS_PER_PROJECT;
-                return Err(LedgerRefusal::TooManyKeys { project: project.clone(), limit });
+                return Err(LedgerRefusal::TooManyKeys { project: name.clone(), limit });
             }
             return Ok((key.into(), request_hash));
         };
@@ -274,9 +302,8 @@ impl Core {
         })
     }
 
-    fn check_money(&self, wanted: &Held) -> Result<(), LedgerRefusal> {
-        let org = self.state.orgs.get(&wanted.org).copied().unwrap_or_default();
-        let needed = wanted.amount;
+    fn check_money(&self, needed: NanoDollars, parties: Parties) -> Result<(), LedgerRefusal> {
+        let org = parties.org.and_then(|place| self.state.orgs.at(place)).copied().unwrap_or_default();
         if needed.get() <= org.available {
             return Ok(());
         }
@@ -289,25 +316,31 @@ impl Core {
         })
     }
 
-    fn check_budget(&self, wanted: &Held, now: UnixNanos) -> Result<(), LedgerRefusal> {
-        let Some(project) = self.state.projects.get(&wanted.project) else { return Ok(()) };
+    fn check_budget(
+        &self,
+        needed: NanoDollars,
+        parties: Parties,
+        now: UnixNanos,
+    ) -> Result<(), LedgerRefusal> {
+        let project = parties.project.and_then(|place| self.state.projects.row(place));
+        let Some((name, project)) = project else { return Ok(()) };
         let Some(Budget { limit, period }) = project.budget else { return Ok(()) };
         let (spent, held) = (project.spent_in(period, now), project.held);
-        let committed = spent.checked_add(held).and_then(|sum| sum.checked_add(wanted.amount.get()));
+        let committed = spent.checked_add(held).and_then(|sum| sum.checked_add(needed.get()));
         if committed.is_some_and(|committed| committed <= limit.get()) {
             return Ok(());
         }
         Err(LedgerRefusal::BudgetExceeded {
-            project: wanted.project.clone(),
+            project: name.clone(),
             limit,
             spent: NanoDollars::new(spent),
             held: NanoDollars::new(held),
-            needed: wanted.amount,
+            needed,
             resets: resets(period, now),
         })
     }
 
-    fn open_hold(&self, hold: HoldId) -> Result<&Held, LedgerRefusal> {
+    fn open_hold(&self, hold: HoldId) -> Result<&Open, LedgerRefusal> {
         match self.state.open.get(&hold) {
             Some(held) => Ok(held),
             None => Err(match self.state.resolved.get(&hold) {
@@ -322,10 +355,10 @@ impl Core {
         hold: HoldId,
         lines: Vec<ChargeLine>,
         loss: NanoDollars,
-        outcome: SettleOutcome,
-        answer: Option<StoredAnswer>,
+        (outcome, answer): (SettleOutcome, Option<StoredAnswer>),
         now: Now,
-    ) -> Result<Applied, LedgerRefusal> {
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         let held = self.open_hold(hold)?;
         let used = check_lines(&lines)?;
         if loss.is_negative() {
@@ -344,40 +377,45 @@ impl Core {
         let answer = answer.filter(|answer| keep && answer.body.len() <= MAX_ANSWER_BYTES).map(Arc::new);
         let answer_kept = answer.is_some();
         let settled = Settled { hold, lines, charged, loss: written_off, outcome, answer };
-        let settled = self.commit(Event::Settled(settled), now)?;
-        let receipt = Receipt::Settled { hold, charged, returned, loss: written_off, exceeded, answer_kept };
-        Ok(applied(receipt, settled))
+        self.commit(Event::Settled(settled), now, out)?;
+        Ok(Receipt::Settled { hold, charged, returned, loss: written_off, exceeded, answer_kept })
     }
 
-    fn release(&mut self, hold: HoldId, why: ReleaseReason, now: Now) -> Result<Applied, LedgerRefusal> {
+    fn release(
+        &mut self,
+        hold: HoldId,
+        why: ReleaseReason,
+        now: Now,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
         let returned = self.open_hold(hold)?.amount;
-        let released = self.commit(Event::Released { hold, why }, now)?;
-        Ok(applied(Receipt::Released { hold, returned }, released))
+        self.commit(Event::Released { hold, why }, now, out)?;
+        Ok(Receipt::Released { hold, returned })
     }
 
     /// Releases each; one that cannot be released stays open and is left out.
-    fn release_many(&mut self, holds: &[HoldId], why: ReleaseReason, now: Now) -> Applied {
+    fn release_many(
+        &mut self,
+        holds: &[HoldId],
+        why: ReleaseReason,
+        now: Now,
+        out: &mut Vec<Transaction>,
+    ) -> Receipt {
         let mut released = Vec::with_capacity(holds.len());
         let mut returned = NanoDollars::ZERO;
-        let mut transactions = Vec::with_capacity(holds.len());
         for hold in holds {
-            if let Ok(one) = self.release(*hold, why, now) {
-                if let Receipt::Released { returned: amount, .. } = one.receipt {
-                    returned = returned.checked_add(amount).unwrap_or(NanoDollars::MAX);
-                }
+            if let Ok(Receipt::Released { returned: amount, .. }) = self.release(*hold, why, now, out) {
+                returned = returned.checked_add(amount).unwrap_or(NanoDollars::MAX);
                 released.push(*hold);
-                transactions.extend(one.transactions);
             }
         }
-        Applied { receipt: Receipt::ReleasedMany { holds: released, returned }, transactions }
+        Receipt::ReleasedMany { holds: released, returned }
     }
 
     /// Makes the event's transaction and applies it.
-    fn commit(&mut self, event: Event, now: Now) -> Result<Transaction, LedgerRefusal> {
-        let entries = self.state.entries_for(&event)?;
-        let transaction = Transaction { time: now.ledger, event, entries };
-        self.state.evolve(&transaction)?;
-        Ok(transaction)
+    fn commit(&mut self, event: Event, now: Now, out: &mut Vec<Transaction>) -> Result<(), LedgerRefusal> {
+        out.push(self.state.enact(event, now.ledger)?);
+        Ok(())
     }
 
     /// How an organisation and one of its projects stand at `now`; `None` if the project is not its own.
@@ -410,14 +448,8 @@ impl Core {
 
     /// Every open hold, oldest id first.
     pub fn open_holds(&self) -> Vec<Held> {
-        let mut all: Vec<_> = self.state.open.values().cloned().collect();
-        all.sort_unstable_by_key(|held| held.hold);
-        all
+        self.state.open_holds()
     }
-}
-
-fn applied(receipt: Receipt, transaction: Transaction) -> Applied {
-    Applied { receipt, transactions: vec![transaction] }
 }
 
 /// The sum of the lines, each of which must be what its price makes it.

@@ -11,7 +11,7 @@ use crate::command::{
     Budget, BudgetPeriod, ChargeLine, GrantKind, Owner, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
-use crate::transaction::{Account, Entry, Event, Held, Settled, Transaction};
+use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
 
 /// Reads the transactions of a row whose format is checked here; its checksum is the chain's business.
 ///
@@ -50,9 +50,12 @@ fn format_of(transactions: &[Transaction]) -> u32 {
     transactions.iter().map(needed).max().unwrap_or(1)
 }
 
+/// Room for a transaction as it usually is, in bytes.
+const TRANSACTION_BYTES: usize = 256;
+
 /// The payload of a row, and its format.
 pub(crate) fn encode_payload(transactions: &[Transaction]) -> (u32, Vec<u8>) {
-    let mut w = Writer::default();
+    let mut w = Writer::with_capacity(TRANSACTION_BYTES.saturating_mul(transactions.len()));
     w.len_of(transactions.len());
     for transaction in transactions {
         w.u64(transaction.time.get());
@@ -74,7 +77,7 @@ fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
         let time = UnixNanos::new(r.u64()?);
         let event = read_event(r)?;
         let entry_count = r.len_of()?;
-        let mut entries = Vec::with_capacity(entry_count.min(8));
+        let mut entries = Entries::new();
         for _ in 0..entry_count {
             entries.push(Entry { account: read_account(r)?, amount: NanoDollars::new(r.i64()?) });
         }

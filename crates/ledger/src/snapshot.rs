@@ -44,10 +44,9 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
         write_budget(&mut w, project.budget);
     }
 
-    let mut open: Vec<_> = state.open.values().collect();
-    open.sort_unstable_by_key(|held| held.hold);
+    let open = state.open_holds();
     w.len_of(open.len());
-    open.into_iter().for_each(|held| write_held(&mut w, held));
+    open.iter().for_each(|held| write_held(&mut w, held));
 
     w.len_of(state.resolved.len());
     for (hold, how) in state.resolved.iter() {
@@ -115,20 +114,30 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
         let available = r.i64()?;
         state.available_total =
             state.available_total.checked_add(available).ok_or_else(|| r.malformed("available balance"))?;
-        state.orgs.insert(id, Org { available, held: 0 });
+        if state.orgs.contains(&id) {
+            return Err(r.malformed("an organisation that is there twice"));
+        }
+        state.orgs.place_or_insert(&id, || Org { available, held: 0 });
     }
     for _ in 0..r.len_of()? {
         let id: ProjectId = r.id("project id")?;
-        let project = decode_project(r)?;
+        let project = decode_project(r, &state)?;
         let overflow = r.malformed("held balance");
-        let org = state.orgs.get_mut(&project.org).ok_or_else(|| r.malformed("a project's org"))?;
+        let org = state.orgs.at_mut(project.org_place).ok_or_else(|| r.malformed("a project's org"))?;
         org.held = org.held.checked_add(project.held).ok_or_else(|| overflow.clone())?;
         state.held_total = state.held_total.checked_add(project.held).ok_or(overflow)?;
-        state.projects.insert(id, project);
+        if state.projects.contains(&id) {
+            return Err(r.malformed("a project that is there twice"));
+        }
+        state.projects.place_or_insert(&id, || project);
     }
     for _ in 0..r.len_of()? {
         let held = read_held(r)?;
-        state.insert_open(held);
+        let parties = state.parties_of(&held.project);
+        let is_orgs = state.projects.get(&held.project).is_some_and(|project| project.org == held.org);
+        if !is_orgs || !state.insert_open(&held, parties) {
+            return Err(r.malformed("a hold's project"));
+        }
     }
     for _ in 0..r.len_of()? {
         let hold = HoldId::from_bits(r.u128()?);
@@ -152,8 +161,10 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
     Ok(state)
 }
 
-fn decode_project(r: &mut Reader<'_>) -> Result<Project, Malformed> {
-    let mut project = Project::new(r.id("org id")?);
+fn decode_project(r: &mut Reader<'_>, state: &State) -> Result<Project, Malformed> {
+    let org: OrgId = r.id("org id")?;
+    let place = state.orgs.place(&org).ok_or_else(|| r.malformed("a project's org"))?;
+    let mut project = Project::new(org, place);
     project.held = r.i64()?;
     project.spent = r.i64()?;
     project.month = Month(u32::try_from(r.u64()?).map_err(|_| r.malformed("month"))?);

@@ -79,7 +79,7 @@ pub struct Totals {
 impl State {
     pub(crate) fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
         let project = self.projects.get(project).filter(|p| p.org == *org)?;
-        let Org { available, held } = *self.orgs.get(org)?;
+        let Org { available, held } = *self.orgs.at(project.org_place)?;
         let budget = project.budget.map(|budget| BudgetStanding {
             budget,
             spent: NanoDollars::new(project.spent_in(budget.period, now)),
@@ -99,8 +99,13 @@ impl State {
     }
 
     pub(crate) fn hold(&self, hold: &HoldId) -> Option<HoldView> {
-        let open = self.open.get(hold).cloned().map(HoldView::Open);
+        let open = self.held(hold).map(HoldView::Open);
         open.or_else(|| self.resolved.get(hold).map(HoldView::Resolved))
+    }
+
+    /// Whether a hold is open, or remembered as resolved.
+    pub(crate) fn knows(&self, hold: &HoldId) -> bool {
+        self.open.contains_key(hold) || self.resolved.get(hold).is_some()
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -1,7 +1,7 @@
 //! The ledger's state, and how a transaction changes it: the one place where balances move. It checks every rule
 //! before it changes anything, for new transactions and replayed ones alike. Decides nothing, reads no clock.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use foldhash::fast::RandomState;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::calendar::Month;
-use crate::command::{Budget, BudgetPeriod, SettleOutcome, StoredAnswer};
+use crate::command::{Budget, BudgetPeriod, Owner, SettleOutcome, StoredAnswer};
 use crate::refusal::Resolution;
 use crate::resolved::Resolved;
-use crate::transaction::{Account, Entry, Event, Held, Settled, Transaction};
+use crate::table::{Place, Table};
+use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
 
 /// Longest answer body kept for an idempotency key, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -55,10 +56,12 @@ pub(crate) struct State {
     pub(crate) house: House,
     pub(crate) available_total: i64,
     pub(crate) held_total: i64,
-    pub(crate) orgs: Map<OrgId, Org>,
-    pub(crate) projects: Map<ProjectId, Project>,
-    pub(crate) open: Map<HoldId, Held>,
-    pub(crate) expiries: BTreeSet<(UnixNanos, HoldId)>,
+    pub(crate) orgs: Table<OrgId, Org>,
+    pub(crate) projects: Table<ProjectId, Project>,
+    pub(crate) open: Map<HoldId, Open>,
+    /// No open hold expires before it. Holds end long before their expiry, so that the least expiry itself would be kept up
+    /// to date for nobody.
+    pub(crate) soonest: Option<UnixNanos>,
     pub(crate) resolved: Resolved,
     /// Keys of finished calls, oldest first.
     pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,
@@ -93,6 +96,8 @@ pub(crate) struct Org {
 #[derive(Debug, Clone)]
 pub(crate) struct Project {
     pub(crate) org: OrgId,
+    /// Where its organisation stands.
+    pub(crate) org_place: Place,
     pub(crate) held: i64,
     pub(crate) spent: i64,
     /// The month of the last settlement, and what was spent in it.
@@ -100,6 +105,24 @@ pub(crate) struct Project {
     pub(crate) spent_in_month: i64,
     pub(crate) budget: Option<Budget>,
     pub(crate) keys: HashMap<Arc<str>, Key>,
+}
+
+/// An open hold: what was held, and where those stand whom it concerns.
+#[derive(Debug, Clone)]
+pub(crate) struct Open {
+    org: Place,
+    project: Place,
+    pub(crate) amount: NanoDollars,
+    pub(crate) owner: Owner,
+    expires: UnixNanos,
+    pub(crate) claim: Option<(Arc<str>, [u8; 32])>,
+}
+
+/// Where the one organisation and the one project stand that a transaction concerns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parties {
+    pub(crate) org: Option<Place>,
+    pub(crate) project: Option<Place>,
 }
 
 #[derive(Debug, Clone)]
@@ -117,18 +140,27 @@ pub(crate) struct Finished {
 }
 
 impl Project {
-    pub(crate) fn new(org: OrgId) -> Self {
+    pub(crate) fn new(org: OrgId, org_place: Place) -> Self {
         let (keys, month) = (HashMap::new(), Month::default());
-        Self { org, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
+        Self { org, org_place, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
     }
 
     /// What counts against a budget of this period at `now`.
     pub(crate) fn spent_in(&self, period: BudgetPeriod, now: UnixNanos) -> i64 {
         match period {
             BudgetPeriod::Total => self.spent,
-            BudgetPeriod::Month if self.month == Month::of(now) => self.spent_in_month,
-            BudgetPeriod::Month => 0,
+            BudgetPeriod::Month => self.spent_in_month_of(Month::of(now)),
         }
+    }
+
+    fn spent_in_month_of(&self, month: Month) -> i64 {
+        if self.month == month { self.spent_in_month } else { 0 }
+    }
+}
+
+impl Open {
+    pub(crate) const fn parties(&self) -> Parties {
+        Parties { org: Some(self.org), project: Some(self.project) }
     }
 }
 
@@ -147,14 +179,36 @@ fn answer_size(answer: &StoredAnswer) -> usize {
 }
 
 impl State {
+    /// Whom an event concerns, looked up once. Every further look compares names, and never takes a place on trust.
+    pub(crate) fn parties(&self, event: &Event) -> Parties {
+        let of_hold = |hold: &HoldId| self.open.get(hold).map(Open::parties).unwrap_or_default();
+        match event {
+            Event::Held(held) => self.parties_of(&held.project),
+            Event::Extended { hold, .. } | Event::Released { hold, .. } => of_hold(hold),
+            Event::Settled(settled) => of_hold(&settled.hold),
+            Event::Granted { org, .. } => Parties { org: self.orgs.place(org), project: None },
+            Event::ProjectOpened { .. } | Event::BudgetSet { .. } | Event::ClockSet { .. } => {
+                Parties::default()
+            }
+        }
+    }
+
+    /// A project and its organisation.
+    pub(crate) fn parties_of(&self, project: &ProjectId) -> Parties {
+        let project = self.projects.place(project);
+        let org = project.and_then(|place| self.projects.at(place)).map(|project| project.org_place);
+        Parties { org, project }
+    }
+
     /// The movements that an event makes in this state.
-    pub(crate) fn entries_for(&self, event: &Event) -> Result<Vec<Entry>, Breach> {
-        let mut entries = Vec::with_capacity(4);
+    fn entries_for(&self, event: &Event, parties: Parties) -> Result<Entries, Breach> {
+        let mut entries = Entries::new();
         let mut move_money = |account: Account, amount: i64| {
             if amount != 0 {
                 entries.push(Entry { account, amount: NanoDollars::new(amount) });
             }
         };
+        let minus = |n: i64| n.checked_neg().ok_or(Breach::Overflow);
         match event {
             Event::ProjectOpened { .. } | Event::BudgetSet { .. } | Event::ClockSet { .. } => {}
             Event::Granted { org, kind, amount, .. } => {
@@ -162,70 +216,87 @@ impl State {
                     crate::GrantKind::Paid => Account::PaidIn,
                     crate::GrantKind::Promotional => Account::Promotional,
                 };
-                move_money(source, amount.get().checked_neg().ok_or(Breach::Overflow)?);
+                move_money(source, minus(amount.get())?);
                 move_money(Account::Available(org.clone()), amount.get());
             }
             Event::Held(held) => {
                 let amount = held.amount.get();
-                move_money(
-                    Account::Available(held.org.clone()),
-                    amount.checked_neg().ok_or(Breach::Overflow)?,
-                );
+                move_money(Account::Available(held.org.clone()), minus(amount)?);
                 move_money(Account::Held(held.project.clone()), amount);
             }
-            Event::Extended { hold, amount } => {
-                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is extended that is not open"))?;
-                let less = amount.get().checked_neg().ok_or(Breach::Overflow)?;
-                move_money(Account::Available(held.org.clone()), less);
-                move_money(Account::Held(held.project.clone()), amount.get());
+            Event::Extended { amount, .. } => {
+                let (org, project) =
+                    self.names(parties).ok_or(Breach::Rule("a hold is extended that is not open"))?;
+                move_money(Account::Available(org), minus(amount.get())?);
+                move_money(Account::Held(project), amount.get());
             }
             Event::Settled(Settled { hold, charged, loss, .. }) => {
-                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
-                let (amount, charged, loss) = (held.amount.get(), charged.get(), loss.get());
-                let minus = |n: i64| n.checked_neg().ok_or(Breach::Overflow);
+                let ((org, project), amount) = self.resolved_amount(hold, parties)?;
+                let (charged, loss) = (charged.get(), loss.get());
                 let returned = amount.checked_sub(charged).ok_or(Breach::Overflow)?;
-                move_money(Account::Held(held.project.clone()), minus(amount)?);
-                move_money(Account::Available(held.org.clone()), returned);
+                move_money(Account::Held(project), minus(amount)?);
+                move_money(Account::Available(org), returned);
                 move_money(Account::Revenue, charged.checked_add(loss).ok_or(Breach::Overflow)?);
                 move_money(Account::Loss, minus(loss)?);
             }
             Event::Released { hold, .. } => {
-                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
-                let amount = held.amount.get();
-                move_money(
-                    Account::Held(held.project.clone()),
-                    amount.checked_neg().ok_or(Breach::Overflow)?,
-                );
-                move_money(Account::Available(held.org.clone()), amount);
+                let ((org, project), amount) = self.resolved_amount(hold, parties)?;
+                move_money(Account::Held(project), minus(amount)?);
+                move_money(Account::Available(org), amount);
             }
         }
         Ok(entries)
     }
 
+    fn names(&self, parties: Parties) -> Option<(OrgId, ProjectId)> {
+        Some((self.orgs.name(parties.org?)?.clone(), self.projects.name(parties.project?)?.clone()))
+    }
+
+    /// Whose an open hold is, and its amount.
+    fn resolved_amount(&self, hold: &HoldId, parties: Parties) -> Result<((OrgId, ProjectId), i64), Breach> {
+        let open = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+        let names = self.names(parties).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+        Ok((names, open.amount.get()))
+    }
+
+    /// Makes an event's transaction at `time` and applies it, or changes nothing and names the rule that it would break.
+    pub(crate) fn enact(&mut self, event: Event, time: UnixNanos) -> Result<Transaction, Breach> {
+        let parties = self.parties(&event);
+        let entries = self.entries_for(&event, parties)?;
+        let transaction = Transaction { time, event, entries };
+        self.apply(&transaction, parties)?;
+        Ok(transaction)
+    }
+
     /// Applies a transaction read from a journal: its entries must be those that its event makes.
     pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), Breach> {
-        if self.entries_for(&transaction.event)? != transaction.entries {
+        let parties = self.parties(&transaction.event);
+        if self.entries_for(&transaction.event, parties)? != transaction.entries {
             return Err(Breach::Rule("a transaction's entries are not those of its event"));
         }
-        self.evolve(transaction)
+        self.apply(transaction, parties)
     }
 
     /// Applies a transaction, or changes nothing and names the rule that it would break.
     pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), Breach> {
+        self.apply(transaction, self.parties(&transaction.event))
+    }
+
+    fn apply(&mut self, transaction: &Transaction, parties: Parties) -> Result<(), Breach> {
         if transaction.time < self.time && !matches!(transaction.event, Event::ClockSet { .. }) {
             return Err(Breach::Rule("ledger time runs backwards"));
         }
-        self.check_entries(&transaction.entries)?;
-        self.check_event(&transaction.event, transaction.time)?;
+        self.check_entries(&transaction.entries, parties)?;
+        self.check_event(&transaction.event, transaction.time, parties)?;
         self.time = transaction.time;
         self.counts.transactions += 1;
         self.forget_keys(transaction.time);
-        self.post(&transaction.entries);
-        self.note(&transaction.event, transaction.time);
+        self.post(&transaction.entries, parties);
+        self.note(&transaction.event, transaction.time, parties);
         Ok(())
     }
 
-    fn check_entries(&self, entries: &[Entry]) -> Result<(), Breach> {
+    fn check_entries(&self, entries: &[Entry], parties: Parties) -> Result<(), Breach> {
         let sum = NanoDollars::checked_sum(entries.iter().map(|entry| entry.amount));
         if sum.map_err(|_| Breach::Overflow)? != NanoDollars::ZERO {
             return Err(Breach::Rule("a transaction's entries do not sum to zero"));
@@ -244,12 +315,16 @@ impl State {
                 Account::Revenue => add(self.house.revenue).map(|_| ())?,
                 Account::Loss => add(self.house.loss).map(|_| ())?,
                 Account::Available(org) => {
-                    let org = self.orgs.get(org).ok_or(Breach::Rule("an unknown organisation"))?;
+                    let place = self.orgs.place_near(org, parties.org);
+                    let org = place.and_then(|place| self.orgs.at(place));
+                    let org = org.ok_or(Breach::Rule("an unknown organisation"))?;
                     never_negative(add(org.available)?, "an available balance is negative")?;
                     available_total = add(available_total)?;
                 }
                 Account::Held(project) => {
-                    let project = self.projects.get(project).ok_or(Breach::Rule("an unknown project"))?;
+                    let place = self.projects.place_near(project, parties.project);
+                    let project = place.and_then(|place| self.projects.at(place));
+                    let project = project.ok_or(Breach::Rule("an unknown project"))?;
                     never_negative(add(project.held)?, "a held balance is negative")?;
                     held_total = add(held_total)?;
                 }
@@ -259,22 +334,24 @@ impl State {
         available_total.checked_add(held_total).map(|_| ()).ok_or(Breach::Overflow)
     }
 
-    fn check_event(&self, event: &Event, now: UnixNanos) -> Result<(), Breach> {
+    fn check_event(&self, event: &Event, now: UnixNanos, parties: Parties) -> Result<(), Breach> {
         let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
         match event {
             Event::ProjectOpened { project, .. } => {
-                rule(!self.projects.contains_key(project), "a project is opened twice")
+                rule(!self.projects.contains(project), "a project is opened twice")
             }
             Event::Granted { org, amount, .. } => {
                 rule(*amount != NanoDollars::ZERO, "a grant of nothing")?;
-                rule(self.orgs.contains_key(org), "a grant to an unknown organisation")
+                rule(self.orgs.contains(org), "a grant to an unknown organisation")
             }
             Event::BudgetSet { project, budget } => {
-                rule(self.projects.contains_key(project), "a budget for an unknown project")?;
+                rule(self.projects.contains(project), "a budget for an unknown project")?;
                 rule(budget.is_none_or(|b| !b.limit.is_negative()), "a budget below zero")
             }
             Event::Held(held) => {
-                let project = self.projects.get(&held.project).ok_or(Breach::Rule("an unknown project"))?;
+                let place = self.projects.place_near(&held.project, parties.project);
+                let project = place.and_then(|place| self.projects.at(place));
+                let project = project.ok_or(Breach::Rule("an unknown project"))?;
                 rule(project.org == held.org, "a hold on another organisation's project")?;
                 rule(!held.amount.is_negative(), "a hold below zero")?;
                 rule(!self.open.contains_key(&held.hold), "a hold is taken twice")?;
@@ -302,7 +379,7 @@ impl State {
     fn check_settled(&self, settled: &Settled, now: UnixNanos) -> Result<(), Breach> {
         let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
         let held = self.open.get(&settled.hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
-        let project = self.projects.get(&held.project).ok_or(Breach::Rule("an unknown project"))?;
+        let project = self.projects.at(held.project).ok_or(Breach::Rule("an unknown project"))?;
         rule(!settled.charged.is_negative(), "a charge below zero")?;
         rule(settled.charged <= held.amount, "a charge exceeds its hold")?;
         rule(!settled.loss.is_negative(), "a loss below zero")?;
@@ -312,12 +389,12 @@ impl State {
         rule(answer_size <= MAX_ANSWER_BYTES, "an answer is too long to keep")?;
         let charged = settled.charged.get();
         project.spent.checked_add(charged).ok_or(Breach::Overflow)?;
-        project.spent_in(BudgetPeriod::Month, now).checked_add(charged).ok_or(Breach::Overflow)?;
+        project.spent_in_month_of(Month::of(now)).checked_add(charged).ok_or(Breach::Overflow)?;
         Ok(())
     }
 
     /// Moves the money. `check_entries` has shown that every account exists and no sum overflows.
-    fn post(&mut self, entries: &[Entry]) {
+    fn post(&mut self, entries: &[Entry], parties: Parties) {
         for Entry { account, amount } in entries {
             let amount = amount.get();
             match account {
@@ -326,16 +403,18 @@ impl State {
                 Account::Revenue => self.house.revenue += amount,
                 Account::Loss => self.house.loss += amount,
                 Account::Available(org) => {
-                    if let Some(org) = self.orgs.get_mut(org) {
+                    let place = self.orgs.place_near(org, parties.org);
+                    if let Some(org) = place.and_then(|place| self.orgs.at_mut(place)) {
                         org.available += amount;
                         self.available_total += amount;
                     }
                 }
                 Account::Held(project) => {
-                    if let Some(project) = self.projects.get_mut(project) {
+                    let place = self.projects.place_near(project, parties.project);
+                    if let Some(project) = place.and_then(|place| self.projects.at_mut(place)) {
                         project.held += amount;
                         self.held_total += amount;
-                        if let Some(org) = self.orgs.get_mut(&project.org) {
+                        if let Some(org) = self.orgs.at_mut(project.org_place) {
                             org.held += amount;
                         }
                     }
@@ -345,11 +424,11 @@ impl State {
     }
 
     /// Notes what is not money. `check_event` has shown that it may happen.
-    fn note(&mut self, event: &Event, now: UnixNanos) {
+    fn note(&mut self, event: &Event, now: UnixNanos, parties: Parties) {
         match event {
             Event::ProjectOpened { org, project } => {
-                self.orgs.entry(org.clone()).or_default();
-                self.projects.insert(project.clone(), Project::new(org.clone()));
+                let place = self.orgs.place_or_insert(org, Org::default);
+                self.projects.place_or_insert(project, || Project::new(org.clone(), place));
             }
             Event::Granted { .. } => {}
             Event::BudgetSet { project, budget } => {
@@ -359,7 +438,7 @@ impl State {
             }
             Event::Held(held) => {
                 self.counts.holds += 1;
-                self.insert_open(held.clone());
+                self.insert_open(held, parties);
             }
             Event::Extended { hold, amount } => {
                 if let Some(held) = self.open.get_mut(hold) {
@@ -387,7 +466,7 @@ impl State {
         for held in self.open.values_mut() {
             held.expires = moved(held.expires);
         }
-        self.expiries = self.open.values().map(|held| (held.expires, held.hold)).collect();
+        self.soonest = self.open.values().map(|held| held.expires).min();
         for (until, project, name) in &mut self.finished {
             *until = moved(*until);
             let key = self.projects.get_mut(project).and_then(|project| project.keys.get_mut(name));
@@ -401,30 +480,67 @@ impl State {
         }
     }
 
-    /// Puts an open hold and its claim in their places.
-    pub(crate) fn insert_open(&mut self, held: Held) {
-        if let (Some((key, hash)), Some(project)) = (&held.claim, self.projects.get_mut(&held.project)) {
-            let claimed = Key { hold: held.hold, request_hash: *hash, finished: None };
+    /// Puts an open hold and its claim in their places; false if its parties are nobody's.
+    pub(crate) fn insert_open(&mut self, held: &Held, parties: Parties) -> bool {
+        let Held { hold, amount, owner, expires, claim, .. } = held;
+        let Parties { org: Some(org), project: Some(project) } = parties else { return false };
+        if let (Some((key, hash)), Some(project)) = (claim, self.projects.at_mut(project)) {
+            let claimed = Key { hold: *hold, request_hash: *hash, finished: None };
             project.keys.insert(Arc::clone(key), claimed);
         }
-        self.expiries.insert((held.expires, held.hold));
-        self.open.insert(held.hold, held);
+        self.soonest = Some(self.soonest.map_or(*expires, |soonest| soonest.min(*expires)));
+        let (amount, owner, expires, claim) = (*amount, *owner, *expires, claim.clone());
+        self.open.insert(*hold, Open { org, project, amount, owner, expires, claim });
+        true
+    }
+
+    /// An open hold with its names, as it was taken.
+    pub(crate) fn held(&self, hold: &HoldId) -> Option<Held> {
+        self.open.get(hold).and_then(|open| self.with_names(*hold, open))
+    }
+
+    /// Every open hold, oldest id first.
+    pub(crate) fn open_holds(&self) -> Vec<Held> {
+        let mut all: Vec<_> =
+            self.open.iter().filter_map(|(hold, open)| self.with_names(*hold, open)).collect();
+        all.sort_unstable_by_key(|held| held.hold);
+        all
+    }
+
+    fn with_names(&self, hold: HoldId, open: &Open) -> Option<Held> {
+        let (org, project) = self.names(open.parties())?;
+        let Open { amount, owner, expires, claim, .. } = open.clone();
+        Some(Held { hold, org, project, amount, owner, expires, claim })
+    }
+
+    /// The open holds whose expiry has passed by `now`, the earliest first.
+    pub(crate) fn due(&mut self, now: UnixNanos) -> Vec<HoldId> {
+        if self.soonest.is_none_or(|soonest| soonest > now) {
+            return Vec::new();
+        }
+        let expiries = self.open.iter().map(|(hold, open)| (open.expires, *hold));
+        let mut due: Vec<_> = expiries.clone().filter(|(expires, _)| *expires <= now).collect();
+        self.soonest = expiries.map(|(expires, _)| expires).min();
+        due.sort_unstable();
+        due.into_iter().map(|(_, hold)| hold).collect()
     }
 
     fn note_settled(&mut self, settled: &Settled, now: UnixNanos) {
         let charged = settled.charged;
         let Some(held) = self.close(settled.hold, Resolution::Settled { charged }) else { return };
-        if let Some(project) = self.projects.get_mut(&held.project) {
-            project.spent_in_month = project.spent_in(BudgetPeriod::Month, now) + charged.get();
-            project.month = Month::of(now);
+        if let Some(project) = self.projects.at_mut(held.project) {
+            let month = Month::of(now);
+            project.spent_in_month = project.spent_in_month_of(month) + charged.get();
+            project.month = month;
             project.spent += charged.get();
         }
         let Some((key, _)) = &held.claim else { return };
-        if keeps_key(settled) {
-            let finished = Finished { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
-            self.finish_key(&held.project, key, finished);
-        } else {
-            self.free_key(&held);
+        if !keeps_key(settled) {
+            return self.free_key(&held);
+        }
+        let finished = Finished { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
+        if let Some(project) = self.projects.name(held.project).cloned() {
+            self.finish_key(&project, key, finished);
         }
     }
 
@@ -446,8 +562,8 @@ impl State {
         }
     }
 
-    fn free_key(&mut self, held: &Held) {
-        if let (Some((key, _)), Some(project)) = (&held.claim, self.projects.get_mut(&held.project)) {
+    fn free_key(&mut self, held: &Open) {
+        if let (Some((key, _)), Some(project)) = (&held.claim, self.projects.at_mut(held.project)) {
             project.keys.remove(key);
         }
     }
@@ -465,9 +581,8 @@ impl State {
         }
     }
 
-    fn close(&mut self, hold: HoldId, how: Resolution) -> Option<Held> {
+    fn close(&mut self, hold: HoldId, how: Resolution) -> Option<Open> {
         let held = self.open.remove(&hold)?;
-        self.expiries.remove(&(held.expires, hold));
         self.resolved.insert(hold, how);
         Some(held)
     }

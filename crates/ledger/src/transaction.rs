@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+use smallvec::SmallVec;
 
 use crate::command::{Budget, ChargeLine, GrantKind, Owner, ReleaseReason, SettleOutcome, StoredAnswer};
 
@@ -16,8 +17,11 @@ pub struct Transaction {
     /// What happened.
     pub event: Event,
     /// How money moved. No account stands in it twice; amounts of zero are left out.
-    pub entries: Vec<Entry>,
+    pub entries: Entries,
 }
+
+/// The entries of a transaction: no event makes more than four.
+pub type Entries = SmallVec<[Entry; 4]>;
 
 /// One movement: more than zero adds to the account.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -354,12 +354,12 @@ impl Verifier {
             *held.entry(&project.org).or_default() += i128::from(project.held);
         }
         let balance = |account: Account| self.balances.get(&account).copied().unwrap_or(0);
-        for (id, org) in &state.orgs {
+        for (id, org) in state.orgs.iter() {
             if balance(Account::Available(id.clone())) != org.available {
                 self.report.find(last, format!("replaying gives org {id} another balance than its entries"));
             }
         }
-        for (id, project) in &state.projects {
+        for (id, project) in state.projects.iter() {
             if balance(Account::Held(id.clone())) != project.held {
                 self.report.find(last, format!("replaying gives project {id} other holds than its entries"));
             }
@@ -368,7 +368,7 @@ impl Verifier {
                 self.report.find(last, format!("project {id} holds another sum than its open holds"));
             }
         }
-        for (id, org) in &state.orgs {
+        for (id, org) in state.orgs.iter() {
             if held.get(id).copied().unwrap_or(0) != i128::from(org.held) {
                 self.report.find(last, format!("org {id} holds another sum than its projects"));
             }

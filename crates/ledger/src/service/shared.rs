@@ -159,20 +159,19 @@ impl Inner {
         if full && !ends_work {
             return Err(LedgerRefusal::Busy { queued, limit: options.max_queued_transactions });
         }
-        let expires = command == Command::ExpireHolds;
-        let applied = self.core.apply(command, now)?;
-        if let Receipt::ReleasedMany { holds, .. } = &applied.receipt
+        let expires = matches!(command, Command::ExpireHolds);
+        let receipt = self.core.apply_to(command, now, &mut self.forming.transactions)?;
+        if let Receipt::ReleasedMany { holds, .. } = &receipt
             && expires
         {
             self.health.expired += holds.len() as u64;
         }
-        for transaction in &applied.transactions {
+        for transaction in self.forming.transactions.get(queued..).unwrap_or_default() {
             if let Event::Settled(settled) = &transaction.event {
                 self.forming.answer_bytes += settled.answer.as_ref().map_or(0, |answer| answer.body.len());
             }
         }
-        self.forming.transactions.extend(applied.transactions);
-        Ok(applied.receipt)
+        Ok(receipt)
     }
 
     /// What a batch decided now waits for: the group being formed, or else the one being written.

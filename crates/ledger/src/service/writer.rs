@@ -17,6 +17,8 @@ use super::shared::{Forming, Inner, LedgerOptions, Shared, Status};
 const ROW_ANSWER_BYTES: usize = 1 << 20;
 /// Transactions in one row at most.
 const ROW_TRANSACTIONS: usize = 4_096;
+/// Most room that a group leaves to the next, in transactions.
+const ROOM_KEPT_TRANSACTIONS: usize = 1_024;
 /// How often an idle journal is asked whether it is still where it was.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The wait before trying a failed journal again grows to this many times the first one.
@@ -31,6 +33,8 @@ pub(super) struct Writer {
     rows_since_snapshot: u64,
     bytes_since_snapshot: usize,
     snapshot_bytes: usize,
+    /// The room of the group before, for the next.
+    spare: Vec<Transaction>,
 }
 
 enum Work {
@@ -58,12 +62,13 @@ impl Drop for Farewell {
 
 impl Inner {
     /// What is to be done next.
-    fn work(&mut self) -> Option<Work> {
+    fn work(&mut self, spare: &mut Vec<Transaction>) -> Option<Work> {
         if matches!(self.status, Status::Down(_)) {
             return Some(Work::Recover);
         }
         if !self.forming.transactions.is_empty() {
-            let Forming { transactions, group, .. } = std::mem::take(&mut self.forming);
+            let next = Forming { transactions: std::mem::take(spare), ..Forming::default() };
+            let Forming { transactions, group, .. } = std::mem::replace(&mut self.forming, next);
             self.in_flight = Some(Arc::clone(&group));
             return Some(Work::Commit(transactions, group));
         }
@@ -87,6 +92,7 @@ impl Writer {
             rows_since_snapshot,
             bytes_since_snapshot: 0,
             snapshot_bytes: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -96,7 +102,10 @@ impl Writer {
         let mut failure = None;
         loop {
             match self.next() {
-                Work::Commit(transactions, group) => failure = self.commit(&transactions, &group).err(),
+                Work::Commit(transactions, group) => {
+                    failure = self.commit(&transactions, &group).err();
+                    self.keep_room(transactions);
+                }
                 Work::Check => failure = self.check().err(),
                 Work::Recover if self.recover() => failure = None,
                 Work::Recover => {}
@@ -114,7 +123,7 @@ impl Writer {
 
     /// Does one piece of work, if there is any: for whoever turns the journal by hand.
     pub(super) fn turn(&mut self) {
-        let work = self.shared.inner.lock().work();
+        let work = self.shared.inner.lock().work(&mut self.spare);
         match work {
             Some(Work::Commit(transactions, group)) => {
                 // A failure shows in the ledger's health, and recovering is the next piece of work.
@@ -129,10 +138,10 @@ impl Writer {
     }
 
     /// Waits for something to do.
-    fn next(&self) -> Work {
+    fn next(&mut self) -> Work {
         let mut inner = self.shared.inner.lock();
         loop {
-            if let Some(work) = inner.work() {
+            if let Some(work) = inner.work(&mut self.spare) {
                 return work;
             }
             inner.writer_sleeps = true;
@@ -141,6 +150,14 @@ impl Writer {
             if waited.timed_out() {
                 return Work::Check;
             }
+        }
+    }
+
+    /// Keeps the room of a group that is written, unless that was a large one.
+    fn keep_room(&mut self, mut transactions: Vec<Transaction>) {
+        transactions.clear();
+        if transactions.capacity() <= ROOM_KEPT_TRANSACTIONS {
+            self.spare = transactions;
         }
     }
 

@@ -5,7 +5,7 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use super::*;
 use crate::command::{Owner, ReleaseReason, SettleOutcome};
 use crate::record::encode_payload;
-use crate::transaction::Entry;
+use crate::transaction::{Entries, Entry};
 
 fn nano(amount: i64) -> NanoDollars {
     NanoDollars::new(amount)
@@ -27,7 +27,11 @@ const HOLD: HoldId = HoldId::from_bits(1);
 
 /// Open, grant 100, hold 40, settle 30: one transaction each, at times 0, 1, 2, 3.
 fn story() -> Vec<Transaction> {
-    let at = |n, event, entries| Transaction { time: UnixNanos::new(n), event, entries };
+    let at = |n, event, entries: Vec<Entry>| Transaction {
+        time: UnixNanos::new(n),
+        event,
+        entries: entries.into(),
+    };
     let held = Held {
         hold: HOLD,
         org: org(),
@@ -116,7 +120,7 @@ fn every_forged_story_is_found_out() {
         ("runs backwards", |s| s[3].time = UnixNanos::new(1)),
         ("is resolved twice", |s| {
             let event = Event::Released { hold: HOLD, why: ReleaseReason::Expired };
-            s.push(Transaction { time: UnixNanos::new(4), event, entries: vec![] });
+            s.push(Transaction { time: UnixNanos::new(4), event, entries: Entries::new() });
         }),
         ("was not open", |s| {
             s.remove(2);
@@ -134,7 +138,8 @@ fn every_forged_story_is_found_out() {
                 entry(Account::Held(project()), -40),
                 entry(Account::Available(org()), -1),
                 entry(Account::Revenue, 41),
-            ];
+            ]
+            .into();
         }),
         ("do not cover its lines", |s| settled(s).charged = nano(20)),
         ("not its tokens times its price", |s| settled(s).lines[0].amount = nano(29)),

@@ -1,0 +1,91 @@
+//! Rows by name, of which none is ever taken away: a name is looked up once, and from then on its row is found by its place.
+//! Knows nothing of what stands in the rows.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use foldhash::fast::RandomState;
+
+/// See the top of the file. Rows stand in the order of their coming.
+#[derive(Debug, Clone)]
+pub(crate) struct Table<K, V> {
+    places: HashMap<K, Place, RandomState>,
+    rows: Vec<(K, V)>,
+}
+
+/// Where a row stands, in the one table that said so and in copies of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place(usize);
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { places: HashMap::default(), rows: Vec::new() }
+    }
+}
+
+impl<K: Hash + Eq + Clone, V> Table<K, V> {
+    pub(crate) fn place(&self, name: &K) -> Option<Place> {
+        self.places.get(name).copied()
+    }
+
+    /// As [`Table::place`], for who thinks that it is `likely`: then no hash is made.
+    pub(crate) fn place_near(&self, name: &K, likely: Option<Place>) -> Option<Place> {
+        let is_there = |place: &Place| self.name(*place).is_some_and(|known| known == name);
+        likely.filter(is_there).or_else(|| self.place(name))
+    }
+
+    pub(crate) fn row(&self, place: Place) -> Option<(&K, &V)> {
+        self.rows.get(place.0).map(|(name, row)| (name, row))
+    }
+
+    pub(crate) fn name(&self, place: Place) -> Option<&K> {
+        self.rows.get(place.0).map(|(name, _)| name)
+    }
+
+    pub(crate) fn at(&self, place: Place) -> Option<&V> {
+        self.rows.get(place.0).map(|(_, row)| row)
+    }
+
+    pub(crate) fn at_mut(&mut self, place: Place) -> Option<&mut V> {
+        self.rows.get_mut(place.0).map(|(_, row)| row)
+    }
+
+    pub(crate) fn get(&self, name: &K) -> Option<&V> {
+        self.at(self.place(name)?)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &K) -> Option<&mut V> {
+        self.at_mut(self.place(name)?)
+    }
+
+    pub(crate) fn contains(&self, name: &K) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// The place of a name, whose row is made if there is none.
+    pub(crate) fn place_or_insert(&mut self, name: &K, row: impl FnOnce() -> V) -> Place {
+        if let Some(place) = self.place(name) {
+            return place;
+        }
+        let place = Place(self.rows.len());
+        self.places.insert(name.clone(), place);
+        self.rows.push((name.clone(), row()));
+        place
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.rows.iter().map(|(name, row)| (name, row))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.rows.iter().map(|(_, row)| row)
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.rows.iter_mut().map(|(_, row)| row)
+    }
+}
