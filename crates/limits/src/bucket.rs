@@ -91,8 +91,7 @@ impl Bucket {
         if cost > limit {
             return Err(Wait::Forever);
         }
-        let nanos = over.div_ceil(u128::from(limit).max(1));
-        Err(Wait::For(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))))
+        Err(Wait::For(Duration::from_nanos(div_ceil(over, limit.max(1)))))
     }
 
     /// Takes `cost` for good, whether it fits or not.
@@ -120,20 +119,47 @@ impl Bucket {
         self.lows.clear();
     }
 
-    /// Tokens missing at `now`, rounded up.
-    pub(crate) fn used(&self, limit: u64, now: UnixNanos) -> u64 {
-        u64::try_from(self.missing_at(limit, now).div_ceil(PARTS)).unwrap_or(u64::MAX)
+    /// What will be missing at `now`.
+    pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> Missing {
+        Missing { parts: self.missing_at(limit, now), limit }
     }
 
-    /// How long from `now` until it is full.
-    pub(crate) fn until_full(&self, limit: u64, now: UnixNanos) -> Duration {
-        let nanos = self.missing_at(limit, now).div_ceil(u128::from(limit).max(1));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    /// Tokens missing at `now`, rounded up.
+    pub(crate) fn used(&self, limit: u64, now: UnixNanos) -> u64 {
+        self.missing(limit, now).tokens()
     }
 
     /// Whether it is as good as new.
     pub(crate) const fn is_full(&self) -> bool {
         self.missing == 0
+    }
+}
+
+/// What is missing from a bucket, in its own parts: said in tokens and in time only where somebody asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Missing {
+    parts: u128,
+    limit: u64,
+}
+
+impl Missing {
+    /// In tokens, rounded up.
+    pub(crate) fn tokens(self) -> u64 {
+        div_ceil(self.parts, PARTS as u64)
+    }
+
+    /// How long until the bucket is full.
+    pub(crate) fn until_full(self) -> Duration {
+        Duration::from_nanos(div_ceil(self.parts, self.limit.max(1)))
+    }
+}
+
+/// Rounded up, and at most the greatest number. Up to 300 million tokens' parts fit 64 bits, which are divided many times
+/// faster than 128.
+fn div_ceil(parts: u128, by: u64) -> u64 {
+    match u64::try_from(parts) {
+        Ok(parts) => parts.div_ceil(by),
+        Err(_) => u64::try_from(parts.div_ceil(u128::from(by))).unwrap_or(u64::MAX),
     }
 }
 
@@ -225,7 +251,7 @@ mod tests {
         assert_eq!(bucket.fits(60, 1, at(0)), Err(Wait::For(Duration::from_secs(1))));
         assert_eq!(bucket.fits(60, 60, at(0)), Err(Wait::For(Duration::from_secs(60))));
         assert_eq!(bucket.fits(60, 1, at(1)), Ok(()));
-        assert_eq!(bucket.until_full(60, at(1)), Duration::from_secs(59));
+        assert_eq!(bucket.missing(60, at(1)).until_full(), Duration::from_secs(59));
         bucket.advance(60, at(3_600));
         assert!(bucket.is_full(), "idle time is not saved up");
     }
@@ -254,7 +280,7 @@ mod tests {
         bucket.advance(0, at(0));
         assert_eq!(bucket.fits(0, 1, at(1)), Err(Wait::Forever));
         assert_eq!(bucket.fits(0, 0, at(1)), Err(Wait::For(Duration::from_nanos(u64::MAX))));
-        assert_eq!(bucket.until_full(0, at(1)), Duration::from_nanos(u64::MAX));
+        assert_eq!(bucket.missing(0, at(1)).until_full(), Duration::from_nanos(u64::MAX));
     }
 
     #[test]
@@ -298,7 +324,7 @@ mod tests {
         assert_eq!(bucket.used(1_000, at(0)), 500);
         bucket.advance(10, at(0));
         assert_eq!(bucket.used(10, at(0)), 5);
-        assert_eq!(bucket.until_full(10, at(0)), Duration::from_secs(30));
+        assert_eq!(bucket.missing(10, at(0)).until_full(), Duration::from_secs(30));
     }
 
     #[test]
@@ -323,6 +349,17 @@ mod tests {
     }
 
     proptest! {
+        /// In 64 bits and in 128 it is the same number.
+        #[test]
+        fn dividing_rounds_up_whatever_the_width(
+            parts in prop_oneof![any::<u128>(), any::<u64>().prop_map(u128::from), (0_u128..9).prop_map(|n| u128::from(u64::MAX) + n - 4)],
+            by in prop_oneof![any::<u64>(), 1_u64..9, Just(PARTS as u64)],
+        ) {
+            let by = by.max(1);
+            let plain = parts.div_ceil(u128::from(by));
+            prop_assert_eq!(u128::from(div_ceil(parts, by)), plain.min(u128::from(u64::MAX)));
+        }
+
         /// Whatever was held meanwhile and whenever it was given back: in the end it is as if only what was
         /// used had ever been taken. Until then less is left, never more.
         #[test]

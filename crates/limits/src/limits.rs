@@ -10,7 +10,7 @@ use headrace_domain::{Code, RequestId, UnixNanos};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use crate::bucket::{Bucket, Wait};
+use crate::bucket::{Bucket, Mark, Missing, Wait};
 use crate::held::{Leases, Share, Shares, Taken};
 use crate::slot::{Counters, Slot, Slots};
 use crate::table::Table;
@@ -185,6 +185,13 @@ impl Lease {
         now: UnixNanos,
     ) -> Result<(), LimitRefusal> {
         let mut taken = self.held.taken.lock();
+        if let Some(tokens) = tokens
+            && more.iter().all(|(_, spec)| spec.is_unlimited())
+            && take_here(&mut taken, tokens, now)
+        {
+            self.held.expires.store(now.after(self.inner.lifetime).get(), Ordering::Relaxed);
+            return Ok(());
+        }
         let only_new = tokens.is_none();
         let tokens = tokens.or(taken.tokens).unwrap_or(0);
         // As at the door, where a call that is tried again must pass: not even one token left is a refusal.
@@ -307,6 +314,36 @@ struct Pick {
     entered: bool,
 }
 
+/// Takes tokens where a lease has entered, if they fit everywhere; else nothing, and whoever asks looks closer. Most calls
+/// enter no further scope.
+fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
+    let Taken { tokens: held, shares, .. } = taken;
+    if !shares.is_sorted_by_key(|share| share.slot.number) {
+        return false;
+    }
+    let mut counters: SmallVec<[MutexGuard<'_, Counters>; 4]> =
+        shares.iter().map(|share| share.slot.counters.lock()).collect();
+    let asked = tokens.max(1);
+    let fits = shares.iter().zip(&counters).all(|(share, counters)| {
+        let limit = share.spec.tokens_per_minute;
+        !counters.retired && limit.is_none_or(|limit| counters.tokens.fits(limit, asked, now).is_ok())
+    });
+    if !fits {
+        return false;
+    }
+    let marks = shares.iter().zip(&mut counters).map(|(share, counters)| {
+        counters.tokens.advance(share.spec.tokens_per_minute?, now);
+        Some(counters.tokens.charge(tokens))
+    });
+    let marks: SmallVec<[Option<Mark>; 4]> = marks.collect();
+    drop(counters);
+    for (share, mark) in shares.iter_mut().zip(marks) {
+        share.tokens = mark.or(share.tokens);
+    }
+    *held = Some(tokens);
+    true
+}
+
 /// All slots locked, in their order; none if one was forgotten meanwhile.
 fn lock_all(picked: &[Pick]) -> Option<SmallVec<[MutexGuard<'_, Counters>; 4]>> {
     picked.iter().map(|pick| Some(pick.slot.counters.lock()).filter(|counters| !counters.retired)).collect()
@@ -385,13 +422,14 @@ impl Tightest {
 
     fn standing(self) -> RateStanding {
         let Self { requests, tokens } = self;
+        let reset = |left: Option<Left>| left.map_or(Duration::ZERO, |left| left.missing.until_full());
         RateStanding {
             limit_requests: requests.map(|left| left.limit),
             remaining_requests: requests.map(|left| left.remaining),
-            reset_requests: requests.map_or(Duration::ZERO, |left| left.reset),
+            reset_requests: reset(requests),
             limit_tokens: tokens.map(|left| left.limit),
             remaining_tokens: tokens.map(|left| left.remaining),
-            reset_tokens: tokens.map_or(Duration::ZERO, |left| left.reset),
+            reset_tokens: reset(tokens),
         }
     }
 }
@@ -401,18 +439,25 @@ impl Tightest {
 struct Left {
     limit: u64,
     remaining: u64,
-    reset: Duration,
+    missing: Missing,
 }
 
 impl Left {
     fn of(bucket: &Bucket, limit: Option<u64>, now: UnixNanos) -> Option<Self> {
         let limit = limit?;
-        let remaining = limit.saturating_sub(bucket.used(limit, now));
-        Some(Self { limit, remaining, reset: bucket.until_full(limit, now) })
+        let missing = bucket.missing(limit, now);
+        Some(Self { limit, remaining: limit.saturating_sub(missing.tokens()), missing })
     }
 
+    /// The one with less left; of equals the first.
     fn tightest(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        [one, other].into_iter().flatten().min_by_key(|left| (left.remaining, left.limit))
+        match (one, other) {
+            (Some(one), Some(other)) => {
+                let is_less = (other.remaining, other.limit) < (one.remaining, one.limit);
+                Some(if is_less { other } else { one })
+            }
+            (one, other) => one.or(other),
+        }
     }
 }
 
