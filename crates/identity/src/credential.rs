@@ -48,8 +48,20 @@ fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
     }
 }
 
+/// Whether a byte may stand in an RFC 6750 `b64token`: every call's credential is looked through.
+const TOKEN_BYTES: [bool; 256] = {
+    let mut fits = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        let sign = matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+        fits[byte as usize] = byte.is_ascii_alphanumeric() || sign;
+        byte += 1;
+    }
+    fits
+};
+
 fn token(bytes: &[u8]) -> Result<&str, AuthRefusal> {
-    let fits = |b: &u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(b);
+    let fits = |b: &u8| TOKEN_BYTES.get(usize::from(*b)) == Some(&true);
     if bytes.len() > MAX_PRESENTED_BYTES || !bytes.iter().all(fits) {
         return Err(AuthRefusal::Malformed);
     }
@@ -107,6 +119,18 @@ mod tests {
         for (authorization, x_api_key, expected) in rows {
             let got = credential(authorization.map(str::as_bytes), x_api_key.map(str::as_bytes));
             assert_eq!(&got, expected, "{authorization:?} {x_api_key:?}");
+        }
+    }
+
+    #[test]
+    fn each_byte_is_judged_as_the_rfc_says() {
+        for byte in 0..=u8::MAX {
+            let expected = byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+            assert_eq!(token(&[b'a', byte]).is_ok(), expected, "{byte}");
+            let key = [b"sk-aaaa".as_slice(), &[byte]].concat();
+            let expected = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            let well_formed = std::str::from_utf8(&key).is_ok_and(crate::secret::is_well_formed);
+            assert_eq!(well_formed, expected, "{byte}");
         }
     }
 

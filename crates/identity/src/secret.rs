@@ -20,6 +20,16 @@ const MIN_CHOSEN_CHARS: usize = 4;
 /// Fewest characters after the prefix of a secret that could not be guessed or told from its hint.
 const STRONG_CHARS: usize = 22;
 const HINT_CHARS: usize = 4;
+/// Whether a byte may stand behind the prefix: every call's key is looked through.
+const KEY_BYTES: [bool; 256] = {
+    let mut fits = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        fits[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        byte += 1;
+    }
+    fits
+};
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The 32 secret bytes that key hashes are made with: without them, a stolen store says nothing about keys.
@@ -123,7 +133,7 @@ pub fn is_well_formed(presented: &str) -> bool {
     presented.len() <= MAX_PRESENTED_BYTES
         && presented.strip_prefix(PREFIX).is_some_and(|rest| {
             rest.len() >= MIN_CHOSEN_CHARS
-                && rest.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+                && rest.bytes().all(|b| KEY_BYTES.get(usize::from(b)) == Some(&true))
         })
 }
 
