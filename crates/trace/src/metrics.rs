@@ -175,24 +175,28 @@ impl Metrics {
             return add(&self.loss, model, amount(record.loss));
         }
         let call = exemplar(record);
-        self.observe_stages(record, call);
-        self.duration.observe_of(call.with(record.duration_ns));
+        self.observe_stages(record, &call);
+        self.duration.observe_of(record.duration_ns, &call);
         if let Some(nanos) = record.time_to_first_token_ns() {
-            self.first_token.observe_of(call.with(nanos));
+            self.first_token.observe_of(nanos, &call);
         }
         self.observe_outcome(record, model);
-        for (at, class) in TokenClass::ALL.into_iter().enumerate() {
-            add(&self.tokens, model * TokenClass::ALL.len() + at, record.usage.of(class));
+        let classes = self.tokens.get(model * TokenClass::ALL.len()..).unwrap_or_default();
+        for (counter, class) in classes.iter().zip(TokenClass::ALL) {
+            let tokens = record.usage.of(class);
+            if tokens > 0 {
+                counter.fetch_add(tokens, Relaxed);
+            }
         }
         add(&self.cost, model, amount(record.cost));
         add(&self.loss, model, amount(record.loss));
         if let Some(engine) = &record.engine {
-            self.observe_engine(record, engine, call);
+            self.observe_engine(record, engine, &call);
         }
     }
 
     /// A stage that came up several times counts once, with all of its time.
-    fn observe_stages(&self, record: &TraceRecord, call: Exemplar) {
+    fn observe_stages(&self, record: &TraceRecord, call: &Exemplar) {
         let mut times = [None::<u64>; Stage::ALL.len()];
         for span in &record.stages {
             if let Some(time) = times.get_mut(stage_index(span.stage)) {
@@ -201,7 +205,7 @@ impl Metrics {
         }
         for (histogram, time) in self.stages.iter().zip(times) {
             if let Some(nanos) = time {
-                histogram.observe_of(call.with(nanos));
+                histogram.observe_of(nanos, call);
             }
         }
     }
@@ -230,12 +234,12 @@ impl Metrics {
         add(&self.requests, (endpoint * hows + how) * self.models.len() + model, 1);
     }
 
-    fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace, call: Exemplar) {
+    fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace, call: &Exemplar) {
         if let Some(gap) = inter_token_ns(record) {
-            self.inter_token.observe_of(call.with(gap));
+            self.inter_token.observe_of(gap, call);
         }
         if let Some(mean) = engine.batch_sum.saturating_mul(1_000).checked_div(engine.steps.into()) {
-            self.batch.observe_of(call.with(mean));
+            self.batch.observe_of(mean, call);
         }
         let missed = engine.prompt_blocks.saturating_sub(engine.cached_blocks);
         self.blocks_hit.fetch_add(engine.cached_blocks.into(), Relaxed);
