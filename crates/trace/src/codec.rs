@@ -6,10 +6,15 @@ use serde_json::Value;
 
 use crate::TraceError;
 
+/// Room for most records.
+const RECORD_BYTES: usize = 2_048;
+
 /// A record as one line of JSON.
 pub fn encode_record(record: &TraceRecord) -> Result<String, TraceError> {
-    serde_json::to_string(record)
-        .map_err(|error| TraceError::Corrupt { what: record.request_id.to_string(), why: error.to_string() })
+    let mut text = Vec::with_capacity(RECORD_BYTES);
+    let written = serde_json::to_writer(&mut text, record).map_err(|error| error.to_string());
+    let text = written.and_then(|()| String::from_utf8(text).map_err(|error| error.to_string()));
+    text.map_err(|why| TraceError::Corrupt { what: record.request_id.to_string(), why })
 }
 
 /// A record from what [`encode_record`] of this or an older version wrote, in today's terms.
