@@ -1,10 +1,8 @@
 //! A line of the log for each call and each refusal when it is over. No word of a prompt or an answer stands in one, nor of what a server
 //! said of them. Must not know where lines go.
 
-use std::sync::Arc;
-
 use headrace_domain::{Outcome, TraceRecord};
-use headrace_trace::Tap;
+use headrace_trace::{Recorded, Tap};
 
 /// What the filter of the log knows these lines by.
 pub(crate) const TARGET: &str = "headrace_calls";
@@ -15,7 +13,7 @@ const MICRO: u64 = 1_000;
 pub(crate) struct CallLog;
 
 impl Tap for CallLog {
-    fn seen(&self, record: &Arc<TraceRecord>) {
+    fn seen(&self, record: &Recorded) {
         match &record.outcome {
             Outcome::Failed { stage, .. } => {
                 if tracing::enabled!(target: TARGET, tracing::Level::WARN) {

@@ -28,7 +28,7 @@ impl StoredRecords {
 
 impl Records for StoredRecords {
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
-        self.recorder.recent(id)
+        self.recorder.recent(id).map(|record| record.to_arc())
     }
 
     fn stored(&self, id: RequestId) -> Stored<'_> {

@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 use headrace_trace::{
-    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, TraceError, TraceReader, TraceStore,
+    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, Recorded, TraceError, TraceReader, TraceStore,
     decode_record, encode_record,
 };
 use sqlx::sqlite::SqliteConnection;
@@ -118,7 +118,7 @@ impl TraceStore for SqliteTraceStore {
         self.write(batch.iter())
     }
 
-    fn append_shared(&mut self, batch: &[Arc<TraceRecord>]) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[Recorded]) -> Result<(), TraceError> {
         self.write(batch.iter().map(|record| &**record))
     }
 }

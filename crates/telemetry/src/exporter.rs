@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Clock, TraceRecord};
-use headrace_trace::{Metrics, Tap, TraceContext};
+use headrace_trace::{Metrics, Recorded, Tap, TraceContext};
 use prost::Message;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
@@ -144,7 +144,7 @@ impl Telemetry {
 }
 
 impl Tap for Telemetry {
-    fn seen(&self, record: &Arc<TraceRecord>) {
+    fn seen(&self, record: &Recorded) {
         if let Some(lane) = self.traces.as_ref().filter(|_| self.samples(record)) {
             lane.offer(record);
         }
@@ -181,7 +181,7 @@ fn register(metrics: &Metrics, signal: &'static str, counts: &Arc<Counts>) {
 #[derive(Clone, Copy)]
 struct OfCalls {
     name: &'static str,
-    body: fn(&Common, &[Arc<TraceRecord>]) -> Bytes,
+    body: fn(&Common, &[Recorded]) -> Bytes,
 }
 
 const TRACES: OfCalls = OfCalls { name: "traces", body: traces };
@@ -191,7 +191,7 @@ async fn send_calls(
     mut common: Common,
     signal: OfCalls,
     sender: Sender,
-    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
+    mut receiver: mpsc::Receiver<Recorded>,
     counts: Arc<Counts>,
 ) {
     let mut closing = common.closing.clone();
@@ -202,7 +202,7 @@ async fn send_calls(
     }
 }
 
-fn traces(common: &Common, records: &[Arc<TraceRecord>]) -> Bytes {
+fn traces(common: &Common, records: &[Recorded]) -> Bytes {
     let scope_spans = vec![ScopeSpans {
         scope: Some(common.scope.clone()),
         spans: records.iter().flat_map(|record| spans::spans(record)).collect(),
@@ -213,7 +213,7 @@ fn traces(common: &Common, records: &[Arc<TraceRecord>]) -> Bytes {
     ExportTraceServiceRequest { resource_spans }.encode_to_vec().into()
 }
 
-fn logs(common: &Common, records: &[Arc<TraceRecord>]) -> Bytes {
+fn logs(common: &Common, records: &[Recorded]) -> Bytes {
     let now = common.clock.now().get();
     let scope_logs = vec![ScopeLogs {
         scope: Some(common.scope.clone()),
@@ -242,7 +242,7 @@ struct Numbers {
 async fn send_metrics(
     mut common: Common,
     sender: Sender,
-    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
+    mut receiver: mpsc::Receiver<Recorded>,
     counts: Arc<Counts>,
     of: Numbers,
 ) {

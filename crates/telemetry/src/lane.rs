@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use headrace_domain::TraceRecord;
+use headrace_trace::Recorded;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, timeout};
 
@@ -28,13 +28,13 @@ pub(crate) struct Counts {
 
 /// The end that calls are handed to.
 pub(crate) struct Lane {
-    sender: mpsc::Sender<Arc<TraceRecord>>,
+    sender: mpsc::Sender<Recorded>,
     counts: Arc<Counts>,
 }
 
 impl Lane {
     /// With room for so many calls.
-    pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<Arc<TraceRecord>>, Arc<Counts>) {
+    pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<Recorded>, Arc<Counts>) {
         let (sender, receiver) = mpsc::channel(records.max(1));
         let counts = Arc::<Counts>::default();
         (Self { sender, counts: Arc::clone(&counts) }, receiver, counts)
@@ -47,8 +47,8 @@ impl Lane {
     }
 
     /// Hands a call over, or counts it where there is no room. Never waits.
-    pub(crate) fn offer(&self, record: &Arc<TraceRecord>) {
-        if self.sender.try_send(Arc::clone(record)).is_err() {
+    pub(crate) fn offer(&self, record: &Recorded) {
+        if self.sender.try_send(record.clone()).is_err() {
             self.counts.full.fetch_add(1, Relaxed);
         }
     }
@@ -68,10 +68,10 @@ pub(crate) async fn ended(closing: &mut watch::Receiver<bool>) {
 
 /// Takes the first call, and those that come within a while; fewer where it is to end. `None`: there will be none any more.
 pub(crate) async fn batch(
-    receiver: &mut mpsc::Receiver<Arc<TraceRecord>>,
+    receiver: &mut mpsc::Receiver<Recorded>,
     batching: Batching,
     closing: &mut watch::Receiver<bool>,
-) -> Option<Vec<Arc<TraceRecord>>> {
+) -> Option<Vec<Recorded>> {
     let first = tokio::select! {
         first = receiver.recv() => first?,
         () = ended(closing) => {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use headrace_domain::{Outcome, TraceRecord};
 
 use crate::metrics::DropReason;
+use crate::recorded::Recorded;
 
 /// Refusals of known callers may take this part of the queue.
 const REFUSALS_PART: usize = 4;
@@ -40,13 +41,13 @@ impl Lane {
 
 /// The sending side.
 pub(crate) struct Senders {
-    lanes: [SyncSender<Arc<TraceRecord>>; 3],
+    lanes: [SyncSender<Recorded>; 3],
     bell: Arc<Bell>,
 }
 
 /// The receiving side, for one thread.
 pub(crate) struct Receivers {
-    lanes: [Receiver<Arc<TraceRecord>>; 3],
+    lanes: [Receiver<Recorded>; 3],
     bell: Arc<Bell>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn lanes(capacity: usize) -> (Senders, Receivers) {
 
 impl Senders {
     /// Puts a record into its lane, or says why it is dropped.
-    pub(crate) fn send(&self, lane: Lane, record: Arc<TraceRecord>) -> Result<(), DropReason> {
+    pub(crate) fn send(&self, lane: Lane, record: Recorded) -> Result<(), DropReason> {
         let [ran, refused, strangers] = &self.lanes;
         let lane = match lane {
             Lane::Ran => ran,
@@ -106,7 +107,7 @@ impl Receivers {
     }
 
     /// The next record, of the most valuable lane that has one.
-    pub(crate) fn next(&self) -> Option<Arc<TraceRecord>> {
+    pub(crate) fn next(&self) -> Option<Recorded> {
         self.lanes.iter().find_map(|lane| lane.try_recv().ok())
     }
 

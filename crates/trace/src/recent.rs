@@ -1,10 +1,10 @@
 //! The newest records in memory, so that a trace can be read right after its answer. Sharded by id: writers of
 //! different requests almost never meet, and a lock is held for the length of a pointer swap or a short scan.
 
-use std::sync::Arc;
-
-use headrace_domain::{RequestId, TraceRecord};
+use headrace_domain::RequestId;
 use parking_lot::Mutex;
+
+use crate::recorded::Recorded;
 
 const SHARDS: usize = 16;
 
@@ -16,7 +16,7 @@ pub(crate) struct Recent {
 
 #[derive(Default)]
 struct Shard {
-    ring: Vec<(RequestId, Arc<TraceRecord>)>,
+    ring: Vec<(RequestId, Recorded)>,
     /// The oldest entry once the ring is full: the next to be overwritten.
     oldest: usize,
 }
@@ -26,12 +26,12 @@ impl Recent {
         Self { shards: Default::default(), shard_capacity: capacity.div_ceil(SHARDS) }
     }
 
-    pub(crate) fn insert(&self, record: &Arc<TraceRecord>) {
+    pub(crate) fn insert(&self, record: &Recorded) {
         if self.shard_capacity == 0 {
             return;
         }
         let Some(shard) = self.shard(record.request_id) else { return };
-        let entry = (record.request_id, Arc::clone(record));
+        let entry = (record.request_id, record.clone());
         let mut shard = shard.lock();
         if shard.ring.len() < self.shard_capacity {
             shard.ring.push(entry);
@@ -45,9 +45,9 @@ impl Recent {
         drop(evicted);
     }
 
-    pub(crate) fn get(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
+    pub(crate) fn get(&self, id: RequestId) -> Option<Recorded> {
         let shard = self.shard(id)?.lock();
-        shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| Arc::clone(record))
+        shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| record.clone())
     }
 
     /// The low bits of an id are random (UUID v7), so they spread the requests evenly.

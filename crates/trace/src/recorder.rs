@@ -14,6 +14,7 @@ use crate::lanes::{Lane, Receivers, Senders, lanes};
 use crate::live::Live;
 use crate::metrics::DropReason;
 use crate::recent::Recent;
+use crate::recorded::Recorded;
 use crate::sampling::Sampling;
 use crate::{Metrics, Tap, TraceError, TraceStore};
 
@@ -146,7 +147,7 @@ impl Recorder {
     }
 
     /// A record still in memory: there from the moment it was recorded, stored or not.
-    pub fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
+    pub fn recent(&self, id: RequestId) -> Option<Recorded> {
         self.recent.get(id).or_else(|| self.strangers.get(id))
     }
 
@@ -199,7 +200,7 @@ impl Recorder {
 
 impl TraceSink for Recorder {
     fn record(&self, record: Box<TraceRecord>) {
-        let record: Arc<TraceRecord> = Arc::from(record);
+        let record = Recorded::from(record);
         self.metrics.observe(&record);
         self.live.count(&record);
         self.taps.get().into_iter().flatten().for_each(|tap| tap.seen(&record));
@@ -238,7 +239,7 @@ struct Writer {
     config: RecorderConfig,
     failing: Arc<Mutex<Option<String>>>,
     /// What is being written; it stays while the store fails.
-    batch: Vec<Arc<TraceRecord>>,
+    batch: Vec<Recorded>,
     /// Whoever waits until nothing is left.
     waiting: Vec<SyncSender<()>>,
     closing: bool,

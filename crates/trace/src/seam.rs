@@ -1,12 +1,11 @@
 //! The seam between traces and whatever keeps them. Says nothing of files, SQL or formats.
 
-use std::sync::Arc;
-
 use headrace_domain::{ProjectId, RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
 use crate::beside::Beside;
 use crate::cache::{CacheQuery, CacheReport, MAX_CACHE_CALLS};
+use crate::recorded::Recorded;
 use crate::search::{CallCursor, CallPage, CallQuery};
 use crate::statement::{Month, Statement};
 use crate::usage::{UsageQuery, UsageReport};
@@ -14,7 +13,7 @@ use crate::usage::{UsageQuery, UsageReport};
 /// Whoever is shown each record as its call ends, on the call's own task: it takes the record and returns at once.
 pub trait Tap: Send + Sync {
     /// A call has ended. It must neither block nor fail.
-    fn seen(&self, record: &Arc<TraceRecord>);
+    fn seen(&self, record: &Recorded);
 }
 
 /// The writing side. The recorder's thread calls it, so it may block.
@@ -23,7 +22,7 @@ pub trait TraceStore: Send {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError>;
 
     /// As [`TraceStore::append`], of records that others hold as well. A store that need not own them copies none.
-    fn append_shared(&mut self, batch: &[Arc<TraceRecord>]) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[Recorded]) -> Result<(), TraceError> {
         self.append(&batch.iter().map(|record| TraceRecord::clone(record)).collect::<Vec<_>>())
     }
 }

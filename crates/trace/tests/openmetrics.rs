@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headrace_domain::{TraceRecord, TraceSink};
 use headrace_trace::{
-    Metrics, MetricsConfig, PageFormat, Recorder, RecorderConfig, SampleValue, Tap, TraceContext, TraceError,
-    TraceStore, decode_record,
+    Metrics, MetricsConfig, PageFormat, Recorded, Recorder, RecorderConfig, SampleValue, Tap, TraceContext,
+    TraceError, TraceStore, decode_record,
 };
 
 fn record(name: &str) -> TraceRecord {
@@ -94,7 +94,7 @@ fn openmetrics_says_the_same_with_examples_that_lead_to_calls() {
 struct Counting(std::sync::Mutex<Vec<headrace_domain::RequestId>>);
 
 impl Tap for Counting {
-    fn seen(&self, record: &Arc<TraceRecord>) {
+    fn seen(&self, record: &Recorded) {
         self.0.lock().unwrap().push(record.request_id);
     }
 }

@@ -18,10 +18,10 @@ use crate::proto::{Data, KeyValue, Span, Value};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn record(name: &str) -> Arc<TraceRecord> {
+fn record(name: &str) -> Recorded {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data").join(name);
     let text = std::fs::read_to_string(path).unwrap();
-    Arc::new(decode_record(text.trim_end()).unwrap())
+    Recorded::from(Box::new(decode_record(text.trim_end()).unwrap()))
 }
 
 /// What arrived: path, head and body of each request.
@@ -332,7 +332,7 @@ async fn a_receiver_that_never_answers_holds_nobody_up() {
 #[tokio::test]
 async fn traces_are_sampled_whole_and_by_their_ids() {
     let (telemetry, _metrics) = start(&TelemetryConfig { sample_percent: 10, ..TelemetryConfig::default() });
-    let mut call = Arc::unwrap_or_clone(record("completed.json"));
+    let mut call = TraceRecord::clone(&record("completed.json"));
     call.trace_id = None;
     let kept = (0..10_000_u128).filter(|number| {
         call.request_id =
@@ -347,7 +347,7 @@ async fn traces_are_sampled_whole_and_by_their_ids() {
 async fn no_word_that_was_told_to_a_caller_leaves() {
     let (url, arrived) = receiver(vec![(200, "", Vec::new())]).await;
     let (telemetry, _metrics) = start(&config(&url));
-    let mut call = Arc::unwrap_or_clone(record("failed.json"));
+    let mut call = TraceRecord::clone(&record("failed.json"));
     call.outcome =
         Outcome::Failed { stage: headrace_domain::Stage::Upstream, message: "CANARY-OUTCOME".to_owned() };
     call.moderation = Some("CANARY-MODERATION".to_owned());
@@ -357,12 +357,12 @@ async fn no_word_that_was_told_to_a_caller_leaves() {
             why: "CANARY-WHY".to_owned(),
         };
     }
-    telemetry.seen(&Arc::new(call));
-    let mut call = Arc::unwrap_or_clone(record("refused.json"));
+    telemetry.seen(&Recorded::from(Box::new(call)));
+    let mut call = TraceRecord::clone(&record("refused.json"));
     if let Outcome::Refused(refusal) = &mut call.outcome {
         refusal.message = "CANARY-MESSAGE".to_owned();
     }
-    telemetry.seen(&Arc::new(call));
+    telemetry.seen(&Recorded::from(Box::new(call)));
     assert!(telemetry.close(PATIENCE).await);
     let arrived = arrived.lock().unwrap();
     assert!(arrived.len() >= 3);
