@@ -3,16 +3,18 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use headrace_domain::{HoldId, UnixNanos};
+use headrace_domain::{Clock, HoldId, UnixNanos};
+use headrace_ledger::Books;
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
-use crate::Gateway;
+use crate::config::{GatewayConfig, GatewayParts};
 
 /// In how many parts, one after the other, the calls are looked after within a period: all at once would keep everybody else waiting.
 const MOST_PARTS: u32 = 16;
@@ -21,10 +23,14 @@ const SHORTEST_STEP: Duration = Duration::from_millis(5);
 /// How often calls look at their clocks that are cut off: they have little time left.
 const CLOSING_STEP: Duration = Duration::from_millis(100);
 
-/// The calls that are looked after.
-#[derive(Default)]
+/// The calls that are looked after, and what that takes.
 pub(crate) struct Beats {
     calls: Mutex<Calls>,
+    period: Duration,
+    hold_lifetime: Duration,
+    clock: Arc<dyn Clock>,
+    books: Arc<dyn Books>,
+    cut_off: CancellationToken,
 }
 
 #[derive(Default)]
@@ -53,9 +59,16 @@ pub(crate) struct Beat {
 }
 
 impl Beats {
+    /// Nobody yet. Calls are told at once when `cut_off` is cancelled.
+    pub(crate) fn new(config: &GatewayConfig, parts: &GatewayParts, cut_off: CancellationToken) -> Arc<Self> {
+        let (clock, books) = (Arc::clone(&parts.clock), Arc::clone(&parts.books));
+        let (period, hold_lifetime) = (config.period(), config.hold_lifetime);
+        Arc::new(Self { calls: Mutex::default(), period, hold_lifetime, clock, books, cut_off })
+    }
+
     /// Looks after a call from now on: its hold does not expire for as long as its place is taken, however the wall clock goes. How
     /// long that may be is bounded by monotonic time.
-    pub(crate) fn join(self: &Arc<Self>, gateway: &Arc<Gateway>, hold: HoldId) -> Beat {
+    pub(crate) fn join(self: &Arc<Self>, hold: HoldId) -> Beat {
         let (kept, beats) = (AtomicU64::new(0), AtomicU32::new(0));
         let call = Arc::new(Beating { hold, kept, beats, waker: AtomicWaker::new() });
         let mut calls = self.calls.lock();
@@ -67,7 +80,8 @@ impl Beats {
         let begins = !std::mem::replace(&mut calls.is_beating, true);
         drop(calls);
         if begins {
-            tokio::spawn(beat(Beater(Arc::clone(self)), Arc::downgrade(gateway)));
+            let beater = Beater(Arc::clone(self));
+            tokio::spawn(async move { beat(&beater).await });
         }
         Beat { all: Arc::clone(self), at, call, seen: 0 }
     }
@@ -119,14 +133,14 @@ impl Drop for Beat {
 
 impl Beating {
     /// Says to the books that its call is alive, where that is due.
-    fn keep(&self, gateway: &Gateway, now: UnixNanos) {
-        let lifetime = gateway.config().hold_lifetime;
+    fn keep(&self, beats: &Beats) {
+        let (now, lifetime) = (beats.clock.now(), beats.hold_lifetime);
         let kept = self.kept.load(Ordering::Relaxed);
         if kept == 0 {
             self.kept.store(now.get(), Ordering::Relaxed);
         } else if now.since(UnixNanos::new(kept)) >= lifetime / 4 {
             self.kept.store(now.get(), Ordering::Relaxed);
-            gateway.parts().books.keep(self.hold, now, lifetime);
+            beats.books.keep(self.hold, now, lifetime);
         }
     }
 }
@@ -141,31 +155,22 @@ impl Drop for Beater {
 }
 
 /// Looks after the calls for as long as there are any.
-async fn beat(beater: Beater, gateway: Weak<Gateway>) {
-    let (mut part, mut is_cut_off) = (0, false);
+async fn beat(Beater(beats): &Beater) {
+    let Beats { period, cut_off, .. } = &**beats;
+    let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
+    let (mut part, mut parts, mut is_cut_off) = (0, parts.clamp(1, MOST_PARTS), false);
     loop {
-        let Some((period, cut_off)) =
-            gateway.upgrade().map(|gateway| (gateway.config().period(), gateway.cut_off().clone()))
-        else {
-            return;
-        };
-        let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
-        let mut parts = parts.clamp(1, MOST_PARTS);
-        let step = if is_cut_off { period.min(CLOSING_STEP) } else { period / parts };
+        let step = if is_cut_off { CLOSING_STEP.min(*period) } else { *period / parts };
         tokio::select! {
             biased;
-            () = cut_off.cancelled(), if !is_cut_off => is_cut_off = true,
+            () = cut_off.cancelled(), if !is_cut_off => (is_cut_off, part, parts) = (true, 0, 1),
             () = tokio::time::sleep(step) => {}
         }
-        if is_cut_off {
-            (part, parts) = (0, 1);
-        }
-        let Some(calls) = beater.0.part(part, parts) else { return };
+        let Some(calls) = beats.part(part, parts) else { return };
         part = (part + 1) % parts;
-        let Some(gateway) = gateway.upgrade() else { return };
         for call in calls {
             // What fails for one call is nobody else's affair, and is tried again at its next beat.
-            let _ = catch_unwind(AssertUnwindSafe(|| call.keep(&gateway, gateway.parts().clock.now())));
+            let _ = catch_unwind(AssertUnwindSafe(|| call.keep(beats)));
             call.beats.fetch_add(1, Ordering::Release);
             call.waker.wake();
         }
@@ -174,8 +179,14 @@ async fn beat(beater: Beater, gateway: Weak<Gateway>) {
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::RequestId;
+
     use super::*;
     use crate::world::{Setup, World};
+
+    fn hold() -> HoldId {
+        RequestId::fresh(UnixNanos::new(1)).hold()
+    }
 
     fn places(beats: &Beats) -> (usize, usize) {
         let calls = beats.calls.lock();
@@ -185,11 +196,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_call_is_looked_after_once_a_period_and_nobody_when_nobody_is_left() {
         let world = World::new(Setup::default());
-        let gateway = &world.gateway;
-        let (beats, period) = (Arc::new(Beats::default()), gateway.config().period());
-        let holds = (0..40).map(|_| headrace_domain::RequestId::fresh(UnixNanos::new(1)).hold());
-        let mut calls: Vec<Beat> = holds.map(|hold| beats.join(gateway, hold)).collect();
-        assert_eq!(places(&beats), (40, 40));
+        let (beats, period) = (world.gateway.beats(), world.gateway.config().period());
+        let mut calls: Vec<Beat> = (0..40).map(|_| beats.join(hold())).collect();
+        assert_eq!(places(beats), (40, 40));
         tokio::time::sleep(period * 10 + period / 2).await;
         for call in &mut calls {
             let beaten = call.call.beats.load(Ordering::Acquire);
@@ -198,27 +207,24 @@ mod tests {
             assert!(poll_fn(|cx| Poll::Ready(call.poll(cx))).await.is_pending());
         }
         calls.truncate(3);
-        assert_eq!(places(&beats), (3, 40));
-        calls.push(beats.join(gateway, calls[0].call.hold));
-        assert_eq!(places(&beats), (4, 40), "a free place is taken first");
+        assert_eq!(places(beats), (3, 40));
+        calls.push(beats.join(hold()));
+        assert_eq!(places(beats), (4, 40), "a free place is taken first");
         calls.clear();
         tokio::time::sleep(period * 2).await;
-        assert_eq!(places(&beats), (0, 0));
+        assert_eq!(places(beats), (0, 0));
         assert!(!beats.calls.lock().is_beating);
-        let mut late = beats.join(gateway, headrace_domain::RequestId::fresh(UnixNanos::new(2)).hold());
+        let mut late = beats.join(hold());
         tokio::time::timeout(period * 2, late.next()).await.expect("somebody looks after it again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cut_wakes_everybody_at_once_and_then_often() {
         let world = World::new(Setup::default());
-        let gateway = &world.gateway;
-        let beats = Arc::new(Beats::default());
-        let mut calls: Vec<Beat> = (0..20)
-            .map(|_| beats.join(gateway, headrace_domain::RequestId::fresh(UnixNanos::new(1)).hold()))
-            .collect();
+        let beats = world.gateway.beats();
+        let mut calls: Vec<Beat> = (0..20).map(|_| beats.join(hold())).collect();
         tokio::task::yield_now().await;
-        gateway.cut_off().cancel();
+        world.gateway.cut_off().cancel();
         for call in &mut calls {
             tokio::time::timeout(Duration::from_millis(1), call.next()).await.expect("woken by the cut");
             tokio::time::timeout(CLOSING_STEP * 2, call.next()).await.expect("and again");

@@ -61,7 +61,9 @@ impl Gateway {
             return Err(GatewayError { faults });
         }
         let objects = Objects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
+        let cut_off = CancellationToken::new();
         Ok(Arc::new(Self {
+            beats: Beats::new(&config, &parts, cut_off.clone()),
             objects,
             pasts: Pasts::default(),
             kept_ids: Arc::default(),
@@ -73,10 +75,9 @@ impl Gateway {
             tasks: TaskTracker::new(),
             shadows: Shadows::new(),
             draining: CancellationToken::new(),
-            cut_off: CancellationToken::new(),
+            cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),
             board: Board::new(),
-            beats: Arc::default(),
         }))
     }
 

@@ -150,9 +150,9 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Carried {
-    fn new(gateway: &Arc<Gateway>, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
+    fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
-        let beat = gateway.beats().join(gateway, settlement.hold());
+        let beat = gateway.beats().join(settlement.hold());
         let line = Line::new(gateway.config(), head, headers, &work);
         if let Some(kept) = Self::keeps(&dossier, &work) {
             line.sender.keep(kept);

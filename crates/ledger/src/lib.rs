@@ -34,8 +34,9 @@ pub use journal::{
 pub use memory::{AppendFault, MemoryJournal};
 pub use record::decode_row;
 pub use refusal::{LedgerRefusal, Resolution};
+pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{Health, JournalHand, Ledger, LedgerOptions, OpenReport, Transacted};
 pub use standing::{BudgetStanding, HoldView, Standing, Totals};
-pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT, MAX_RESOLVED_KEPT};
+pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
 pub use verdict::Verdict;

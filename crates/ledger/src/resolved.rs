@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use headrace_domain::HoldId;
 
 use crate::refusal::Resolution;
-use crate::state::MAX_RESOLVED_KEPT;
 
+/// Resolved holds remembered, so that a second settlement is answered with how the first went. An older one is
+/// answered with "unknown hold".
+pub const MAX_RESOLVED_KEPT: usize = 65_536;
 /// Entries of a block. A block is reused when all of its entries are forgotten.
 const BLOCK_ENTRIES: usize = 4_096;
 

@@ -21,9 +21,6 @@ pub const MAX_ANSWER_BYTES: usize = 1 << 20;
 pub const MAX_ANSWERS_BYTES: usize = 64 << 20;
 /// Idempotency keys remembered per project.
 pub const MAX_KEYS_PER_PROJECT: usize = 1_000_000;
-/// Resolved holds remembered, so that a second settlement is answered with how the first went. An older one is
-/// answered with "unknown hold".
-pub const MAX_RESOLVED_KEPT: usize = 65_536;
 /// How long an idempotency key stays taken after its call was settled.
 pub(crate) const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
