@@ -89,3 +89,32 @@ impl<K: Hash + Eq + Clone, V> Table<K, V> {
         self.rows.iter_mut().map(|(_, row)| row)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A place is where a name stands, and what somebody took for it is never trusted.
+        #[test]
+        fn it_finds_what_a_plain_list_would(names in prop::collection::vec(0_u8..20, 0..60), likely in 0_usize..25) {
+            let (mut table, mut plain) = (Table::default(), Vec::new());
+            for (row, name) in names.into_iter().enumerate() {
+                if !plain.iter().any(|(known, _)| *known == name) {
+                    plain.push((name, row));
+                }
+                let place = table.place_or_insert(&name, || row);
+                prop_assert_eq!(table.row(place), plain.iter().find(|(known, _)| *known == name).map(|(name, row)| (name, row)));
+            }
+            prop_assert!(table.iter().eq(plain.iter().map(|(name, row)| (name, row))));
+            for name in 0..25 {
+                let row = plain.iter().find(|(known, _)| *known == name).map(|(_, row)| row);
+                let near = table.place_near(&name, Some(Place(likely)));
+                prop_assert_eq!(near.and_then(|place| table.at(place)), row);
+                prop_assert_eq!((table.get(&name), table.contains(&name)), (row, row.is_some()));
+            }
+        }
+    }
+}

@@ -161,9 +161,13 @@ proptest! {
                 Step::Clock(by) => now = now.saturating_add_signed(by),
                 Step::Fault(fault) => journal.fail_append(1, fault),
                 Step::Transact(batch) => {
+                    let expires_holds = batch.last() == Some(&Command::ExpireHolds);
                     let done = ledger.transact(batch, UnixNanos::new(now));
                     if done.durable.wait().is_ok() {
                         note(&mut charges, done.verdicts)?;
+                        let time = ledger.time().max(UnixNanos::new(now));
+                        let is_due = |hold: &headrace_ledger::Held| hold.expires <= time;
+                        prop_assert!(!expires_holds || !ledger.open_holds().iter().any(is_due));
                     } else {
                         // Written or not: the receipts are void, and the journal says what happened.
                         uncertain = true;
