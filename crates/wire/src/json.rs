@@ -529,6 +529,40 @@ mod tests {
         })
     }
 
+    /// Equal but for the last digit of a number, which `serde_json` reads a little off where many digits meet a large exponent.
+    fn are_alike(ours: &Value, theirs: &Value) -> bool {
+        match (ours, theirs) {
+            (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
+                let (one, other) = (one.as_f64().unwrap(), other.as_f64().unwrap());
+                (one - other).abs() <= one.abs() * 2.0 * f64::EPSILON
+            }
+            (Value::Array(one), Value::Array(other)) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| are_alike(one, other))
+            }
+            (Value::Object(one), Value::Object(other)) => {
+                one.len() == other.len()
+                    && one
+                        .iter()
+                        .all(|(key, value)| other.get(key).is_some_and(|other| are_alike(value, other)))
+            }
+            _ => ours == theirs,
+        }
+    }
+
+    #[test]
+    fn a_number_is_the_nearest_one_however_it_is_written() {
+        for text in [
+            "-0.51e31",
+            "1.7976931348623157e308",
+            "2.2250738585072014e-308",
+            "0.1e1",
+            "123456789012345678901234567890",
+        ] {
+            let number = read(text.as_bytes()).unwrap();
+            assert_eq!(number.as_f64().unwrap(), text.parse::<f64>().unwrap(), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn plain_runs_end_at_the_first_special_byte(
@@ -542,7 +576,10 @@ mod tests {
         fn agrees_with_serde_json_on_soup(text in soup()) {
             let theirs = serde_json::from_str::<Value>(&text);
             match read(text.as_bytes()) {
-                Ok(ours) => prop_assert_eq!(ours, theirs.unwrap()),
+                Ok(ours) => {
+                    let theirs = theirs.unwrap();
+                    prop_assert!(are_alike(&ours, &theirs), "{} {}", ours, theirs);
+                }
                 Err(fault) if fault.code() == "duplicate_key" => {}
                 Err(_) => prop_assert!(theirs.is_err(), "{}", text),
             }

@@ -33,23 +33,14 @@ impl<'a> Reader<'a> {
         open: usize,
         mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>,
     ) -> Read<()> {
-        let (mut marks, mut many) = (0, None);
+        let mut many = None;
         loop {
             self.skip_space();
             if self.byte() != Some(b'"') {
                 return Err(self.syntax("a key in quotes must stand here"));
             }
             let key = self.string()?;
-            let mark = mark_of(&key);
-            // Most keys are told apart by their marks; those that are not are compared.
-            let is_new = if marks & mark == 0 && many.is_none() {
-                self.has_key(open, &mut many, key.clone());
-                true
-            } else {
-                self.is_new(open, &mut many, key.clone())
-            };
-            marks |= mark;
-            if !is_new {
+            if !self.is_new(open, &mut many, key.clone()) {
                 return Err(Fault::at(&key, Code::DuplicateKey, "the object names this key twice"));
             }
             self.skip_space();
@@ -68,31 +59,20 @@ impl<'a> Reader<'a> {
         if let Some(many) = many {
             return many.insert(key);
         }
-        let is_new = !self.keys.get(open..).unwrap_or_default().contains(&key);
-        if is_new {
-            self.has_key(open, many, key);
+        let few = self.keys.get(open..).unwrap_or_default();
+        if few.contains(&key) {
+            return false;
         }
-        is_new
-    }
-
-    /// It has a key that it had not.
-    fn has_key(&mut self, open: usize, many: &mut Option<Many<'a>>, key: Cow<'a, str>) {
-        if self.keys.len() - open == FEW_KEYS {
+        if few.len() == FEW_KEYS {
             *many = Some(self.keys.drain(open..).chain([key]).collect());
-            return;
+            return true;
         }
         if self.keys.capacity() == 0 {
             self.keys.reserve_exact(FEW_KEYS);
         }
         self.keys.push(key);
+        true
     }
-}
-
-/// One bit of 64 by a key's length and ends: keys with different ones differ.
-fn mark_of(key: &str) -> u64 {
-    let end = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(*byte));
-    let bytes = key.as_bytes();
-    1 << ((bytes.len() ^ (end(bytes.first()) << 1) ^ (end(bytes.last()) << 3)) % 64)
 }
 
 #[cfg(test)]
