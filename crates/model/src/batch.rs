@@ -4,26 +4,25 @@
 use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
 
-/// Reused between steps.
+/// A checked batch, row by row. Reused between steps.
 #[derive(Default)]
-pub(crate) struct Rows {
+pub struct Rows {
     /// The token of each row.
-    pub(crate) tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// Its absolute position.
-    pub(crate) positions: Vec<usize>,
+    pub positions: Vec<usize>,
     /// Where its keys and values go.
-    pub(crate) slots: Vec<KvSlot>,
+    pub slots: Vec<KvSlot>,
     /// The rows that need logits, ascending.
-    pub(crate) wanted: Vec<usize>,
+    pub wanted: Vec<usize>,
 }
 
 impl Rows {
     /// Checks `batch` against `shape` and flattens it.
-    pub(crate) fn fill(
-        &mut self,
-        batch: &[SequenceChunk<'_>],
-        shape: &ForwardShape,
-    ) -> Result<(), ForwardError> {
+    ///
+    /// # Errors
+    /// [`ForwardError::BadBatch`], which names the chunk that breaks the contract.
+    pub fn fill(&mut self, batch: &[SequenceChunk<'_>], shape: &ForwardShape) -> Result<(), ForwardError> {
         self.tokens.clear();
         self.positions.clear();
         self.slots.clear();
@@ -43,8 +42,13 @@ impl Rows {
     }
 
     /// How many rows.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 }
 

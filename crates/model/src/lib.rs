@@ -2,14 +2,14 @@
 //! ModernBERT, and decoders read as encoders, behind `Encode`.
 //! Must not know: scheduling, sampling, requests, or how an operation is computed (that is `kernels`).
 
-mod batch;
+pub mod batch;
 mod encoder;
 mod error;
 mod load;
 mod memory;
 mod model;
 mod quantize;
-mod rope;
+pub mod rope;
 mod weights;
 
 pub use encoder::{Encoder, EncoderOptions};

@@ -80,7 +80,7 @@ impl Forward for Model {
     fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError> {
         out.reset(0, self.shape.vocab);
         self.rows.fill(batch, &self.shape)?;
-        if self.rows.len() == 0 {
+        if self.rows.is_empty() {
             return Ok(());
         }
         let (core, config, rows) = (&mut self.core, &self.config, &self.rows);

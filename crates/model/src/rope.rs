@@ -6,7 +6,7 @@ use headrace_kernels::{RopeTable, math};
 
 /// cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as the models were trained; cos
 /// and sin are of our own, so that no bit depends on the system's library.
-pub(crate) fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
+pub fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = frequencies(rope, head_dim);
     let factor = attention_factor(&rope.scaling);
     let mut table = RopeTable {

@@ -1,0 +1,310 @@
+// Attention of rows over paged keys and values, causal, with grouped queries: the rows that share a key head (a token's queries of
+// its group, token by token) stand below each other in one product.
+//
+// Same bits. Positions are read in tiles of 64, four of which are a split of 256, both at multiples from the sequence's start. A
+// tile is computed from nothing: its scores, their greatest, the exponentials, their sum, and what they weigh, in one chain of
+// products in ascending order. Tiles are merged into their split in ascending order, splits into the whole likewise, by one and the
+// same `merge`. Whether a warp goes through all of them (`many`) or each has a warp of its own (`few`, then `join`) changes no
+// operation. What a row must not see weighs exactly nothing, so it does not matter how many rows share its tiles either.
+
+#define TILE 64
+#define SPLIT_TILES 4
+#define ROWS 16
+
+struct Pages {
+    const bf16 *keys;    // block, head, token, dimension
+    const bf16 *values;  // block, head, dimension, token
+    const int *blocks;   // tables, one behind the other
+};
+
+// Rows of one sequence that are computed together: the group's queries of `tokens` tokens.
+struct Entry {
+    int first_row;  // of the batch: the first token's
+    int from;       // which of the group's rows come here first
+    int rows;       // tokens · group, over the whole sequence's chunk
+    int start;      // position of the first token
+    int table;      // where in `blocks` the sequence's table begins
+    int pad[3];
+};
+
+// What a thread knows of 16 rows: rows g and g + 8, and of every eight dimensions two.
+template <int DIMS>
+struct State {
+    float greatest[2];
+    float sum[2];
+    float weighed[DIMS / 8][4];
+
+    DEVICE_METHOD void clear() {
+        for (int r = 0; r < 2; ++r) greatest[r] = -INFINITY, sum[r] = 0.0f;
+#pragma unroll
+        for (int d = 0; d < DIMS / 8; ++d)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) weighed[d][i] = 0.0f;
+    }
+};
+
+// Factors by which a part and what is merged into it are weighed; the greatest of both is left in `greatest`.
+struct Merge {
+    float kept, added;
+    bool changes;
+
+    DEVICE_METHOD Merge(float &greatest, float other) {
+        changes = other != -INFINITY;
+        float both = greatest > other ? greatest : other;
+        kept = changes ? exp2_of(greatest - both) : 1.0f;
+        added = changes ? exp2_of(other - both) : 0.0f;
+        if (changes) greatest = both;
+    }
+
+    DEVICE_METHOD float of(float mine, float other) const {
+        return changes ? fmaf(other, added, mine * kept) : mine;
+    }
+};
+
+template <int DIMS>
+DEVICE void merge(State<DIMS> &into, const State<DIMS> &other) {
+    Merge first(into.greatest[0], other.greatest[0]), second(into.greatest[1], other.greatest[1]);
+    into.sum[0] = first.of(into.sum[0], other.sum[0]);
+    into.sum[1] = second.of(into.sum[1], other.sum[1]);
+#pragma unroll
+    for (int d = 0; d < DIMS / 8; ++d) {
+        into.weighed[d][0] = first.of(into.weighed[d][0], other.weighed[d][0]);
+        into.weighed[d][1] = first.of(into.weighed[d][1], other.weighed[d][1]);
+        into.weighed[d][2] = second.of(into.weighed[d][2], other.weighed[d][2]);
+        into.weighed[d][3] = second.of(into.weighed[d][3], other.weighed[d][3]);
+    }
+}
+
+DEVICE float of_four(float x, bool greatest) {
+    for (int mask = 1; mask <= 2; mask <<= 1) {
+        float other = exchange(x, mask);
+        x = greatest ? (x > other ? x : other) : x + other;
+    }
+    return x;
+}
+
+// The 16 rows of a warp: where their queries stand and what they see.
+template <int DIMS>
+struct Rows {
+    uint4 queries[DIMS / 32][2];
+    int positions[2];  // of rows g and g + 8; below zero: no such row
+    int last;          // the greatest position that any row of the block sees
+
+    DEVICE_METHOD void read(const Entry &e, const bf16 *rows, int first, int heads, int group, int kv_head) {
+        int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            int row = first + g + 8 * r;
+            bool there = row < e.rows;
+            positions[r] = there ? e.start + row / group : -1;
+            size_t at = (size_t)(e.first_row + (there ? row / group : 0)) * heads + kv_head * group + (there ? row % group : 0);
+#pragma unroll
+            for (int j = 0; j < DIMS / 32; ++j)
+                queries[j][r] = there ? *(const uint4 *)(rows + at * DIMS + 32 * j + 8 * t) : make_uint4(0, 0, 0, 0);
+        }
+    }
+};
+
+// One tile, from nothing. `end`: positions from there on are of nobody here, and their pages may hold anything.
+template <int DIMS>
+DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &pages, const int *table, int kv_heads, int kv_head,
+                        int tile, int end, float scale) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float scores[TILE / 8][4];
+#pragma unroll
+    for (int half = 0; half < TILE / 8; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[half][i] = -INFINITY;
+        int first = tile * TILE + half / 2 * 16;
+        if (first >= end) continue;
+        // Column n of the first half is token 4·(n / 2) + n % 2 of the block, of the second half the one two behind it: so the
+        // weights come out as the next product takes them, four neighbouring tokens to a thread.
+        int token = 4 * (g / 2) + g % 2 + 2 * (half % 2);
+        const bf16 *key = pages.keys + (((size_t)table[first / 16] * kv_heads + kv_head) * 16 + token) * DIMS + 8 * t;
+        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int j = 0; j < DIMS / 32; ++j)
+            product_of_32(c, rows.queries[j][0], rows.queries[j][1], *(const uint4 *)(key + 32 * j));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            int position = first + 4 * t + i % 2 + 2 * (half % 2);
+            if (position <= rows.positions[i / 2]) scores[half][i] = c[i] * scale;
+        }
+    }
+    float greatest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int half = 0; half < TILE / 8; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) greatest[i / 2] = scores[half][i] > greatest[i / 2] ? scores[half][i] : greatest[i / 2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) out.greatest[r] = of_four(greatest[r], true);
+    u32 weights[TILE / 8][2];
+#pragma unroll
+    for (int half = 0; half < TILE / 8; ++half)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float from = out.greatest[r] == -INFINITY ? 0.0f : out.greatest[r];
+            weights[half][r] = pack_bf16(exp2_of(scores[half][2 * r] - from), exp2_of(scores[half][2 * r + 1] - from));
+            // What is summed is what weighs: the rounded values.
+            sum[r] = sum[r] + (low_half(weights[half][r]) + high_half(weights[half][r]));
+        }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) out.sum[r] = of_four(sum[r], false);
+#pragma unroll
+    for (int d = 0; d < DIMS / 8; ++d)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.weighed[d][i] = 0.0f;
+#pragma unroll
+    for (int block = 0; block < TILE / 16; ++block) {
+        int first = tile * TILE + block * 16, mine = first + 4 * t;
+        if (first >= end) continue;
+        const bf16 *value = pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + g) * 16 + 4 * t;
+#pragma unroll
+        for (int d = 0; d < DIMS / 8; ++d) {
+            uint2 v = *(const uint2 *)(value + d * 8 * 16);
+            // Nothing times what was never written may be no number.
+            if (first + 16 > end) {
+                if (mine >= end) v.x = 0;
+                else if (mine + 1 >= end) v.x &= 0xffffu;
+                if (mine + 2 >= end) v.y = 0;
+                else if (mine + 3 >= end) v.y &= 0xffffu;
+            }
+            tensor_product(out.weighed[d], weights[2 * block][0], weights[2 * block][1], weights[2 * block + 1][0],
+                           weights[2 * block + 1][1], v.x, v.y);
+        }
+    }
+}
+
+// The end of a row: what was weighed, over the sum. Adding zero makes the two zeros one.
+DEVICE bf16 ended(float weighed, float sum) {
+    return to_bf16(weighed / sum + 0.0f);
+}
+
+// A block for a split of a key head and 16 rows of an entry, a warp for each of its tiles. `partial`: for each (entry, key head,
+// split) 16 · (DIMS + 2) floats. Splits behind the entry's last position are left as they are, and `join` reads none of them.
+template <int DIMS>
+DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, float scale) {
+    __shared__ float greatest[SPLIT_TILES][ROWS], sums[SPLIT_TILES][ROWS];
+    __shared__ float weighed[SPLIT_TILES][ROWS][DIMS];
+    Entry e = entries[blockIdx.z];
+    int group = heads / kv_heads, kv_head = blockIdx.y, split = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int here = smaller(e.rows - e.from, ROWS);
+    int end = e.rows == 0 ? 0 : e.start + (e.from + here - 1) / group + 1;
+    if (split * SPLIT_TILES * TILE >= end) return;
+    int tile = split * SPLIT_TILES + warp;
+    State<DIMS> state;
+    if (tile * TILE < end) {
+        Rows<DIMS> rows;
+        rows.read(e, queries, e.from, heads, group, kv_head);
+        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, end, scale);
+    } else {
+        state.clear();
+    }
+    int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 2; ++r) {
+        if (t == 0) greatest[warp][g + 8 * r] = state.greatest[r], sums[warp][g + 8 * r] = state.sum[r];
+#pragma unroll
+        for (int d = 0; d < DIMS / 8; ++d)
+            for (int i = 0; i < 2; ++i) weighed[warp][g + 8 * r][8 * d + 2 * t + i] = state.weighed[d][2 * r + i];
+    }
+    __syncthreads();
+    float *out = partial + (((size_t)blockIdx.z * kv_heads + kv_head) * gridDim.x + split) * ROWS * (DIMS + 2);
+    for (int row = warp; row < here; row += 4) {
+        float most = -INFINITY, sum = 0.0f, mine[DIMS / 32];
+        for (int i = 0; i < DIMS / 32; ++i) mine[i] = 0.0f;
+        for (int w = 0; w < SPLIT_TILES; ++w) {
+            Merge with(most, greatest[w][row]);
+            sum = with.of(sum, sums[w][row]);
+            for (int i = 0; i < DIMS / 32; ++i) mine[i] = with.of(mine[i], weighed[w][row][lane + 32 * i]);
+        }
+        float *to = out + (size_t)row * (DIMS + 2);
+        for (int i = 0; i < DIMS / 32; ++i) to[lane + 32 * i] = mine[i];
+        if (lane == 0) to[DIMS] = most, to[DIMS + 1] = sum;
+    }
+}
+
+// The splits of an entry's rows, merged in ascending order: a block for each entry and key head, a warp for every fourth row.
+template <int DIMS>
+DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim, int stride, int splits) {
+    Entry e = entries[blockIdx.y];
+    int group = heads / kv_heads, kv_head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int here = smaller(e.rows - e.from, ROWS);
+    const float *from = partial + ((size_t)blockIdx.y * kv_heads + kv_head) * splits * ROWS * (DIMS + 2);
+    for (int i = warp; i < here; i += 4) {
+        int row = e.from + i, position = e.start + row / group;
+        float most = -INFINITY, sum = 0.0f, mine[DIMS / 32];
+        for (int j = 0; j < DIMS / 32; ++j) mine[j] = 0.0f;
+        for (int split = 0; split * SPLIT_TILES * TILE <= position; ++split) {
+            const float *part = from + ((size_t)split * ROWS + i) * (DIMS + 2);
+            Merge with(most, part[DIMS]);
+            sum = with.of(sum, part[DIMS + 1]);
+            for (int j = 0; j < DIMS / 32; ++j) mine[j] = with.of(mine[j], part[lane + 32 * j]);
+        }
+        bf16 *to = out + (size_t)(e.first_row + row / group) * stride + (kv_head * group + row % group) * head_dim;
+        for (int j = 0; j < DIMS / 32; ++j)
+            if (lane + 32 * j < head_dim) to[lane + 32 * j] = ended(mine[j], sum);
+    }
+}
+
+// A block for 64 rows of an entry and a key head, a warp for 16 of them, which goes through all they see. What whole splits
+// came to is needed once in 256 positions, so it stands in shared memory, where each thread has places of its own.
+template <int DIMS>
+DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads, int head_dim,
+                        int stride, float scale) {
+    Entry e = entries[blockIdx.x];
+    int group = heads / kv_heads, kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int first = e.from + ROWS * warp;
+    if (first >= e.rows) return;
+    int here = smaller(e.rows - first, ROWS), end = e.start + (first + here - 1) / group + 1;
+    Rows<DIMS> rows;
+    rows.read(e, queries, first, heads, group, kv_head);
+    __shared__ float4 whole[DIMS / 8][128];
+    State<DIMS> split, one;
+    float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+    for (int d = 0; d < DIMS / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int tile = 0; tile * TILE < end; ++tile) {
+        if (tile % SPLIT_TILES == 0) split.clear();
+        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, end, scale);
+        merge(split, one);
+        if (tile % SPLIT_TILES != SPLIT_TILES - 1 && (tile + 1) * TILE < end) continue;
+        Merge upper(most[0], split.greatest[0]), lower(most[1], split.greatest[1]);
+        sum[0] = upper.of(sum[0], split.sum[0]);
+        sum[1] = lower.of(sum[1], split.sum[1]);
+#pragma unroll
+        for (int d = 0; d < DIMS / 8; ++d) {
+            float4 w = whole[d][threadIdx.x];
+            whole[d][threadIdx.x] = make_float4(upper.of(w.x, split.weighed[d][0]), upper.of(w.y, split.weighed[d][1]),
+                                                lower.of(w.z, split.weighed[d][2]), lower.of(w.w, split.weighed[d][3]));
+        }
+    }
+    for (int r = 0; r < 2; ++r) {
+        int row = first + lane / 4 + 8 * r;
+        if (row >= e.rows) continue;
+        bf16 *to = out + (size_t)(e.first_row + row / group) * stride + (kv_head * group + row % group) * head_dim;
+        for (int d = 0; d < DIMS / 8; ++d) {
+            float4 w = whole[d][threadIdx.x];
+            int dim = 8 * d + 2 * (lane % 4);
+            if (dim < head_dim) to[dim] = ended(r ? w.z : w.x, sum[r]);
+            if (dim + 1 < head_dim) to[dim + 1] = ended(r ? w.w : w.y, sum[r]);
+        }
+    }
+}
+
+#define ATTENTION(DIMS)                                                                                                              \
+    KERNEL(128, 1) attend_few_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, \
+                                     float scale) {                                                                                  \
+        attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, scale);                                                  \
+    }                                                                                                                                \
+    KERNEL(128, 1) join_##DIMS(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim,          \
+                               int stride, int splits) {                                                                             \
+        join<DIMS>(entries, partial, out, heads, kv_heads, head_dim, stride, splits);                                                \
+    }                                                                                                                                \
+    KERNEL(128, 1) attend_many_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads,     \
+                                      int head_dim, int stride, float scale) {                                                       \
+        attend_many<DIMS>(queries, pages, entries, out, heads, kv_heads, head_dim, stride, scale);                                   \
+    }
+
+ATTENTION(32)
+ATTENTION(64)
+ATTENTION(96)
+ATTENTION(128)

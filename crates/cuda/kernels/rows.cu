@@ -1,0 +1,79 @@
+// What is done row by row: embeddings, norms, and heads (norm, rotation, the write to the pages). One row, one fixed shape of
+// every sum, whatever else is in the batch.
+
+// The residual stream begins: `stream[row] = table[tokens[row]]`, widened. A block for each row.
+KERNEL(256, 1) embed(const bf16 *table, const int *tokens, float *stream, int hidden, int table_stride) {
+    size_t row = blockIdx.x;
+    const bf16 *from = table + (size_t)tokens[row] * table_stride;
+    float *to = stream + row * hidden;
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = from_bf16(from[i]);
+}
+
+// `out[row] = stream[rows ? rows[row] : row] / rms · weight`, rounded. A block for each row; `stride` elements from one row of
+// `out` to the next, of which those behind `hidden` are zeros that nobody writes.
+KERNEL(256, 1) rms_norm(const float *stream, const int *rows, const float *weight, bf16 *out, int hidden, int stride, float eps) {
+    __shared__ float of_warps[8];
+    __shared__ float scale;
+    size_t from = rows ? rows[blockIdx.x] : blockIdx.x;
+    const float *x = stream + from * hidden;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < hidden; i += 256) sum = fmaf(x[i], x[i], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float all = of_warps[0];
+        for (int warp = 1; warp < 8; ++warp) all = all + of_warps[warp];
+        scale = reciprocal_root(all / (float)hidden + eps);
+    }
+    __syncthreads();
+    bf16 *to = out + (size_t)blockIdx.x * stride;
+    for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(x[i] * scale * weight[i]);
+}
+
+// Heads of a row as the product left them, `qkv[row]`: queries and keys normalized (where there are weights for it) and
+// rotated; queries to `queries`, keys and values to their pages. A warp for each head. A head takes `padded` elements in
+// `queries` and pages, zeros behind `head_dim`. In a page keys stand token by token, values dimension by dimension, as
+// attention multiplies them. `slots[row]` is the token's place in the pool, block · 16 + offset, or below zero for a row that
+// only fills up its batch.
+KERNEL(128, 1) write_heads(const float *qkv, const int *positions, const int *slots, const float *query_norm, const float *key_norm,
+                           const float *cos_table, const float *sin_table, bf16 *queries, bf16 *keys, bf16 *values, int heads,
+                           int kv_heads, int head_dim, int padded, float eps) {
+    int row = blockIdx.x;
+    int head = blockIdx.y * 4 + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    int all = heads + 2 * kv_heads;
+    if (head >= all) return;
+    const float *x = qkv + ((size_t)row * all + head) * head_dim;
+    int slot = slots[row];
+    size_t block = slot < 0 ? 0 : slot / BLOCK_TOKENS, offset = slot < 0 ? 0 : slot % BLOCK_TOKENS;
+    if (head >= heads + kv_heads) {
+        if (slot < 0) return;
+        bf16 *to = values + (block * kv_heads + (head - heads - kv_heads)) * padded * BLOCK_TOKENS + offset;
+        for (int d = lane; d < padded; d += 32) to[(size_t)d * BLOCK_TOKENS] = d < head_dim ? to_bf16(x[d]) : (bf16)0;
+        return;
+    }
+    bool is_key = head >= heads;
+    const float *weight = is_key ? key_norm : query_norm;
+    float scale = 1.0f;
+    if (weight) {
+        float sum = 0.0f;
+        for (int d = lane; d < head_dim; d += 32) sum = fmaf(x[d], x[d], sum);
+        scale = reciprocal_root(warp_sum(sum) / (float)head_dim + eps);
+    }
+    if (is_key && slot < 0) return;
+    bf16 *to = is_key ? keys + ((block * kv_heads + (head - heads)) * BLOCK_TOKENS + offset) * padded
+                      : queries + ((size_t)row * heads + head) * padded;
+    int half = head_dim / 2;
+    const float *cosines = cos_table + (size_t)positions[row] * half, *sines = sin_table + (size_t)positions[row] * half;
+    for (int i = lane; i < half; i += 32) {
+        float a = x[i], b = x[i + half];
+        if (weight) {
+            a = a * scale * weight[i];
+            b = b * scale * weight[i + half];
+        }
+        to[i] = to_bf16(a * cosines[i] - b * sines[i]);
+        to[i + half] = to_bf16(b * cosines[i] + a * sines[i]);
+    }
+    for (int d = head_dim + lane; d < padded; d += 32) to[d] = 0;
+}

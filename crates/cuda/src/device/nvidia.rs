@@ -1,0 +1,493 @@
+//! The seam over NVIDIA's driver, and the kernels compiled for the very device by NVRTC. The room's only `unsafe`.
+//! Must not know: what the kernels compute. What may be wrong on a device shows as its error, at that call or at a later one.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cudarc::driver::result::{self as driver, DriverError};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
+use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
+use headrace_kernels::pool::panic_message;
+
+use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
+use crate::kernels::{COMMON, NAMES, OPTIONS, SOURCES};
+use crate::ops::shared_bytes;
+
+/// The oldest compute capability that has everything the kernels use: bf16 tensor cores and asynchronous copies.
+const OLDEST: (i32, i32) = (8, 0);
+/// Page-locked memory of an uploader.
+const STAGING_BYTES: usize = 8 << 20;
+
+/// One GPU, and the kernels on it.
+pub struct Nvidia {
+    session: Session,
+    stream: sys::CUstream,
+    modules: Vec<sys::CUmodule>,
+    functions: BTreeMap<&'static str, sys::CUfunction>,
+    buffers: Vec<Buffer>,
+    recordings: Vec<sys::CUgraphExec>,
+    name: String,
+    multiprocessors: usize,
+}
+
+// SAFETY: the driver's handles may be used from any thread in which the context is current, and every call makes it so first.
+unsafe impl Send for Nvidia {}
+
+/// A device's context, which is let go of at the end.
+struct Session {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+impl Session {
+    fn open(ordinal: i32) -> Result<Session, DeviceError> {
+        let device = driver::device::get(ordinal).map_err(failed("looking for the device"))?;
+        // SAFETY: the device was found above.
+        let context = unsafe { driver::primary_ctx::retain(device) }.map_err(failed("opening the device"))?;
+        Ok(Session { device, context })
+    }
+
+    /// Makes the context this thread's.
+    fn enter(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is held as long as this lives.
+        unsafe { driver::ctx::set_current(self.context) }.map_err(failed("entering the device"))
+    }
+
+    fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DeviceError> {
+        // SAFETY: the device was found when this was opened.
+        unsafe { driver::device::get_attribute(self.device, attribute) }.map_err(failed("asking the device"))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: retained when it was opened. A device that refuses keeps it until the process ends, which is all that is lost.
+        let _ = unsafe { driver::primary_ctx::release(self.device) };
+    }
+}
+
+impl Nvidia {
+    /// The device of that number, with all kernels compiled for it, which takes seconds.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] where there is no driver, no NVRTC, no such device, or an older one than compute capability 8.0;
+    /// [`DeviceError::Compile`].
+    pub fn open(ordinal: u32) -> Result<Nvidia, DeviceError> {
+        // A library of another age lacks a function, which cudarc tells by panicking.
+        catch_unwind(|| Self::look(ordinal)).unwrap_or_else(|panic| {
+            let what = format!("the CUDA libraries here cannot be used: {}", panic_message(&*panic));
+            Err(DeviceError::Missing { what })
+        })
+    }
+
+    fn look(ordinal: u32) -> Result<Nvidia, DeviceError> {
+        // SAFETY: loading the libraries runs no more than their initializers.
+        let (has_driver, has_compiler) = unsafe { (sys::is_culib_present(), nvrtc_sys::is_culib_present()) };
+        let missing = |what: &str| Err(DeviceError::Missing { what: what.to_owned() });
+        if !has_driver {
+            return missing(
+                "no NVIDIA driver was found (libcuda.so.1): install it, or serve the model on the CPU",
+            );
+        }
+        if !has_compiler {
+            return missing(
+                "no NVRTC was found (libnvrtc.so.13 or .12): install CUDA's runtime compiler and name its folder in LD_LIBRARY_PATH",
+            );
+        }
+        driver::init().map_err(failed("starting the driver"))?;
+        let count = driver::device::get_count().map_err(failed("counting devices"))?;
+        let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+        if ordinal >= count {
+            return missing(&format!("there is no CUDA device {ordinal}; the driver knows {count}"));
+        }
+        let session = Session::open(ordinal)?;
+        session.enter()?;
+        let major = session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let model = driver::device::get_name(session.device).map_err(failed("asking the device"))?;
+        if (major, minor) < OLDEST {
+            return missing(&format!(
+                "{model} has compute capability {major}.{minor}; the kernels need {}.{}",
+                OLDEST.0, OLDEST.1
+            ));
+        }
+        let multiprocessors =
+            session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking)
+            .map_err(failed("opening a stream"))?;
+        let mut nvidia = Nvidia {
+            session,
+            stream,
+            modules: Vec::new(),
+            functions: BTreeMap::new(),
+            buffers: Vec::new(),
+            recordings: Vec::new(),
+            name: format!("{}-sm_{major}{minor}", model.replace(' ', "-")),
+            multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
+        };
+        nvidia.load_kernels(&format!("sm_{major}{minor}"))?;
+        Ok(nvidia)
+    }
+
+    /// Compiles every file, each on a thread of its own, and finds its kernels.
+    fn load_kernels(&mut self, architecture: &str) -> Result<(), DeviceError> {
+        let compiled: Vec<Result<Vec<u8>, DeviceError>> = std::thread::scope(|scope| {
+            let begun: Vec<_> = SOURCES
+                .iter()
+                .map(|&(file, text)| scope.spawn(move || compile(file, text, architecture)))
+                .collect();
+            begun
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| Err(DeviceError::Missing { what: panic_message(&*panic) }))
+                })
+                .collect()
+        });
+        for image in compiled {
+            let image = image?;
+            // SAFETY: the image is a whole cubin, and lives until the call returns, which copies it.
+            let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
+            self.modules.push(module.map_err(failed("loading the kernels"))?);
+        }
+        for name in NAMES {
+            let function = self.find(name)?;
+            let shared = i32::try_from(shared_bytes(name)).unwrap_or(i32::MAX);
+            // SAFETY: the function is of a module that is loaded as long as this lives.
+            unsafe {
+                driver::function::set_function_attribute(
+                    function,
+                    CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    shared,
+                )
+            }
+            .map_err(failed("giving a kernel its shared memory"))?;
+            self.functions.insert(name, function);
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &'static str) -> Result<sys::CUfunction, DeviceError> {
+        let text = CString::new(name).unwrap_or_default();
+        // SAFETY: the modules are loaded, and the name ends with a zero.
+        let found = self
+            .modules
+            .iter()
+            .find_map(|&module| unsafe { driver::module::get_function(module, text.clone()) }.ok());
+        found.ok_or_else(|| DeviceError::Missing { what: format!("no kernel is called {name}") })
+    }
+
+    /// Two times of the device's own clock around some work, in milliseconds: for benchmarks.
+    ///
+    /// # Errors
+    /// What the work or the device says.
+    pub fn timed(
+        &mut self,
+        work: &mut dyn FnMut(&mut dyn Device) -> Result<(), DeviceError>,
+    ) -> Result<f32, DeviceError> {
+        self.session.enter()?;
+        let event =
+            || driver::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed("making an event"));
+        let (before, after) = (event()?, event()?);
+        // SAFETY: events and stream live; the events are destroyed once, behind the last use of them.
+        unsafe {
+            driver::event::record(before, self.stream).map_err(failed("recording an event"))?;
+            work(self)?;
+            driver::event::record(after, self.stream).map_err(failed("recording an event"))?;
+            driver::event::synchronize(after).map_err(failed("waiting for an event"))?;
+            let elapsed = driver::event::elapsed(before, after).map_err(failed("reading an event"))?;
+            let _ = driver::event::destroy(before);
+            let _ = driver::event::destroy(after);
+            Ok(elapsed)
+        }
+    }
+
+    /// Copies within the device's memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Shape`] where the lengths differ, [`DeviceError::Failed`].
+    pub fn copy(&mut self, to: Buffer, from: Buffer) -> Result<(), DeviceError> {
+        same_length("copy", to, from.bytes)?;
+        self.session.enter()?;
+        // SAFETY: both are memory of this device, of that length.
+        unsafe { driver::memcpy_dtod_async(to.address, from.address, from.bytes, self.stream) }
+            .map_err(failed("a copy"))
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        // A device that has failed refuses all of this, and what it held goes with the context.
+        if self.session.enter().is_err() {
+            return;
+        }
+        // SAFETY: all of these were made by this, and nothing uses them any more once the stream is through.
+        unsafe {
+            let _ = driver::stream::synchronize(self.stream);
+            for recording in self.recordings.drain(..) {
+                let _ = driver::graph::exec_destroy(recording);
+            }
+            for buffer in self.buffers.drain(..) {
+                let _ = driver::free_sync(buffer.address);
+            }
+            for module in self.modules.drain(..) {
+                let _ = driver::module::unload(module);
+            }
+            let _ = driver::stream::destroy(self.stream);
+        }
+    }
+}
+
+impl Device for Nvidia {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.multiprocessors
+    }
+
+    fn memory(&self) -> Result<Memory, DeviceError> {
+        self.session.enter()?;
+        let (free, total) = driver::mem_get_info().map_err(failed("asking for memory"))?;
+        Ok(Memory { free, total })
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
+        self.session.enter()?;
+        // Nothing has an address of its own: one byte stands for it.
+        // SAFETY: the memory's contents are unspecified, which the seam says.
+        match unsafe { driver::malloc_sync(bytes.max(1)) } {
+            Ok(address) => {
+                let buffer = Buffer { address, bytes };
+                self.buffers.push(buffer);
+                Ok(buffer)
+            }
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                let free = self.memory().map_or(0, |memory| memory.free);
+                Err(DeviceError::OutOfMemory { asked: bytes, free })
+            }
+            Err(error) => Err(failed("an allocation")(error)),
+        }
+    }
+
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        let Some(at) = self.buffers.iter().position(|other| *other == buffer) else {
+            return Err(DeviceError::Shape { what: "free", problem: "no such buffer".to_owned() });
+        };
+        self.synchronize()?;
+        self.buffers.swap_remove(at);
+        // SAFETY: it was allocated here, is freed once, and nothing is under way.
+        unsafe { driver::free_sync(buffer.address) }.map_err(failed("freeing memory"))
+    }
+
+    fn clear(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        if buffer.bytes == 0 {
+            return Ok(());
+        }
+        self.session.enter()?;
+        // SAFETY: it is memory of this device, of that length.
+        unsafe { driver::memset_d8_async(buffer.address, 0, buffer.bytes, self.stream) }
+            .map_err(failed("clearing memory"))
+    }
+
+    fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError> {
+        same_length("upload", to, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.session.enter()?;
+        // SAFETY: the driver has read pageable memory by the time the call returns.
+        unsafe { driver::memcpy_htod_async(to.address, bytes, self.stream) }.map_err(failed("an upload"))
+    }
+
+    fn uploader(&self) -> Result<Box<dyn Upload>, DeviceError> {
+        Uploader::new(self.session.device, self.session.context).map(|uploader| Box::new(uploader) as _)
+    }
+
+    fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
+        same_length("download", from, size_of_val(to))?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        self.session.enter()?;
+        // SAFETY: any bits are a float, and nothing else looks at `to` before the stream is through.
+        unsafe {
+            driver::memcpy_dtoh_async(to, from.address, self.stream).map_err(failed("a download"))?;
+            driver::stream::synchronize(self.stream).map_err(failed("a download"))
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        let Some(&function) = self.functions.get(launch.kernel) else {
+            return Err(DeviceError::Shape {
+                what: "launch",
+                problem: format!("no kernel {}", launch.kernel),
+            });
+        };
+        self.session.enter()?;
+        let mut pointers: Vec<*mut c_void> =
+            launch.arguments.pointers().into_iter().map(|pointer| pointer.cast_mut().cast()).collect();
+        let [x, y, z] = launch.grid;
+        // SAFETY: the function is loaded, and its arguments are read before the call returns. That they suit it is `ops`'s promise;
+        // where they do not, the device fails, and no memory of this process is touched.
+        unsafe {
+            driver::launch_kernel(
+                function,
+                (x, y, z),
+                (launch.threads, 1, 1),
+                launch.shared_bytes,
+                self.stream,
+                &mut pointers,
+            )
+        }
+        .map_err(failed(launch.kernel))
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.session.enter()?;
+        // SAFETY: the stream is this one's.
+        unsafe { driver::stream::synchronize(self.stream) }.map_err(failed("a step"))
+    }
+
+    fn begin_recording(&mut self) -> Result<(), DeviceError> {
+        self.session.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is this one's.
+        unsafe { driver::stream::begin_capture(self.stream, mode) }.map_err(failed("recording"))
+    }
+
+    fn end_recording(&mut self) -> Result<Recording, DeviceError> {
+        self.session.enter()?;
+        // SAFETY: the stream is this one's; the graph is destroyed once, behind its last use.
+        let recording = unsafe {
+            let graph = driver::stream::end_capture(self.stream).map_err(failed("recording"))?;
+            if graph.is_null() {
+                let problem = "nothing came of it".to_owned();
+                return Err(DeviceError::Failed { during: "recording", problem });
+            }
+            let made = driver::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = driver::graph::destroy(graph);
+            made.map_err(failed("recording"))?
+        };
+        self.recordings.push(recording);
+        Ok(Recording(self.recordings.len() - 1))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), DeviceError> {
+        let Some(&graph) = self.recordings.get(recording.0) else {
+            return Err(DeviceError::Shape { what: "replay", problem: "no such recording".to_owned() });
+        };
+        self.session.enter()?;
+        // SAFETY: it was made here and lives as long as this does.
+        unsafe { driver::graph::launch(graph, self.stream) }.map_err(failed("a replay"))
+    }
+}
+
+/// A stream and page-locked memory of a thread's own.
+struct Uploader {
+    session: Session,
+    stream: sys::CUstream,
+    staging: *mut u8,
+}
+
+// SAFETY: as for `Nvidia`; the staging memory is this one's alone.
+unsafe impl Send for Uploader {}
+
+impl Uploader {
+    fn new(device: sys::CUdevice, context: sys::CUcontext) -> Result<Uploader, DeviceError> {
+        // SAFETY: the device was found by whoever holds its context; another hold on it is let go of with this.
+        let held = unsafe { driver::primary_ctx::retain(device) }.map_err(failed("opening the device"))?;
+        debug_assert_eq!(held, context, "a device has one primary context");
+        let session = Session { device, context: held };
+        session.enter()?;
+        let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking)
+            .map_err(failed("opening a stream"))?;
+        // SAFETY: the memory is written before it is read.
+        let staging = unsafe { driver::malloc_host(STAGING_BYTES, 0) }.map_err(failed("locking memory"))?;
+        Ok(Uploader { session, stream, staging: staging.cast() })
+    }
+}
+
+impl Upload for Uploader {
+    fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError> {
+        same_length("upload", to, bytes.len())?;
+        self.session.enter()?;
+        let mut address = to.address;
+        for piece in bytes.chunks(STAGING_BYTES) {
+            // SAFETY: the staging memory is that long, is this one's alone, and no copy out of it is under way.
+            unsafe {
+                let staging = std::slice::from_raw_parts_mut(self.staging, piece.len());
+                staging.copy_from_slice(piece);
+                driver::memcpy_htod_async(address, staging, self.stream).map_err(failed("an upload"))?;
+                driver::stream::synchronize(self.stream).map_err(failed("an upload"))?;
+            }
+            address += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Uploader {
+    fn drop(&mut self) {
+        if self.session.enter().is_ok() {
+            // SAFETY: both were made by this, and no copy is under way.
+            unsafe {
+                let _ = driver::free_host(self.staging.cast());
+                let _ = driver::stream::destroy(self.stream);
+            }
+        }
+    }
+}
+
+/// A file's kernels for an architecture.
+fn compile(file: &'static str, text: &str, architecture: &str) -> Result<Vec<u8>, DeviceError> {
+    let problem = |log: String| DeviceError::Compile { file, log };
+    let source = CString::new([COMMON, text].concat()).map_err(|error| problem(error.to_string()))?;
+    let name = CString::new(file).unwrap_or_default();
+    let options: Vec<String> = std::iter::once(format!("--gpu-architecture={architecture}"))
+        .chain(OPTIONS.iter().map(|option| (*option).to_owned()))
+        .collect();
+    let program = nvrtc::create_program(&source, Some(&name)).map_err(|error| problem(error.to_string()))?;
+    let compiled = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the program was made above, and is destroyed below.
+        unsafe {
+            if let Err(error) = nvrtc::compile_program(program, &options) {
+                let log = nvrtc::get_program_log(program).unwrap_or_default();
+                let log: Vec<u8> = log.into_iter().map(|byte| byte.cast_unsigned()).collect();
+                let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned();
+                return Err(problem(format!("{error}: {log}")));
+            }
+            let mut bytes = 0_usize;
+            nvrtc_sys::nvrtcGetCUBINSize(program, &mut bytes)
+                .result()
+                .map_err(|error| problem(error.to_string()))?;
+            let mut image = vec![0_u8; bytes];
+            nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast())
+                .result()
+                .map_err(|error| problem(error.to_string()))?;
+            Ok(image)
+        }
+    }));
+    // SAFETY: made above, destroyed once.
+    let _ = unsafe { nvrtc::destroy_program(program) };
+    compiled.unwrap_or_else(|panic| Err(problem(panic_message(&*panic))))
+}
+
+fn same_length(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), DeviceError> {
+    if buffer.bytes == bytes {
+        return Ok(());
+    }
+    Err(DeviceError::Shape { what, problem: format!("{bytes} bytes for a buffer of {}", buffer.bytes) })
+}
+
+/// What the driver said while something was being done.
+fn failed(during: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
+    move |error| {
+        let name = error.error_name().ok().and_then(|text| text.to_str().ok()).unwrap_or("an unknown error");
+        let words = error.error_string().ok().and_then(|text| text.to_str().ok()).unwrap_or_default();
+        DeviceError::Failed { during, problem: format!("{name}: {words}") }
+    }
+}

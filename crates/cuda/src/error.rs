@@ -1,0 +1,71 @@
+//! Why a model could not be loaded onto a device.
+//! Must not know: what was to be done with it.
+
+use std::fmt;
+
+use headrace_checkpoint::CheckpointError;
+
+use crate::device::DeviceError;
+
+/// A model that could not be loaded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The checkpoint lacks something or contradicts itself.
+    Checkpoint(CheckpointError),
+    /// A tensor is not what the configuration says, or of a type that is not served here.
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A size of the model that the kernels do not cover, or an option that cannot be.
+    Unsupported {
+        /// The field or option.
+        name: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// It does not fit the device's memory.
+    TooLarge {
+        /// What would fit, and what to do.
+        problem: String,
+    },
+    /// The device.
+    Device(DeviceError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Checkpoint(error) => error.fmt(out),
+            LoadError::Tensor { name, problem } => write!(out, "tensor {name}: {problem}"),
+            LoadError::Unsupported { name, problem } => write!(out, "{name}: {problem}"),
+            LoadError::TooLarge { problem } => out.write_str(problem),
+            LoadError::Device(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Checkpoint(error) => Some(error),
+            LoadError::Device(error) => Some(error),
+            LoadError::Tensor { .. } | LoadError::Unsupported { .. } | LoadError::TooLarge { .. } => None,
+        }
+    }
+}
+
+impl From<CheckpointError> for LoadError {
+    fn from(error: CheckpointError) -> Self {
+        LoadError::Checkpoint(error)
+    }
+}
+
+impl From<DeviceError> for LoadError {
+    fn from(error: DeviceError) -> Self {
+        LoadError::Device(error)
+    }
+}

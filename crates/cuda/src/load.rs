@@ -1,0 +1,238 @@
+//! From a checkpoint to a model on a device: what it will take, whether that fits, and how large the KV pool becomes.
+//! Must not know: how a step is computed.
+
+use headrace_checkpoint::{Checkpoint, ModelConfig};
+use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_model::rope;
+
+use crate::device::{Buffer, Device, DeviceError};
+use crate::error::LoadError;
+use crate::model::{CudaModel, Limits, Scratch};
+use crate::ops::{Heads, Pages, SPLIT, Workspace};
+use crate::weights::{Tensors, Weights, device_bytes};
+
+/// How to load a model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoadOptions {
+    /// KV blocks of 16 tokens; none: as many as the free memory holds, less [`LoadOptions::reserve_bytes`].
+    pub kv_blocks: Option<usize>,
+    /// No pool that is sized by the free memory has more blocks.
+    pub most_kv_blocks: usize,
+    /// A bound on positions below the checkpoint's own.
+    pub max_positions: Option<usize>,
+    /// Rows of one pass; a longer step is computed in several.
+    pub pass_rows: usize,
+    /// Rows of logits that are brought to the host at once.
+    pub logit_rows: usize,
+    /// Bytes for what attention's splits leave for each other.
+    pub partial_bytes: usize,
+    /// Decode batches of up to so many sequences are recorded and replayed; 0: none.
+    pub recorded_rows: usize,
+    /// Threads that read, convert and upload weights.
+    pub threads: usize,
+    /// Memory of the device that stays free: for the driver, recordings and other programs.
+    pub reserve_bytes: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            kv_blocks: None,
+            most_kv_blocks: usize::MAX,
+            max_positions: None,
+            pass_rows: 8192,
+            logit_rows: 256,
+            partial_bytes: 256 << 20,
+            recorded_rows: 256,
+            threads: 4,
+            reserve_bytes: 1 << 30,
+        }
+    }
+}
+
+/// KV blocks that a pool by free memory has at least: a context of 256 tokens.
+const LEAST_BLOCKS: usize = 16;
+
+impl CudaModel {
+    /// Loads a checkpoint onto a device; `progress` is called with the tensor bytes done and their total. Afterwards the checkpoint
+    /// is not needed.
+    ///
+    /// # Errors
+    /// [`LoadError::Unsupported`] and [`LoadError::Tensor`] for what the kernels do not cover, [`LoadError::TooLarge`] with what would
+    /// fit, and what the device says.
+    pub fn load(
+        device: Box<dyn Device>,
+        checkpoint: &Checkpoint,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CudaModel, LoadError> {
+        Self::load_from(device, checkpoint.config(), checkpoint, options, progress)
+    }
+
+    /// The same from any tensors that suit a configuration.
+    ///
+    /// # Errors
+    /// As [`CudaModel::load`].
+    pub fn load_from(
+        mut device: Box<dyn Device>,
+        config: &ModelConfig,
+        tensors: &dyn Tensors,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CudaModel, LoadError> {
+        let heads = checked(config, options)?;
+        let memory = device.memory()?;
+        let sizes = Sizes::new(config, options, &heads, device.multiprocessors());
+        let blocks = sizes.blocks(options, memory.free, device.name())?;
+        let max_positions = config
+            .max_positions
+            .min(options.max_positions.unwrap_or(usize::MAX))
+            .min(blocks.saturating_mul(BLOCK_TOKENS));
+        let (weights, weight_bytes) =
+            Weights::load(&mut *device, config, tensors, options.threads, progress)?;
+        let pages = pages(&mut *device, config.layers, blocks, &heads)?;
+        let (cos, sin) = angles(&mut *device, config, max_positions)?;
+        let scratch = Scratch::new(&mut *device, config, &heads, options)?;
+        let workspace = Workspace::new(&mut *device)?;
+        let partial = device.allocate(sizes.partial)?;
+        let shape = ForwardShape {
+            vocab: config.vocab_size,
+            max_positions,
+            block_tokens: BLOCK_TOKENS,
+            block_count: blocks,
+            kv_bytes_per_block: sizes.block,
+            weight_bytes,
+        };
+        let limits = Limits {
+            pass_rows: options.pass_rows,
+            logit_rows: options.logit_rows,
+            recorded_rows: options.recorded_rows.min(options.pass_rows).min(options.logit_rows),
+        };
+        device.synchronize()?;
+        Ok(CudaModel::new(
+            (device, config.clone(), shape, limits),
+            (heads, weights, pages, (cos, sin)),
+            (scratch, workspace, partial),
+        ))
+    }
+}
+
+/// What a model takes beside its KV pool, in bytes.
+struct Sizes {
+    weights: usize,
+    scratch: usize,
+    partial: usize,
+    angles: usize,
+    /// One KV block over all layers.
+    block: usize,
+}
+
+impl Sizes {
+    fn new(config: &ModelConfig, options: &LoadOptions, heads: &Heads, multiprocessors: usize) -> Sizes {
+        let positions = config.max_positions.min(options.max_positions.unwrap_or(usize::MAX));
+        // The longest sequence's splits must fit at once.
+        let least = heads.partial_bytes() * positions.div_ceil(SPLIT);
+        Sizes {
+            weights: device_bytes(config),
+            scratch: Scratch::bytes(config, heads, options) + Workspace::bytes(multiprocessors),
+            partial: options.partial_bytes.max(least),
+            angles: positions * (config.head_dim / 2) * 8,
+            block: 2 * heads.block_bytes() * config.layers,
+        }
+    }
+
+    /// How many KV blocks the pool gets.
+    fn blocks(&self, options: &LoadOptions, free: usize, device: &str) -> Result<usize, LoadError> {
+        let beside = self.scratch + self.partial + self.angles + options.reserve_bytes;
+        let left = free.saturating_sub(self.weights.saturating_add(beside));
+        let affordable = left / self.block.max(1);
+        let wanted = options.kv_blocks.unwrap_or(LEAST_BLOCKS);
+        if affordable < wanted {
+            let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+            let fits = match affordable {
+                0 => format!(
+                    "weights of at most {} MiB would fit with it",
+                    mib(free.saturating_sub(beside.saturating_add(wanted.saturating_mul(self.block))))
+                ),
+                blocks => format!("{} tokens would fit", blocks.saturating_mul(BLOCK_TOKENS)),
+            };
+            let problem = format!(
+                "{device} has {} MiB free; the weights take {} MiB, activations and a reserve {} MiB, and a KV cache of {} tokens {} \
+                 MiB: {fits}",
+                free >> 20,
+                mib(self.weights),
+                mib(beside),
+                wanted.saturating_mul(BLOCK_TOKENS),
+                mib(wanted.saturating_mul(self.block)),
+            );
+            return Err(LoadError::TooLarge { problem });
+        }
+        // Slots are 32-bit integers.
+        let most = options.most_kv_blocks.min(i32::MAX as usize / BLOCK_TOKENS);
+        Ok(options.kv_blocks.unwrap_or(affordable.min(most).max(1)).min(most))
+    }
+}
+
+/// Bytes that a model will take of a device, the KV pool and `reserve_bytes` left out; so that a caller can say whether it fits.
+pub fn bytes_beside_kv(
+    config: &ModelConfig,
+    options: &LoadOptions,
+    multiprocessors: usize,
+) -> Result<usize, LoadError> {
+    let heads = checked(config, options)?;
+    let sizes = Sizes::new(config, options, &heads, multiprocessors);
+    Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
+}
+
+fn checked(config: &ModelConfig, options: &LoadOptions) -> Result<Heads, LoadError> {
+    let named = |name, problem: &str| Err(LoadError::Unsupported { name, problem: problem.to_owned() });
+    for (name, value) in
+        [("pass_rows", options.pass_rows), ("logit_rows", options.logit_rows), ("threads", options.threads)]
+    {
+        if value == 0 {
+            return named(name, "must be at least 1");
+        }
+    }
+    if options.kv_blocks == Some(0) {
+        return named("kv_blocks", "must be at least 1");
+    }
+    if options.max_positions == Some(0) {
+        return named("max_positions", "leaves room for no token");
+    }
+    let most = i32::MAX as usize;
+    let widths = [config.vocab_size, config.hidden_size, 2 * config.intermediate_size, options.pass_rows];
+    if widths.into_iter().any(|width| width > most / 32) {
+        return named("vocab_size", "or another size is beyond what the kernels count to");
+    }
+    Heads::new(config.heads, config.kv_heads, config.head_dim).map_err(|error| match error {
+        DeviceError::Shape { what, problem } => LoadError::Unsupported { name: what, problem },
+        other => LoadError::Device(other),
+    })
+}
+
+fn pages(
+    device: &mut dyn Device,
+    layers: usize,
+    blocks: usize,
+    heads: &Heads,
+) -> Result<Vec<Pages>, LoadError> {
+    let bytes = blocks * heads.block_bytes();
+    let mut layer = || Ok(Pages { keys: device.allocate(bytes)?, values: device.allocate(bytes)? });
+    (0..layers).map(|_| layer()).collect()
+}
+
+/// Cosines and sines of all positions.
+fn angles(
+    device: &mut dyn Device,
+    config: &ModelConfig,
+    positions: usize,
+) -> Result<(Buffer, Buffer), LoadError> {
+    let table = rope::table(&config.rope, config.head_dim, positions);
+    let mut bring = |values: &[f32]| -> Result<Buffer, DeviceError> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let buffer = device.allocate(bytes.len())?;
+        device.upload(buffer, &bytes)?;
+        Ok(buffer)
+    };
+    Ok((bring(&table.cos)?, bring(&table.sin)?))
+}

@@ -1,0 +1,317 @@
+//! A decoder on a device, computed step by step over paged KV blocks. Must not know: who owns a block, why a chunk is as long as it is,
+//! or what becomes of the logits.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use headrace_checkpoint::ModelConfig;
+use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
+use headrace_kernels::pool::panic_message;
+use headrace_model::batch::Rows;
+
+use crate::device::{Buffer, Device, DeviceError, Recording};
+use crate::kernels::KERNEL_VERSION;
+use crate::load::LoadOptions;
+use crate::ops::{self, Finish, HeadWeights, Heads, Pages, Workspace, padded};
+use crate::step::{Shape, Step, bucket, is_decode, passes, shape_of};
+use crate::weights::{Layer, Weights, inner};
+
+/// Recordings that are kept; whatever has another shape then is launched kernel by kernel.
+const MOST_RECORDINGS: usize = 96;
+
+/// A loaded model. Dropping it gives back what it has of the device.
+pub struct CudaModel {
+    config: ModelConfig,
+    shape: ForwardShape,
+    numerics: String,
+    limits: Limits,
+    core: Core,
+    recordings: BTreeMap<Shape, Recording>,
+    rows: Rows,
+    step: Step,
+}
+
+/// Bounds of a step.
+pub(crate) struct Limits {
+    pub(crate) pass_rows: usize,
+    pub(crate) logit_rows: usize,
+    pub(crate) recorded_rows: usize,
+}
+
+/// What the kernels of a step touch.
+struct Core {
+    device: Box<dyn Device>,
+    heads: Heads,
+    weights: Weights,
+    pages: Vec<Pages>,
+    angles: (Buffer, Buffer),
+    scratch: Scratch,
+    workspace: Workspace,
+    partial: Buffer,
+}
+
+/// Activations, for as many rows as a pass has at most.
+pub(crate) struct Scratch {
+    /// Tokens, tables and entries of a pass; grows.
+    inputs: Buffer,
+    /// The residual stream, f32.
+    stream: Buffer,
+    /// Normalized rows, bf16.
+    normed: Buffer,
+    /// Query, key and value heads, f32.
+    qkv: Buffer,
+    /// Rotated queries, bf16.
+    queries: Buffer,
+    /// Attention's output, bf16. What fills up its rows is zero.
+    attended: Buffer,
+    /// The MLP's middle, bf16.
+    inner: Buffer,
+    /// f32, of `logit_rows`.
+    logits: Buffer,
+}
+
+/// Bytes of a pass's inputs at first.
+const FIRST_INPUT_BYTES: usize = 1 << 20;
+
+impl Scratch {
+    /// Bytes of each of its buffers.
+    fn sizes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> [usize; 8] {
+        let (rows, all) = (options.pass_rows, heads.heads + 2 * heads.kv_heads);
+        [
+            FIRST_INPUT_BYTES,
+            rows * config.hidden_size * 4,
+            rows * padded(config.hidden_size) * 2,
+            rows * all * heads.head_dim * 4,
+            rows * heads.heads * heads.width * 2,
+            rows * padded(heads.heads * heads.head_dim) * 2,
+            rows * inner(config) * 2,
+            options.logit_rows * config.vocab_size * 4,
+        ]
+    }
+
+    pub(crate) fn bytes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> usize {
+        Self::sizes(config, heads, options).iter().sum()
+    }
+
+    /// All of it zero: nobody writes what fills up rows.
+    pub(crate) fn new(
+        device: &mut dyn Device,
+        config: &ModelConfig,
+        heads: &Heads,
+        options: &LoadOptions,
+    ) -> Result<Scratch, DeviceError> {
+        let mut zeros = |bytes: usize| {
+            let buffer = device.allocate(bytes)?;
+            device.clear(buffer)?;
+            Ok(buffer)
+        };
+        let [inputs, stream, normed, qkv, queries, attended, inner, logits] =
+            Self::sizes(config, heads, options);
+        Ok(Scratch {
+            inputs: zeros(inputs)?,
+            stream: zeros(stream)?,
+            normed: zeros(normed)?,
+            qkv: zeros(qkv)?,
+            queries: zeros(queries)?,
+            attended: zeros(attended)?,
+            inner: zeros(inner)?,
+            logits: zeros(logits)?,
+        })
+    }
+}
+
+type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
+type Held = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
+
+impl CudaModel {
+    pub(crate) fn new(identity: Identity, held: Held, work: (Scratch, Workspace, Buffer)) -> CudaModel {
+        let (device, config, shape, limits) = identity;
+        let (heads, weights, pages, angles) = held;
+        let (scratch, workspace, partial) = work;
+        let numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
+        let core = Core { device, heads, weights, pages, angles, scratch, workspace, partial };
+        let (rows, step, recordings) = (Rows::default(), Step::default(), BTreeMap::new());
+        CudaModel { config, shape, numerics, limits, core, recordings, rows, step }
+    }
+
+    /// The configuration it was loaded with.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// How many decode steps of different shapes are recorded.
+    pub fn recordings(&self) -> usize {
+        self.recordings.len()
+    }
+
+    fn pass(
+        &mut self,
+        batch: &[SequenceChunk<'_>],
+        first_row: usize,
+        out: &mut Logits,
+    ) -> Result<usize, ForwardError> {
+        self.rows.fill(batch, &self.shape)?;
+        let exact = shape_of(batch, &self.rows, &self.core.heads);
+        let decode = is_decode(batch) && exact.rows <= self.limits.recorded_rows;
+        let shape = match decode {
+            true => Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads),
+            false => exact,
+        };
+        self.step.fill(batch, &self.rows, &self.core.heads, &shape);
+        let wanted = self.rows.wanted.len();
+        self.compute(&shape, decode, first_row, wanted, out).map_err(failed)?;
+        Ok(first_row + wanted)
+    }
+
+    fn compute(
+        &mut self,
+        shape: &Shape,
+        decode: bool,
+        first_row: usize,
+        wanted: usize,
+        out: &mut Logits,
+    ) -> Result<(), DeviceError> {
+        if shape.bytes() > self.core.scratch.inputs.bytes {
+            // What was recorded reads the former ones.
+            self.recordings.clear();
+            self.core.grow_inputs(shape.bytes())?;
+        }
+        let words = self.step.bytes();
+        let inputs = self.core.scratch.inputs.part(0, words.len())?;
+        self.core.device.upload(inputs, &words)?;
+        // A recorded step computes logits of all its rows, which are at most as many as are brought at once.
+        let fits = shape.wanted <= self.limits.logit_rows.min(self.limits.pass_rows);
+        if decode && fits && self.recorded(shape)? {
+            return self.core.fetch(&self.config, (first_row, wanted), out);
+        }
+        self.core.states(&self.config, shape)?;
+        let mut done = 0;
+        while done < wanted {
+            let count = (wanted - done).min(self.limits.logit_rows);
+            self.core.logits(&self.config, done, count)?;
+            self.core.fetch(&self.config, (first_row + done, count), out)?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Replays the step of that shape, recording it if there is room. False: it has to be launched.
+    fn recorded(&mut self, shape: &Shape) -> Result<bool, DeviceError> {
+        let recording = match self.recordings.get(shape) {
+            Some(&recording) => recording,
+            None if self.recordings.len() >= MOST_RECORDINGS => return Ok(false),
+            None => {
+                self.core.device.begin_recording()?;
+                let launched = self
+                    .core
+                    .states(&self.config, shape)
+                    .and_then(|()| self.core.logits(&self.config, 0, shape.wanted));
+                let recording = self.core.device.end_recording();
+                launched?;
+                *self.recordings.entry(*shape).or_insert(recording?)
+            }
+        };
+        self.core.device.replay(recording)?;
+        Ok(true)
+    }
+}
+
+impl Forward for CudaModel {
+    fn shape(&self) -> &ForwardShape {
+        &self.shape
+    }
+
+    fn numerics(&self) -> &str {
+        &self.numerics
+    }
+
+    fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError> {
+        out.reset(0, self.shape.vocab);
+        self.rows.fill(batch, &self.shape)?;
+        out.reset(self.rows.wanted.len(), self.shape.vocab);
+        let step = catch_unwind(AssertUnwindSafe(|| {
+            let mut row = 0;
+            for pass in passes(batch, self.limits.pass_rows) {
+                row = self.pass(&pass, row, out)?;
+            }
+            // What wants no logits is computed when the caller goes on, as its keys and values may be given away.
+            self.core.device.synchronize().map_err(failed)
+        }));
+        let step =
+            step.unwrap_or_else(|panic| Err(ForwardError::Panicked { message: panic_message(&*panic) }));
+        if step.is_err() {
+            out.reset(0, self.shape.vocab);
+        }
+        step
+    }
+}
+
+fn failed(error: DeviceError) -> ForwardError {
+    ForwardError::Failed { message: error.to_string() }
+}
+
+impl Core {
+    fn grow_inputs(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.device.synchronize()?;
+        let grown = self.device.allocate(bytes.next_power_of_two())?;
+        let former = std::mem::replace(&mut self.scratch.inputs, grown);
+        self.device.free(former)
+    }
+
+    /// Keys and values of all rows, and the normalized last hidden states of those that are wanted, in `normed`.
+    fn states(&mut self, config: &ModelConfig, shape: &Shape) -> Result<(), DeviceError> {
+        let Core { device, heads, weights, pages, angles, scratch, workspace, partial } = self;
+        let device = &mut **device;
+        let (hidden, eps, rows) = (config.hidden_size, config.rms_norm_eps, shape.rows);
+        let sections = shape.within(scratch.inputs)?;
+        let (stream, normed) = (scratch.stream, scratch.normed);
+        let table = (weights.embedding.weights, weights.embedding.inputs);
+        ops::embed(device, table, sections.tokens, (stream, rows), hidden)?;
+        for (layer, pages) in weights.layers.iter().zip(pages.iter()) {
+            let Layer { attention_norm, qkv, query_norm, key_norm, output, mlp_norm, gate_up, down } = layer;
+            ops::rms_norm(device, (stream, None), *attention_norm, (normed, rows), hidden, eps)?;
+            ops::product(device, workspace, qkv, (normed, rows), (scratch.qkv, qkv.features), Finish::Store)?;
+            let (cos, sin) = *angles;
+            let of_heads = HeadWeights { query_norm: *query_norm, key_norm: *key_norm, cos, sin, eps };
+            let places = (sections.positions, sections.slots);
+            ops::write_heads(device, heads, &of_heads, (scratch.qkv, rows), places, scratch.queries, pages)?;
+            let seen = (scratch.queries, pages);
+            ops::attend(device, heads, &sections.entries, seen, *partial, scratch.attended)?;
+            ops::product(device, workspace, output, (scratch.attended, rows), (stream, hidden), Finish::Add)?;
+            ops::rms_norm(device, (stream, None), *mlp_norm, (normed, rows), hidden, eps)?;
+            let middle = (scratch.inner, down.inputs);
+            ops::product(device, workspace, gate_up, (normed, rows), middle, Finish::Gate)?;
+            ops::product(device, workspace, down, (scratch.inner, rows), (stream, hidden), Finish::Add)?;
+        }
+        let wanted = (stream, Some(sections.wanted));
+        ops::rms_norm(device, wanted, weights.final_norm, (normed, shape.wanted), hidden, eps)
+    }
+
+    /// Logits of `count` of the wanted rows, from the row `first` of `normed` on.
+    fn logits(&mut self, config: &ModelConfig, first: usize, count: usize) -> Result<(), DeviceError> {
+        let row = padded(config.hidden_size) * 2;
+        let states = self.scratch.normed.part(first * row, count * row)?;
+        let out = (self.scratch.logits, config.vocab_size);
+        ops::product(
+            &mut *self.device,
+            &self.workspace,
+            &self.weights.head,
+            (states, count),
+            out,
+            Finish::Store,
+        )
+    }
+
+    /// Brings the first `count` rows of logits to rows of `out` from `first` on.
+    fn fetch(
+        &mut self,
+        config: &ModelConfig,
+        (first, count): (usize, usize),
+        out: &mut Logits,
+    ) -> Result<(), DeviceError> {
+        let vocab = config.vocab_size;
+        let to = out.values_mut().get_mut(first * vocab..(first + count) * vocab).unwrap_or_default();
+        let from = self.scratch.logits.part(0, to.len() * 4)?;
+        self.device.download(from, to)
+    }
+}

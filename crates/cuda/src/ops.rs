@@ -1,0 +1,481 @@
+//! What a step is made of: each operation checks its shapes and launches its kernels. Must not know: models, or batches.
+//! Which kernel computes a product may depend on how many rows there are; its bits do not (`kernels/dense.cu`).
+
+use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
+use crate::kernels::HEAD_WIDTHS;
+
+/// Inputs of every product are a multiple of this; rows of weights and activations are filled up with zeros.
+pub const INPUTS: usize = 32;
+/// Features of a tile.
+const TILE_FEATURES: usize = 128;
+/// Threads of a block that computes a tile.
+const TILE_THREADS: u32 = 256;
+/// Parts that a product's inputs are summed in (`QUARTERS`).
+const QUARTERS: usize = 4;
+/// Stages of a tile's copies.
+const STAGES: usize = 3;
+/// Inputs of a stage.
+const STEP: usize = 64;
+/// Rows of attention that are computed together.
+pub const ENTRY_ROWS: usize = 16;
+/// Rows of a block that goes through all positions.
+pub const MANY_ROWS: usize = 64;
+/// Positions of a split.
+pub const SPLIT: usize = 256;
+
+/// Dynamic shared memory that a kernel may ask for, in bytes.
+pub fn shared_bytes(kernel: &str) -> usize {
+    let tile = |rows: usize| STAGES * (TILE_FEATURES + rows) * STEP * 2;
+    match kernel {
+        "dense_whole_64" | "dense_part_64" => tile(64),
+        "dense_whole_128" | "dense_part_128" => tile(128),
+        _ => 0,
+    }
+}
+
+/// The next multiple of [`INPUTS`].
+pub fn padded(inputs: usize) -> usize {
+    inputs.next_multiple_of(INPUTS)
+}
+
+/// A dense layer: `features × inputs` of bf16, and f32 biases.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Row-major; a row is [`padded`].
+    pub weights: Buffer,
+    /// One for each feature.
+    pub bias: Option<Buffer>,
+    /// Outputs. For [`Finish::Gate`]: gates and ups, eight and eight.
+    pub features: usize,
+    /// Inputs, [`padded`].
+    pub inputs: usize,
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finish {
+    /// It is stored as f32.
+    Store,
+    /// It is added to f32.
+    Add,
+    /// `silu(gate) · up` is stored as bf16, half as many as there are features.
+    Gate,
+}
+
+/// What products share: the parts that blocks leave for each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Workspace {
+    parts: Buffer,
+    arrived: Buffer,
+}
+
+/// How a product is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Way {
+    kernel: &'static str,
+    rows: usize,
+    in_parts: bool,
+}
+
+impl Way {
+    /// Weights straight from memory for few rows; tiles for more, whose quarters are parted between blocks where there are too
+    /// few tiles to keep the device busy.
+    fn of(count: usize, features: usize, multiprocessors: usize) -> Way {
+        let tiles = |rows: usize| features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
+        let (kernel, rows, in_parts) = match count {
+            0..=8 => ("dense_few_8", 8, false),
+            9..=16 => ("dense_few_16", 16, false),
+            17..=64 if tiles(64) < multiprocessors => ("dense_part_64", 64, true),
+            17..=64 => ("dense_whole_64", 64, false),
+            _ if tiles(128) < multiprocessors => ("dense_part_128", 128, true),
+            _ => ("dense_whole_128", 128, false),
+        };
+        Way { kernel, rows, in_parts }
+    }
+}
+
+impl Workspace {
+    /// For all products of a device: as many tiles may be in parts as there are multiprocessors.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn new(device: &mut dyn Device) -> Result<Workspace, DeviceError> {
+        let (parts, arrived) = Self::sizes(device.multiprocessors());
+        let workspace = Workspace { parts: device.allocate(parts)?, arrived: device.allocate(arrived)? };
+        device.clear(workspace.arrived)?;
+        Ok(workspace)
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(multiprocessors: usize) -> usize {
+        let (parts, arrived) = Self::sizes(multiprocessors);
+        parts + arrived
+    }
+
+    fn sizes(multiprocessors: usize) -> (usize, usize) {
+        (multiprocessors * QUARTERS * TILE_FEATURES * 128 * 4, multiprocessors * 4)
+    }
+}
+
+/// `out[row] = weights · rows[row]`, finished as said. `count` rows of bf16, each of the matrix's inputs; `stride` elements from one
+/// row of `out` to the next.
+///
+/// # Errors
+/// [`DeviceError::Shape`] where a buffer is too short for that, or what the device says.
+pub fn product(
+    device: &mut dyn Device,
+    workspace: &Workspace,
+    matrix: &Matrix,
+    (rows, count): (Buffer, usize),
+    (out, stride): (Buffer, usize),
+    finish: Finish,
+) -> Result<(), DeviceError> {
+    let &Matrix { weights, bias, features, inputs } = matrix;
+    if count == 0 {
+        return Ok(());
+    }
+    let (outputs, size) = if finish == Finish::Gate { (features / 2, 2) } else { (features, 4) };
+    check("inputs of a product", inputs > 0 && inputs.is_multiple_of(INPUTS), || {
+        format!("{inputs} is no multiple of {INPUTS}")
+    })?;
+    check(
+        "features of a product",
+        features > 0 && (finish != Finish::Gate || features.is_multiple_of(16)),
+        || format!("{features}"),
+    )?;
+    check("stride of a product", stride >= outputs, || format!("{stride} for {outputs} outputs"))?;
+    at_least("weights", weights, features * inputs * 2)?;
+    at_least("rows of a product", rows, count * inputs * 2)?;
+    at_least("output of a product", out, ((count - 1) * stride + outputs) * size)?;
+    if let Some(bias) = bias {
+        at_least("biases", bias, features * 4)?;
+    }
+    let way = Way::of(count, features, device.multiprocessors());
+    let (down, across) = (features.div_ceil(TILE_FEATURES), count.div_ceil(way.rows));
+    let product = Arguments::default().words(&[
+        weights.address,
+        rows.address,
+        bias.map_or(0, |bias| bias.address),
+        out.address,
+        pair(int("features", features)?, int("inputs", inputs)?),
+        pair(int("rows", count)?, int("stride", stride)?),
+        finish as u64,
+    ]);
+    let few = way.rows <= 16;
+    let grid = match (few, way.in_parts) {
+        (true, _) => [count_of("blocks", features.div_ceil(16))?, 1, 1],
+        (false, false) => [count_of("blocks", down.saturating_mul(across))?, 1, 1],
+        (false, true) => [count_of("blocks", across)?, count_of("blocks", down)?, QUARTERS as u32],
+    };
+    let arguments = match way.in_parts {
+        false => product,
+        true => product.address(Some(workspace.parts)).address(Some(workspace.arrived)),
+    };
+    let threads = if few { 128 } else { TILE_THREADS };
+    let shared_bytes = count_of("shared memory", shared_bytes(way.kernel))?;
+    device.launch(&Launch { kernel: way.kernel, grid, threads, shared_bytes, arguments })
+}
+
+/// `stream[row] = table[tokens[row]]` for `count` rows of `hidden` floats; the table's rows are bf16, `hidden` of `stride`.
+///
+/// # Errors
+/// What the device says.
+pub fn embed(
+    device: &mut dyn Device,
+    (table, stride): (Buffer, usize),
+    tokens: Buffer,
+    (stream, count): (Buffer, usize),
+    hidden: usize,
+) -> Result<(), DeviceError> {
+    at_least("stream", stream, count * hidden * 4)?;
+    at_least("tokens", tokens, count * 4)?;
+    let arguments = Arguments::default()
+        .address(Some(table))
+        .address(Some(tokens))
+        .address(Some(stream))
+        .int(int("hidden", hidden)?)
+        .int(int("stride", stride)?);
+    rows_launch(device, "embed", count, 1, 256, arguments)
+}
+
+/// `out[i] = norm(stream[rows[i]])` for `count` rows, or of all rows in their order; `out` in bf16, rows of [`padded`] hidden.
+///
+/// # Errors
+/// What the device says.
+pub fn rms_norm(
+    device: &mut dyn Device,
+    (stream, rows): (Buffer, Option<Buffer>),
+    weight: Buffer,
+    (out, count): (Buffer, usize),
+    hidden: usize,
+    eps: f32,
+) -> Result<(), DeviceError> {
+    at_least("weight of a norm", weight, hidden * 4)?;
+    at_least("output of a norm", out, count * padded(hidden) * 2)?;
+    let arguments = Arguments::default()
+        .address(Some(stream))
+        .address(rows)
+        .address(Some(weight))
+        .address(Some(out))
+        .int(int("hidden", hidden)?)
+        .int(int("stride", padded(hidden))?)
+        .float(eps);
+    rows_launch(device, "rms_norm", count, 1, 256, arguments)
+}
+
+/// Sizes of a model's heads.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Heads {
+    /// Of queries.
+    pub heads: usize,
+    /// Of keys and of values; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// What a head takes in queries and pages: one of [`HEAD_WIDTHS`].
+    pub width: usize,
+}
+
+impl Heads {
+    /// Heads as wide as the kernels need.
+    ///
+    /// # Errors
+    /// [`DeviceError::Shape`] where no kernel is wide enough, or the heads cannot be shared out.
+    pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Result<Heads, DeviceError> {
+        let shares = kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads);
+        check("num_key_value_heads", shares, || format!("{kv_heads} for {heads} heads"))?;
+        let width = HEAD_WIDTHS.into_iter().find(|&width| width >= head_dim);
+        let width = width.filter(|_| head_dim > 0 && head_dim.is_multiple_of(2));
+        width.map(|width| Heads { heads, kv_heads, head_dim, width }).ok_or_else(|| DeviceError::Shape {
+            what: "head_dim",
+            problem: format!(
+                "{head_dim}; on a CUDA device heads are even and at most {} wide",
+                HEAD_WIDTHS[3]
+            ),
+        })
+    }
+
+    /// Query heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Bytes of a block of keys, or of values, in one layer.
+    pub fn block_bytes(&self) -> usize {
+        self.kv_heads * self.width * headrace_kernels::forward::BLOCK_TOKENS * 2
+    }
+
+    /// Bytes of what a split leaves for each entry.
+    pub fn partial_bytes(&self) -> usize {
+        self.kv_heads * ENTRY_ROWS * (self.width + 2) * 4
+    }
+}
+
+/// A layer's keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages {
+    /// Block, head, token, dimension.
+    pub keys: Buffer,
+    /// Block, head, dimension, token.
+    pub values: Buffer,
+}
+
+/// What heads are normalized and rotated by.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadWeights {
+    /// `head_dim`, where queries are normalized.
+    pub query_norm: Option<Buffer>,
+    /// The same of keys.
+    pub key_norm: Option<Buffer>,
+    /// Cosines of `positions × head_dim / 2`.
+    pub cos: Buffer,
+    /// Sines.
+    pub sin: Buffer,
+    /// Of the norms.
+    pub eps: f32,
+}
+
+/// Heads out of `qkv`: queries normalized and rotated, keys and values into their pages.
+///
+/// # Errors
+/// What the device says.
+pub fn write_heads(
+    device: &mut dyn Device,
+    heads: &Heads,
+    weights: &HeadWeights,
+    (qkv, count): (Buffer, usize),
+    (positions, slots): (Buffer, Buffer),
+    queries: Buffer,
+    pages: &Pages,
+) -> Result<(), DeviceError> {
+    let all = heads.heads + 2 * heads.kv_heads;
+    at_least("heads", qkv, count * all * heads.head_dim * 4)?;
+    at_least("queries", queries, count * heads.heads * heads.width * 2)?;
+    at_least("positions", positions, count * 4)?;
+    at_least("slots", slots, count * 4)?;
+    let arguments = Arguments::default()
+        .address(Some(qkv))
+        .address(Some(positions))
+        .address(Some(slots))
+        .address(weights.query_norm)
+        .address(weights.key_norm)
+        .address(Some(weights.cos))
+        .address(Some(weights.sin))
+        .address(Some(queries))
+        .address(Some(pages.keys))
+        .address(Some(pages.values))
+        .int(int("heads", heads.heads)?)
+        .int(int("heads", heads.kv_heads)?)
+        .int(int("heads", heads.head_dim)?)
+        .int(int("heads", heads.width)?)
+        .float(weights.eps);
+    rows_launch(device, "write_heads", count, all.div_ceil(4), 128, arguments)
+}
+
+/// Entries for attention: 16 rows each with their splits side by side, or 64 with one block for all they see.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries {
+    /// 32 bytes each (`Entry` in `kernels/attention.cu`).
+    pub few: Buffer,
+    /// How many.
+    pub few_count: usize,
+    /// Splits of the longest of them.
+    pub splits: usize,
+    /// Those of 64 rows.
+    pub many: Buffer,
+    /// How many.
+    pub many_count: usize,
+    /// The block tables that they refer to.
+    pub tables: Buffer,
+}
+
+/// Attention of all entries. `out` in bf16, rows of [`padded`] heads. `partial` may be too short for all of them at once: then they
+/// come one part after another.
+///
+/// # Errors
+/// [`DeviceError::Shape`] where `partial` is too short for one, or what the device says.
+pub fn attend(
+    device: &mut dyn Device,
+    heads: &Heads,
+    entries: &Entries,
+    (queries, pages): (Buffer, &Pages),
+    partial: Buffer,
+    out: Buffer,
+) -> Result<(), DeviceError> {
+    let [few, join, many] = attention_kernels(heads.width)?;
+    let stride = padded(heads.heads * heads.head_dim);
+    let scale = std::f32::consts::LOG2_E / (heads.head_dim as f32).sqrt();
+    let (query_heads, kv_heads) = (int("heads", heads.heads)?, int("heads", heads.kv_heads)?);
+    let (head_dim, out_stride) = (int("heads", heads.head_dim)?, int("heads", stride)?);
+    let seen = || {
+        Arguments::default().address(Some(queries)).words(&[
+            pages.keys.address,
+            pages.values.address,
+            entries.tables.address,
+        ])
+    };
+    let kv_grid = count_of("heads", heads.kv_heads)?;
+    let each = heads.partial_bytes() * entries.splits.max(1);
+    let at_once = (partial.bytes / each).min(65_535);
+    check("attention's partial results", at_once > 0, || {
+        format!("{each} bytes, and there are {}", partial.bytes)
+    })?;
+    for first in (0..entries.few_count).step_by(at_once) {
+        let count = (entries.few_count - first).min(at_once);
+        let these = entries.few.part(first * 32, count * 32)?;
+        let arguments =
+            seen().address(Some(these)).address(Some(partial)).int(query_heads).int(kv_heads).float(scale);
+        let grid = [count_of("splits", entries.splits)?, kv_grid, count as u32];
+        device.launch(&Launch { kernel: few, grid, threads: 128, shared_bytes: 0, arguments })?;
+        let arguments = Arguments::default()
+            .address(Some(these))
+            .address(Some(partial))
+            .address(Some(out))
+            .int(query_heads)
+            .int(kv_heads)
+            .int(head_dim)
+            .int(out_stride)
+            .int(int("splits", entries.splits)?);
+        let grid = [kv_grid, count as u32, 1];
+        device.launch(&Launch { kernel: join, grid, threads: 128, shared_bytes: 0, arguments })?;
+    }
+    if entries.many_count == 0 {
+        return Ok(());
+    }
+    let arguments = seen()
+        .address(Some(entries.many))
+        .address(Some(out))
+        .int(query_heads)
+        .int(kv_heads)
+        .int(head_dim)
+        .int(out_stride)
+        .float(scale);
+    let grid = [count_of("entries", entries.many_count)?, kv_grid, 1];
+    device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes: 0, arguments })
+}
+
+fn attention_kernels(width: usize) -> Result<[&'static str; 3], DeviceError> {
+    match width {
+        32 => Ok(["attend_few_32", "join_32", "attend_many_32"]),
+        64 => Ok(["attend_few_64", "join_64", "attend_many_64"]),
+        96 => Ok(["attend_few_96", "join_96", "attend_many_96"]),
+        128 => Ok(["attend_few_128", "join_128", "attend_many_128"]),
+        other => Err(DeviceError::Shape { what: "width of a head", problem: other.to_string() }),
+    }
+}
+
+fn rows_launch(
+    device: &mut dyn Device,
+    kernel: &'static str,
+    count: usize,
+    beside: usize,
+    threads: u32,
+    arguments: Arguments,
+) -> Result<(), DeviceError> {
+    if count == 0 {
+        return Ok(());
+    }
+    let grid = [count_of("rows", count)?, count_of("heads", beside)?, 1];
+    device.launch(&Launch { kernel, grid, threads, shared_bytes: 0, arguments })
+}
+
+fn check(what: &'static str, good: bool, problem: impl FnOnce() -> String) -> Result<(), DeviceError> {
+    if good { Ok(()) } else { Err(DeviceError::Shape { what, problem: problem() }) }
+}
+
+fn at_least(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), DeviceError> {
+    check(what, buffer.bytes >= bytes, || format!("{} bytes where {bytes} are read or written", buffer.bytes))
+}
+
+fn int(what: &'static str, value: usize) -> Result<i32, DeviceError> {
+    i32::try_from(value).map_err(|_| DeviceError::Shape { what, problem: format!("{value} is too many") })
+}
+
+fn count_of(what: &'static str, value: usize) -> Result<u32, DeviceError> {
+    int(what, value).map(i32::cast_unsigned)
+}
+
+/// Two 32-bit integers as they follow each other in memory.
+fn pair(first: i32, second: i32) -> u64 {
+    u64::from(first.cast_unsigned()) | u64::from(second.cast_unsigned()) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_stream_the_weights_and_few_tiles_are_parted() {
+        for (count, features, kernel) in [
+            (1, 4096, "dense_few_8"),
+            (8, 4096, "dense_few_8"),
+            (9, 4096, "dense_few_16"),
+            (17, 4096, "dense_part_64"),
+            (64, 28_672, "dense_whole_64"),
+            (65, 4096, "dense_part_128"),
+            (16_384, 4096, "dense_whole_128"),
+        ] {
+            assert_eq!(Way::of(count, features, 132).kernel, kernel, "{count} rows of {features}");
+        }
+    }
+}

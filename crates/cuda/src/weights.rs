@@ -1,0 +1,386 @@
+//! Weights on the device: what is fused, padded and interleaved, and how several threads bring it there from a checkpoint.
+//! Must not know: how a step is computed, or where the checkpoint came from.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+
+use headrace_checkpoint::{Checkpoint, CheckpointError, DType, ModelConfig, Tensor};
+
+use crate::device::{Buffer, Device, DeviceError, Upload};
+use crate::error::LoadError;
+use crate::ops::{Matrix, padded};
+
+/// Bytes that a thread prepares before it uploads them.
+const PIECE_BYTES: usize = 16 << 20;
+/// Bytes after which the pages of mapped files are let go of.
+const RELEASE_BYTES: u64 = 1 << 30;
+
+/// Where tensors come from.
+pub trait Tensors: Sync {
+    /// The tensor of that name in Hugging Face's checkpoints.
+    ///
+    /// # Errors
+    /// There is none.
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError>;
+
+    /// Bytes of all of them.
+    fn bytes(&self) -> u64;
+
+    /// What was read is not needed again soon.
+    fn release_pages(&self);
+}
+
+impl Tensors for Checkpoint {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        Checkpoint::tensor(self, name)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.weight_bytes()
+    }
+
+    fn release_pages(&self) {
+        Checkpoint::release_pages(self);
+    }
+}
+
+/// Everything a step reads.
+pub(crate) struct Weights {
+    pub(crate) embedding: Matrix,
+    pub(crate) head: Matrix,
+    pub(crate) final_norm: Buffer,
+    pub(crate) layers: Vec<Layer>,
+}
+
+/// One decoder layer.
+pub(crate) struct Layer {
+    pub(crate) attention_norm: Buffer,
+    pub(crate) qkv: Matrix,
+    pub(crate) query_norm: Option<Buffer>,
+    pub(crate) key_norm: Option<Buffer>,
+    pub(crate) output: Matrix,
+    pub(crate) mlp_norm: Buffer,
+    /// Gates and ups, eight and eight: a thread of the product that has one has the other. As many as [`inner`] says.
+    pub(crate) gate_up: Matrix,
+    pub(crate) down: Matrix,
+}
+
+/// Width of the MLP on the device: what is behind the model's own is zero.
+pub(crate) fn inner(config: &ModelConfig) -> usize {
+    padded(config.intermediate_size)
+}
+
+/// A tensor to bring: where it goes, and in which arrangement.
+struct Job {
+    name: String,
+    shape: Vec<usize>,
+    to: Buffer,
+    how: How,
+}
+
+enum How {
+    /// Rows of bf16, each filled up to this many inputs, one below the other.
+    Rows(usize),
+    /// The same, eight rows and room for eight others; and from which of the sixteen on.
+    Alternating(usize, usize),
+    /// One row of floats.
+    Floats,
+    /// The same, eight and room for eight others.
+    AlternatingFloats(usize),
+}
+
+/// Plans where everything goes, allocates it, and lists what is to be brought.
+struct Planner<'a> {
+    device: &'a mut dyn Device,
+    jobs: Vec<Job>,
+    allocated: usize,
+}
+
+/// Bytes that the weights will take on a device.
+pub(crate) fn device_bytes(config: &ModelConfig) -> usize {
+    let matrix = |features: usize, inputs: usize| features * padded(inputs) * 2;
+    let (hidden, heads, kv) =
+        (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let vectors = 4 * (4 * hidden + heads + 2 * kv + 2 * config.head_dim + 2 * inner(config));
+    let layer = matrix(heads + 2 * kv, hidden)
+        + matrix(hidden, heads)
+        + matrix(2 * inner(config), hidden)
+        + matrix(hidden, inner(config))
+        + vectors;
+    let embeddings = if config.tie_embeddings { 1 } else { 2 };
+    config.layers * layer + embeddings * matrix(config.vocab_size, hidden) + 4 * hidden
+}
+
+impl Weights {
+    /// Brings everything to the device over `threads` threads, and calls `progress` with the tensor bytes done and their total.
+    /// Returns the bytes they take there, too.
+    pub(crate) fn load(
+        device: &mut dyn Device,
+        config: &ModelConfig,
+        tensors: &dyn Tensors,
+        threads: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Weights, usize), LoadError> {
+        let mut planner = Planner { device, jobs: Vec::new(), allocated: 0 };
+        let weights = planner.everything(config)?;
+        let Planner { jobs, allocated, .. } = planner;
+        device.synchronize()?;
+        bring(device, &jobs, tensors, threads, progress)?;
+        Ok((weights, allocated))
+    }
+}
+
+impl Planner<'_> {
+    fn everything(&mut self, config: &ModelConfig) -> Result<Weights, LoadError> {
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let embedding = self.matrix(hidden, &[("model.embed_tokens".to_owned(), vocab)], false)?;
+        let head = match config.tie_embeddings {
+            true => embedding,
+            false => self.matrix(hidden, &[("lm_head".to_owned(), vocab)], false)?,
+        };
+        let final_norm = self.vector("model.norm.weight".to_owned(), hidden)?;
+        let layers = (0..config.layers).map(|layer| self.layer(config, layer)).collect::<Result<_, _>>()?;
+        Ok(Weights { embedding, head, final_norm, layers })
+    }
+
+    fn layer(&mut self, config: &ModelConfig, layer: usize) -> Result<Layer, LoadError> {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let (hidden, queries, kv) =
+            (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let head_norm = |planner: &mut Self, part: &str| match config.qk_norm {
+            true => planner.vector(name(part), config.head_dim).map(Some),
+            false => Ok(None),
+        };
+        let (query_norm, key_norm) =
+            (head_norm(self, "self_attn.q_norm.weight")?, head_norm(self, "self_attn.k_norm.weight")?);
+        Ok(Layer {
+            attention_norm: self.vector(name("input_layernorm.weight"), hidden)?,
+            qkv: self.matrix(
+                hidden,
+                &[
+                    (name("self_attn.q_proj"), queries),
+                    (name("self_attn.k_proj"), kv),
+                    (name("self_attn.v_proj"), kv),
+                ],
+                config.qkv_bias,
+            )?,
+            query_norm,
+            key_norm,
+            output: self.matrix(queries, &[(name("self_attn.o_proj"), hidden)], config.o_bias)?,
+            mlp_norm: self.vector(name("post_attention_layernorm.weight"), hidden)?,
+            gate_up: self.gate_up(config, [name("mlp.gate_proj"), name("mlp.up_proj")])?,
+            down: self.matrix(
+                config.intermediate_size,
+                &[(name("mlp.down_proj"), hidden)],
+                config.mlp_bias,
+            )?,
+        })
+    }
+
+    /// Dense layers of the same inputs, one below the other.
+    fn matrix(&mut self, inputs: usize, of: &[(String, usize)], bias: bool) -> Result<Matrix, LoadError> {
+        let (features, k) = (of.iter().map(|(_, rows)| rows).sum(), padded(inputs));
+        let weights = self.allocate(features * k * 2)?;
+        let bias = if bias { Some(self.allocate(features * 4)?) } else { None };
+        let mut at = 0;
+        for (name, rows) in of {
+            let to = weights.part(at * k * 2, rows * k * 2)?;
+            self.job(format!("{name}.weight"), vec![*rows, inputs], to, How::Rows(k));
+            if let Some(bias) = bias {
+                self.job(format!("{name}.bias"), vec![*rows], bias.part(at * 4, rows * 4)?, How::Floats);
+            }
+            at += rows;
+        }
+        Ok(Matrix { weights, bias, features, inputs: k })
+    }
+
+    /// Gates and ups, eight and eight. What fills them up is zero, and so is what they give.
+    fn gate_up(&mut self, config: &ModelConfig, names: [String; 2]) -> Result<Matrix, LoadError> {
+        let (inputs, rows, features) = (config.hidden_size, config.intermediate_size, 2 * inner(config));
+        let k = padded(inputs);
+        let weights = self.allocate(features * k * 2)?;
+        self.device.clear(weights)?;
+        let bias = if config.mlp_bias { Some(self.allocate(features * 4)?) } else { None };
+        if let Some(bias) = bias {
+            self.device.clear(bias)?;
+        }
+        for (at, name) in names.into_iter().enumerate() {
+            self.job(format!("{name}.weight"), vec![rows, inputs], weights, How::Alternating(k, 8 * at));
+            if let Some(bias) = bias {
+                self.job(format!("{name}.bias"), vec![rows], bias, How::AlternatingFloats(8 * at));
+            }
+        }
+        Ok(Matrix { weights, bias, features, inputs: k })
+    }
+
+    fn vector(&mut self, name: String, length: usize) -> Result<Buffer, LoadError> {
+        let to = self.allocate(length * 4)?;
+        self.job(name, vec![length], to, How::Floats);
+        Ok(to)
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
+        self.allocated += bytes;
+        self.device.allocate(bytes)
+    }
+
+    fn job(&mut self, name: String, shape: Vec<usize>, to: Buffer, how: How) {
+        self.jobs.push(Job { name, shape, to, how });
+    }
+}
+
+/// Every thread takes the next job until there is none, or one has failed; the caller's tells how far they are.
+fn bring(
+    device: &dyn Device,
+    jobs: &[Job],
+    tensors: &dyn Tensors,
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), LoadError> {
+    let (next, total) = (AtomicUsize::new(0), tensors.bytes());
+    let mut uploads =
+        (0..threads.clamp(1, jobs.len().max(1))).map(|_| device.uploader()).collect::<Result<Vec<_>, _>>()?;
+    progress(0, total);
+    std::thread::scope(|scope| {
+        let (told, telling) = mpsc::channel();
+        for upload in &mut uploads {
+            let (told, next) = (told.clone(), &next);
+            scope.spawn(move || {
+                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
+                    let done = job.run(tensors, &mut **upload);
+                    if done.is_err() {
+                        next.store(jobs.len(), Relaxed);
+                    }
+                    if told.send(done).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(told);
+        let (mut done, mut since, mut result) = (0_u64, 0_u64, Ok(()));
+        for job in telling {
+            match job {
+                Ok(bytes) => {
+                    done = done.saturating_add(bytes).min(total);
+                    since += bytes;
+                    progress(done, total);
+                }
+                Err(error) => result = Err(error),
+            }
+            if since > RELEASE_BYTES {
+                since = 0;
+                tensors.release_pages();
+            }
+        }
+        result
+    })?;
+    tensors.release_pages();
+    progress(total, total);
+    Ok(())
+}
+
+impl Job {
+    /// Brings it; how many bytes it had in the checkpoint.
+    fn run(&self, tensors: &dyn Tensors, upload: &mut dyn Upload) -> Result<u64, LoadError> {
+        let tensor = tensors.tensor(&self.name)?;
+        if tensor.shape != self.shape {
+            let problem = format!("has shape {:?}, not {:?}", tensor.shape, self.shape);
+            return Err(LoadError::Tensor { name: self.name.clone(), problem });
+        }
+        let element = match tensor.dtype {
+            DType::BF16 | DType::F16 => 2,
+            DType::F32 => 4,
+            DType::Block(kind) => {
+                let problem = format!(
+                    "is {}; a CUDA device takes bf16, f16 and f32: serve this model on the CPU, or another copy of it",
+                    kind.name()
+                );
+                return Err(LoadError::Tensor { name: self.name.clone(), problem });
+            }
+        };
+        let length: usize = self.shape.iter().product();
+        if tensor.bytes.len() != length * element {
+            let problem = format!("has {} bytes, not {}", tensor.bytes.len(), length * element);
+            return Err(LoadError::Tensor { name: self.name.clone(), problem });
+        }
+        let (rows, inputs) = match *self.shape.as_slice() {
+            [rows, inputs] => (rows, inputs),
+            _ => (1, length),
+        };
+        match self.how {
+            How::Rows(k) if k == inputs && tensor.dtype == DType::BF16 => {
+                for (at, piece) in tensor.bytes.chunks(PIECE_BYTES).enumerate() {
+                    upload.upload(self.to.part(at * PIECE_BYTES, piece.len())?, piece)?;
+                }
+            }
+            How::Rows(k) => {
+                let at_once = (PIECE_BYTES / (k * 2)).max(1);
+                for first in (0..rows).step_by(at_once) {
+                    let piece = rows_of(&tensor, first..rows.min(first + at_once), inputs, k);
+                    upload.upload(self.to.part(first * k * 2, piece.len())?, &piece)?;
+                }
+            }
+            How::Alternating(k, from) => {
+                for first in (0..rows).step_by(8) {
+                    let piece = rows_of(&tensor, first..rows.min(first + 8), inputs, k);
+                    upload.upload(self.to.part((first * 2 + from) * k * 2, piece.len())?, &piece)?;
+                }
+            }
+            How::Floats => upload.upload(self.to, &floats_of(&tensor))?,
+            How::AlternatingFloats(from) => {
+                for (at, piece) in floats_of(&tensor).chunks(8 * 4).enumerate() {
+                    upload.upload(self.to.part((at * 16 + from) * 4, piece.len())?, piece)?;
+                }
+            }
+        }
+        Ok(tensor.bytes.len() as u64)
+    }
+}
+
+/// Rows as bf16, each filled up with zeros to `k` inputs.
+fn rows_of<'t>(
+    tensor: &'t Tensor<'_>,
+    rows: std::ops::Range<usize>,
+    inputs: usize,
+    k: usize,
+) -> Cow<'t, [u8]> {
+    let element = if tensor.dtype == DType::F32 { 4 } else { 2 };
+    let bytes =
+        tensor.bytes.get(rows.start * inputs * element..rows.end * inputs * element).unwrap_or_default();
+    if tensor.dtype == DType::BF16 && k == inputs {
+        return Cow::Borrowed(bytes);
+    }
+    let mut out = Vec::with_capacity(rows.len() * k * 2);
+    for row in bytes.chunks(inputs * element) {
+        match tensor.dtype {
+            DType::F32 => out.extend(row.as_chunks().0.iter().flat_map(|&b| bf16(f32::from_le_bytes(b)))),
+            DType::F16 => {
+                out.extend(
+                    row.as_chunks().0.iter().flat_map(|&b| bf16(half::f16::from_le_bytes(b).to_f32())),
+                );
+            }
+            _ => out.extend_from_slice(row),
+        }
+        out.resize(out.len() + (k - inputs) * 2, 0);
+    }
+    Cow::Owned(out)
+}
+
+fn bf16(value: f32) -> [u8; 2] {
+    half::bf16::from_f32(value).to_le_bytes()
+}
+
+/// All elements as floats, in bytes.
+fn floats_of(tensor: &Tensor<'_>) -> Vec<u8> {
+    let bytes = &tensor.bytes;
+    let widened = |of: fn([u8; 2]) -> f32| -> Vec<u8> {
+        bytes.as_chunks().0.iter().flat_map(|&b| of(b).to_le_bytes()).collect()
+    };
+    match tensor.dtype {
+        DType::F32 => bytes.to_vec(),
+        DType::F16 => widened(|b| half::f16::from_le_bytes(b).to_f32()),
+        _ => widened(|b| half::bf16::from_le_bytes(b).to_f32()),
+    }
+}

@@ -1,0 +1,264 @@
+//! A device for tests: the kernels compiled by the host's C++ compiler and run thread by thread (`tests/emulation`), or the real one
+//! where HEADRACE_CUDA is set. Uploads and downloads are copies, recordings are lists of launches.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{CString, c_char, c_void};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use headrace_cuda::device::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
+use headrace_cuda::kernels::{COMMON, SOURCES};
+use libloading::Library;
+
+/// The device that tests run on.
+pub(crate) fn device() -> Box<dyn Device> {
+    match std::env::var_os("HEADRACE_CUDA") {
+        Some(_) => real(),
+        None => Box::new(Emulated::new()),
+    }
+}
+
+/// Whether that is a real one.
+pub(crate) fn is_real() -> bool {
+    std::env::var_os("HEADRACE_CUDA").is_some()
+}
+
+#[cfg(feature = "cuda")]
+fn real() -> Box<dyn Device> {
+    Box::new(headrace_cuda::device::Nvidia::open(0).expect("HEADRACE_CUDA is set: a device"))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn real() -> Box<dyn Device> {
+    panic!("HEADRACE_CUDA is set: build the tests with --features cuda")
+}
+
+type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void, usize);
+type Run = unsafe extern "C" fn(*const c_char, *const u32, u32, usize, *const *const u64) -> i32;
+
+/// Blocks that it says it runs at once: few, so that all ways of computing a product are taken with small ones.
+pub(crate) const MULTIPROCESSORS: usize = 4;
+/// Memory that it says it has.
+pub(crate) const MEMORY_BYTES: usize = 1 << 30;
+
+/// See the top of the file.
+pub(crate) struct Emulated {
+    library: &'static Library,
+    buffers: Vec<Buffer>,
+    recording: Option<Vec<Launch>>,
+    recordings: Vec<Vec<Launch>>,
+    /// Kernels that were launched, by name.
+    pub(crate) launched: std::collections::BTreeMap<&'static str, usize>,
+    pub(crate) memory_bytes: usize,
+}
+
+impl Emulated {
+    pub(crate) fn new() -> Emulated {
+        Emulated {
+            library: library(),
+            buffers: Vec::new(),
+            recording: None,
+            recordings: Vec::new(),
+            launched: Default::default(),
+            memory_bytes: MEMORY_BYTES,
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.bytes).sum()
+    }
+
+    fn run(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        let name = CString::new(launch.kernel).unwrap();
+        let pointers = launch.arguments.pointers();
+        // SAFETY: the library declares it so; arguments live until the call returns.
+        let code = unsafe {
+            let run = self.library.get::<Run>(b"device_launch").unwrap();
+            run(
+                name.as_ptr(),
+                launch.grid.as_ptr(),
+                launch.threads,
+                launch.shared_bytes as usize,
+                pointers.as_ptr(),
+            )
+        };
+        *self.launched.entry(launch.kernel).or_default() += 1;
+        match code {
+            0 => Ok(()),
+            _ => Err(DeviceError::Shape { what: "launch", problem: format!("{launch:?}") }),
+        }
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        for buffer in self.buffers.drain(..) {
+            // SAFETY: it was allocated there and is dropped once.
+            unsafe {
+                let free = self.library.get::<Free>(b"device_free").unwrap();
+                free(buffer.address as *mut c_void, buffer.bytes);
+            }
+        }
+    }
+}
+
+struct Direct;
+
+impl Upload for Direct {
+    fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError> {
+        if to.bytes != bytes.len() {
+            let problem = format!("{} bytes to {}", bytes.len(), to.bytes);
+            return Err(DeviceError::Shape { what: "upload", problem });
+        }
+        // SAFETY: buffers are memory of this process of that length, and no launch runs meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.address as *mut u8, bytes.len()) };
+        Ok(())
+    }
+}
+
+impl Device for Emulated {
+    fn name(&self) -> &str {
+        "emulated"
+    }
+
+    fn multiprocessors(&self) -> usize {
+        MULTIPROCESSORS
+    }
+
+    fn memory(&self) -> Result<Memory, DeviceError> {
+        Ok(Memory { free: self.memory_bytes - self.used(), total: self.memory_bytes })
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
+        if self.used() + bytes > self.memory_bytes {
+            return Err(DeviceError::OutOfMemory { asked: bytes, free: self.memory_bytes - self.used() });
+        }
+        // SAFETY: the library declares it so.
+        let at = unsafe { self.library.get::<Allocate>(b"device_allocate").unwrap()(bytes) };
+        assert!(!at.is_null());
+        let buffer = Buffer { address: at as u64, bytes };
+        self.buffers.push(buffer);
+        Ok(buffer)
+    }
+
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        let at = self.buffers.iter().position(|other| *other == buffer).expect("a buffer is freed once");
+        self.buffers.swap_remove(at);
+        // SAFETY: it was allocated there and is freed once.
+        unsafe {
+            self.library.get::<Free>(b"device_free").unwrap()(buffer.address as *mut c_void, buffer.bytes)
+        };
+        Ok(())
+    }
+
+    fn clear(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        Direct.upload(buffer, &vec![0; buffer.bytes])
+    }
+
+    fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(self.recording.is_none(), "an upload is not recorded");
+        Direct.upload(to, bytes)
+    }
+
+    fn uploader(&self) -> Result<Box<dyn Upload>, DeviceError> {
+        Ok(Box::new(Direct))
+    }
+
+    fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
+        assert!(self.recording.is_none(), "a download is not recorded");
+        assert_eq!(from.bytes, to.len() * 4);
+        // SAFETY: buffers are memory of this process of that length; any bits are a float.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.address as *const u8, to.as_mut_ptr().cast(), from.bytes)
+        };
+        Ok(())
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        assert!(launch.grid.iter().all(|&blocks| blocks > 0), "{launch:?}");
+        assert!(launch.grid[1] <= 65_535 && launch.grid[2] <= 65_535, "{launch:?}");
+        match &mut self.recording {
+            Some(recording) => recording.push(launch.clone()),
+            None => self.run(launch)?,
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn begin_recording(&mut self) -> Result<(), DeviceError> {
+        assert!(self.recording.replace(Vec::new()).is_none());
+        Ok(())
+    }
+
+    fn end_recording(&mut self) -> Result<Recording, DeviceError> {
+        self.recordings.push(self.recording.take().expect("a recording was begun"));
+        Ok(Recording(self.recordings.len() - 1))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), DeviceError> {
+        let launches = self.recordings[recording.0].clone();
+        launches.iter().try_for_each(|launch| self.run(launch))
+    }
+}
+
+/// The kernels and the emulation as one library, compiled where their text has changed.
+fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let path = compile();
+        // SAFETY: its initializers are those of the C++ library.
+        unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    })
+}
+
+fn compile() -> PathBuf {
+    let emulation = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation");
+    let kernels: String = std::iter::once(COMMON).chain(SOURCES.iter().map(|(_, text)| *text)).collect();
+    let mut hasher = DefaultHasher::new();
+    kernels.hash(&mut hasher);
+    for file in ["device.cpp", "emulated.h"] {
+        std::fs::read(emulation.join(file)).unwrap().hash(&mut hasher);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("emulated-{:016x}.so", hasher.finish()));
+    if library.exists() {
+        return library;
+    }
+    // Several test programs may be at it at once: whoever is last puts the same thing in its place.
+    let own = folder.join(format!("emulated-{}", std::process::id()));
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::write(own.join("all.cu"), kernels).unwrap();
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let output = Command::new(&compiler)
+        .args(["-std=c++17", "-O2", "-g1", "-DEMULATED", "-fPIC", "-shared", "-ffp-contract=off"])
+        .args([
+            "-U_FORTIFY_SOURCE",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unknown-pragmas",
+            "-Wno-unused-function",
+        ])
+        .args(["-Wno-clobbered", "-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"])
+        .arg("-I")
+        .arg(&own)
+        .arg("-I")
+        .arg(&emulation)
+        .arg(emulation.join("device.cpp"))
+        .arg("-o")
+        .arg(own.join("emulated.so"))
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler}: {error}: these tests need a C++ compiler (Debian: g++)"));
+    assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(own.join("emulated.so"), &library).unwrap();
+    std::fs::remove_dir_all(&own).unwrap();
+    library
+}

@@ -1,0 +1,232 @@
+// The device, on the host: threads of a block are fibers on one thread of the host, blocks come one after another. Everything that
+// a kernel can do with its neighbours is a meeting: a fiber that waits lets the next one run. So indexing, barriers, shuffles,
+// fragments of the tensor core and asynchronous copies are exercised as they are, and only time is not.
+//
+// What makes a mistake show: device memory ends at a page that cannot be touched, and begins as no numbers; memory that an
+// asynchronous copy was asked for is no number until somebody waits for it; from launch to launch the fibers run in the other
+// order, so that who is first is never whom the kernel relies on; a misaligned access ends the program.
+#pragma once
+#include <cmath>
+#include <csetjmp>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+typedef uint32_t u32;
+typedef uint16_t u16;
+typedef uint64_t u64;
+
+struct alignas(8) uint2 {
+    u32 x, y;
+};
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) {
+    return {x, y, z, w};
+}
+static inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+
+struct Index {
+    u32 x, y, z;
+};
+
+namespace emulated {
+
+constexpr int WARP = 32;
+
+// What a lane shows to its warp.
+struct Shown {
+    u32 words[6];
+};
+
+struct Copy {
+    void *to;
+    const void *from;
+};
+
+struct Fiber {
+    jmp_buf state;
+    Index thread;
+    bool done;
+    int meetings;  // of its warp so far: two boards are used in turn
+    std::vector<Copy> copies;
+    std::vector<size_t> groups;  // how many copies belong to each group under way
+};
+
+struct Meeting {
+    int arrived, generation;
+};
+
+struct Machine {
+    std::vector<Fiber> *fibers;
+    int count, alive, current, direction;
+    int alive_of_warp[WARP];
+    Meeting block, warps[WARP];
+    Shown boards[WARP][2][WARP];
+    Index grid, at, threads;
+    unsigned char *dynamic;
+    void next();
+};
+
+extern thread_local Machine machine;
+
+[[noreturn]] static inline void wrong(const char *what) {
+    fprintf(stderr, "emulated device: %s (block %u,%u,%u thread %d)\n", what, machine.at.x, machine.at.y, machine.at.z, machine.current);
+    abort();
+}
+
+static inline Fiber &me() {
+    return (*machine.fibers)[machine.current];
+}
+
+static inline void meet(Meeting &meeting, const int &expected) {
+    int mine = meeting.generation;
+    ++meeting.arrived;
+    while (meeting.generation == mine) {
+        if (meeting.arrived >= expected) {
+            meeting.arrived = 0;
+            ++meeting.generation;
+            return;
+        }
+        machine.next();
+    }
+}
+
+// Shows something to the warp; what all have shown.
+static inline const Shown *show(const Shown &mine) {
+    int warp = machine.current / WARP, lane = machine.current % WARP;
+    if (machine.alive_of_warp[warp] != WARP) wrong("a warp works together, and some of its lanes have returned");
+    Shown *board = machine.boards[warp][me().meetings++ % 2];
+    board[lane] = mine;
+    meet(machine.warps[warp], machine.alive_of_warp[warp]);
+    return board;
+}
+
+static inline float bf16_value(u32 packed, bool high) {
+    u32 bits = high ? packed & 0xffff0000u : packed << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+}  // namespace emulated
+
+#define DEVICE static inline
+#define DEVICE_METHOD inline
+#define KERNEL(threads, blocks) extern "C" void
+#define DYNAMIC_SHARED(name) unsigned char *name = emulated::machine.dynamic
+#define __shared__ static thread_local
+#define threadIdx (emulated::me().thread)
+#define blockIdx (emulated::machine.at)
+#define gridDim (emulated::machine.grid)
+#define blockDim (emulated::machine.threads)
+
+static inline void __syncthreads() {
+    emulated::meet(emulated::machine.block, emulated::machine.alive);
+}
+
+static inline void __threadfence() {}
+
+static inline u32 atomicAdd(u32 *to, u32 value) {
+    u32 before = *to;
+    *to = before + value;
+    return before;
+}
+
+// Rows of A: lane / 4 and 8 below it; inputs: 2·(lane % 4), the next, and both 8 further. Columns of B: lane / 4.
+static inline void tensor_product(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const emulated::Shown *all = emulated::show({{a0, a1, a2, a3, b0, b1}});
+    int lane = emulated::machine.current % emulated::WARP, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+        int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        double sum = 0.0;
+        for (int k = 0; k < 16; ++k) {
+            const u32 *a = all[row % 8 * 4 + k % 8 / 2].words, *b = all[column * 4 + k % 8 / 2].words;
+            sum += (double)emulated::bf16_value(a[row / 8 + k / 8 * 2], k % 2) * (double)emulated::bf16_value(b[4 + k / 8], k % 2);
+        }
+        c[i] = (float)(sum + (double)c[i]);
+    }
+}
+
+static inline float exchange(float x, int lane_mask) {
+    u32 bits;
+    memcpy(&bits, &x, 4);
+    int lane = emulated::machine.current % emulated::WARP;
+    bits = emulated::show({{bits}})[lane ^ lane_mask].words[0];
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline u32 exchange_bits(u32 x, int lane_mask) {
+    return emulated::show({{x}})[(emulated::machine.current % emulated::WARP) ^ lane_mask].words[0];
+}
+
+static inline u32 bits_of(float x) {
+    u32 bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float float_of(u32 bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline u32 pack_bf16(float low, float high) {
+    u32 halves[2] = {bits_of(low), bits_of(high)};
+    for (u32 &half : halves) half = (half & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (half + 0x7fff + (half >> 16 & 1)) >> 16;
+    return halves[0] | halves[1] << 16;
+}
+
+static inline void copy_async(void *shared, const void *global, bool there) {
+    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) emulated::wrong("an asynchronous copy is not aligned");
+    memset(shared, 0xff, 16);
+    emulated::me().copies.push_back({shared, there ? global : nullptr});
+}
+
+static inline void copies_commit() {
+    emulated::Fiber &fiber = emulated::me();
+    size_t before = 0;
+    for (size_t group : fiber.groups) before += group;
+    fiber.groups.push_back(fiber.copies.size() - before);
+}
+
+template <int LEFT>
+static inline void copies_wait() {
+    emulated::Fiber &fiber = emulated::me();
+    while (fiber.groups.size() > LEFT) {
+        for (size_t i = 0; i < fiber.groups.front(); ++i) {
+            const emulated::Copy &copy = fiber.copies[i];
+            if (copy.from) memcpy(copy.to, copy.from, 16);
+            else memset(copy.to, 0, 16);
+        }
+        fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + (long)fiber.groups.front());
+        fiber.groups.erase(fiber.groups.begin());
+    }
+}
+
+static inline uint4 load_once(const void *from) {
+    return *(const uint4 *)from;
+}
+
+static inline float4 load_fresh(const float4 *from) {
+    return *from;
+}
+
+static inline float exp2_of(float x) {
+    return std::exp2(x);
+}
+
+static inline float reciprocal_root(float x) {
+    return 1.0f / std::sqrt(x);
+}

@@ -1,0 +1,149 @@
+//! The models on a device against answers computed elsewhere (transformers, float32, from the same stored weights), within what bf16
+//! loses, and against the CPU's exact mode.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use headrace_checkpoint::Checkpoint;
+use headrace_cuda::{CudaModel, LoadOptions};
+use headrace_kernels::attention::KvType;
+use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::{ComputeMode, Isa, argmax};
+use headrace_model::Model;
+use serde::Deserialize;
+
+/// How far logits may be from the oracle's, as a share of their size: what bf16 weights, activations and keys lose.
+const TOLERANCE: f64 = 0.03;
+/// A greedy choice may differ where the oracle's best two are closer than this share of the logits' size.
+const CLOSE: f32 = 0.05;
+
+const CHECKPOINTS: [&str; 7] = [
+    "llama-gqa-untied",
+    "llama-mha-f32-sharded",
+    "llama-tied-rope3",
+    "llama-yarn",
+    "qwen2",
+    "qwen3",
+    "qwen3-tied",
+];
+
+#[derive(Deserialize)]
+struct Expected {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    ids: Vec<u32>,
+    logits_last: Vec<f32>,
+    greedy: Vec<u32>,
+    gaps: Vec<f32>,
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
+}
+
+fn checkpoint(dir: &Path) -> Checkpoint {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name != "expected.json" && name != "config.v5.json" {
+            files.push((name.clone(), Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
+        }
+    }
+    Checkpoint::from_files(files).unwrap()
+}
+
+fn options() -> LoadOptions {
+    LoadOptions {
+        kv_blocks: Some(64),
+        pass_rows: 128,
+        logit_rows: 128,
+        partial_bytes: 1 << 20,
+        reserve_bytes: 1 << 20,
+        threads: 2,
+        ..LoadOptions::default()
+    }
+}
+
+fn load(checkpoint: &Checkpoint) -> CudaModel {
+    CudaModel::load(common::device(), checkpoint, &options(), &mut |_, _| ()).unwrap()
+}
+
+fn blocks(positions: usize) -> Vec<u32> {
+    (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + 3) % 64).collect()
+}
+
+fn last_row(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<f32> {
+    let mut out = Logits::default();
+    let chunk = SequenceChunk { tokens: ids, start, blocks: table, logits: LogitsWanted::Last };
+    model.step(&[chunk], &mut out).unwrap();
+    assert_eq!(out.rows(), 1);
+    out.row(0).unwrap().to_vec()
+}
+
+/// ‖a − b‖ / ‖b‖, and the root of b's mean square.
+fn distance(a: &[f32], b: &[f32]) -> (f64, f64) {
+    assert_eq!(a.len(), b.len());
+    let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        a.iter().zip(b).map(|(&a, &b)| of(f64::from(a), f64::from(b))).sum()
+    };
+    let size = sum(&|_, b| b * b);
+    ((sum(&|a, b| (a - b) * (a - b)) / size).sqrt(), (size / a.len() as f64).sqrt())
+}
+
+#[test]
+fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
+    for name in CHECKPOINTS {
+        let dir = data(name);
+        let expected: Expected =
+            serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap();
+        let checkpoint = checkpoint(&dir);
+        let mut model = load(&checkpoint);
+        let exact = headrace_model::LoadOptions::exact(Isa::best(), 1, 64);
+        let mut cpu = Model::load(&checkpoint, exact, &mut |_, _| ()).unwrap();
+        // The CPU with activations, keys and values in bf16: how much that loses by itself.
+        let fast = headrace_model::LoadOptions {
+            mode: ComputeMode::Fast,
+            kv: KvType::Bf16,
+            ..headrace_model::LoadOptions::exact(Isa::best(), 1, 64)
+        };
+        let mut fast = Model::load(&checkpoint, fast, &mut |_, _| ()).unwrap();
+        let (mut worst, mut of_fast, mut chosen, mut differ) = (0.0_f64, 0.0_f64, 0, 0);
+        for (index, case) in expected.cases.iter().enumerate() {
+            let table = blocks(case.ids.len() + case.greedy.len());
+            let mut last = last_row(&mut model, &case.ids, 0, &table);
+            let (far, size) = distance(&last, &case.logits_last);
+            worst = worst.max(far);
+            assert!(far < TOLERANCE, "{name} case {index}: {far} from the oracle's");
+            last_row(&mut cpu, &case.ids, 0, &table);
+            last_row(&mut fast, &case.ids, 0, &table);
+            // The oracle's own words are fed, so that one close choice does not end the comparison.
+            for (at, (&token, &gap)) in case.greedy.iter().zip(&case.gaps).enumerate() {
+                let best = argmax(Isa::best(), &last).unwrap() as u32;
+                chosen += 1;
+                differ += usize::from(best != token);
+                assert!(
+                    best == token || gap < CLOSE * size as f32,
+                    "{name} case {index}: token {at} is {best}, expected {token}, gap {gap}"
+                );
+                let position = case.ids.len() + at;
+                last = last_row(&mut model, &[token], position, &table);
+                let of_cpu = last_row(&mut cpu, &[token], position, &table);
+                let (far, _) = distance(&last, &of_cpu);
+                worst = worst.max(far);
+                of_fast = of_fast.max(distance(&last_row(&mut fast, &[token], position, &table), &of_cpu).0);
+                assert!(far < TOLERANCE, "{name} case {index} token {at}: {far} from the CPU's");
+            }
+        }
+        println!(
+            "{name}: logits at most {worst:.4} off (the CPU in bf16: {of_fast:.4}), {differ} of {chosen} greedy choices differ, all of \
+             them close"
+        );
+    }
+}
