@@ -6,6 +6,7 @@ mod arm;
 mod artefacts;
 mod browser;
 mod circles;
+mod cuda;
 mod debian;
 mod errors_page;
 mod graph;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, browser, circles, errors_page, graph, house, licences, programs, python, smoke, toolchain,
+    arm, artefacts, browser, circles, cuda, errors_page, graph, house, licences, programs, python, smoke,
+    toolchain,
 };
 
 /// Which steps to run.
@@ -39,6 +40,7 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
     ("lint", "clippy with every warning denied", lint),
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
+    ("cuda", "the GPU's room with its feature, and its kernels for sm_80 and sm_90", cuda::check),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
     ("neon", "kernels and oracles on 64-bit Arm under an emulator", arm::emulate),

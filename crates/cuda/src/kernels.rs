@@ -11,8 +11,9 @@ pub const SOURCES: [(&str, &str); 3] = [
 ];
 
 /// What the compiler is told beside the architecture. Nothing is contracted, so that two kernels that say the same compute the
-/// same; 177 says that a function of the common part is not used here.
-pub const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "-diag-suppress=177"];
+/// same; 177 says that a function of the common part is
+/// not used here; the last has it tell registers and spills.
+pub const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-diag-suppress=177", "--ptxas-options=-v"];
 
 /// Counts up when bits change.
 pub const KERNEL_VERSION: u32 = 1;

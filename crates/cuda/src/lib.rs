@@ -9,10 +9,13 @@ pub mod kernels;
 mod load;
 mod model;
 pub mod ops;
+mod options;
+mod scratch;
 mod step;
 mod weights;
 
 pub use error::LoadError;
-pub use load::{LoadOptions, bytes_beside_kv};
+pub use load::bytes_beside_kv;
 pub use model::CudaModel;
+pub use options::LoadOptions;
 pub use weights::Tensors;

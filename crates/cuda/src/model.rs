@@ -11,10 +11,10 @@ use headrace_model::batch::Rows;
 
 use crate::device::{Buffer, Device, DeviceError, Recording};
 use crate::kernels::KERNEL_VERSION;
-use crate::load::LoadOptions;
 use crate::ops::{self, Finish, HeadWeights, Heads, Pages, Workspace, padded};
+use crate::scratch::Scratch;
 use crate::step::{Shape, Step, bucket, is_decode, passes, shape_of};
-use crate::weights::{Layer, Weights, inner};
+use crate::weights::{Layer, Weights};
 
 /// Recordings that are kept; whatever has another shape then is launched kernel by kernel.
 const MOST_RECORDINGS: usize = 96;
@@ -26,7 +26,9 @@ pub struct CudaModel {
     numerics: String,
     limits: Limits,
     core: Core,
-    recordings: BTreeMap<Shape, Recording>,
+    /// None: a step of that shape was launched once, and the next one is recorded. What is never repeated is not worth it, and the
+    /// driver may load a kernel at its first launch, which cannot be recorded.
+    recordings: BTreeMap<Shape, Option<Recording>>,
     rows: Rows,
     step: Step,
 }
@@ -50,76 +52,6 @@ struct Core {
     partial: Buffer,
 }
 
-/// Activations, for as many rows as a pass has at most.
-pub(crate) struct Scratch {
-    /// Tokens, tables and entries of a pass; grows.
-    inputs: Buffer,
-    /// The residual stream, f32.
-    stream: Buffer,
-    /// Normalized rows, bf16.
-    normed: Buffer,
-    /// Query, key and value heads, f32.
-    qkv: Buffer,
-    /// Rotated queries, bf16.
-    queries: Buffer,
-    /// Attention's output, bf16. What fills up its rows is zero.
-    attended: Buffer,
-    /// The MLP's middle, bf16.
-    inner: Buffer,
-    /// f32, of `logit_rows`.
-    logits: Buffer,
-}
-
-/// Bytes of a pass's inputs at first.
-const FIRST_INPUT_BYTES: usize = 1 << 20;
-
-impl Scratch {
-    /// Bytes of each of its buffers.
-    fn sizes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> [usize; 8] {
-        let (rows, all) = (options.pass_rows, heads.heads + 2 * heads.kv_heads);
-        [
-            FIRST_INPUT_BYTES,
-            rows * config.hidden_size * 4,
-            rows * padded(config.hidden_size) * 2,
-            rows * all * heads.head_dim * 4,
-            rows * heads.heads * heads.width * 2,
-            rows * padded(heads.heads * heads.head_dim) * 2,
-            rows * inner(config) * 2,
-            options.logit_rows * config.vocab_size * 4,
-        ]
-    }
-
-    pub(crate) fn bytes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> usize {
-        Self::sizes(config, heads, options).iter().sum()
-    }
-
-    /// All of it zero: nobody writes what fills up rows.
-    pub(crate) fn new(
-        device: &mut dyn Device,
-        config: &ModelConfig,
-        heads: &Heads,
-        options: &LoadOptions,
-    ) -> Result<Scratch, DeviceError> {
-        let mut zeros = |bytes: usize| {
-            let buffer = device.allocate(bytes)?;
-            device.clear(buffer)?;
-            Ok(buffer)
-        };
-        let [inputs, stream, normed, qkv, queries, attended, inner, logits] =
-            Self::sizes(config, heads, options);
-        Ok(Scratch {
-            inputs: zeros(inputs)?,
-            stream: zeros(stream)?,
-            normed: zeros(normed)?,
-            qkv: zeros(qkv)?,
-            queries: zeros(queries)?,
-            attended: zeros(attended)?,
-            inner: zeros(inner)?,
-            logits: zeros(logits)?,
-        })
-    }
-}
-
 type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
 type Held = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
 
@@ -141,7 +73,7 @@ impl CudaModel {
 
     /// How many decode steps of different shapes are recorded.
     pub fn recordings(&self) -> usize {
-        self.recordings.len()
+        self.recordings.values().flatten().count()
     }
 
     fn pass(
@@ -198,21 +130,30 @@ impl CudaModel {
     /// Replays the step of that shape, recording it if there is room. False: it has to be launched.
     fn recorded(&mut self, shape: &Shape) -> Result<bool, DeviceError> {
         let recording = match self.recordings.get(shape) {
-            Some(&recording) => recording,
-            None if self.recordings.len() >= MOST_RECORDINGS => return Ok(false),
+            Some(&Some(recording)) => recording,
+            Some(None) => {
+                let recording = self.record(shape)?;
+                self.recordings.insert(*shape, Some(recording));
+                recording
+            }
             None => {
-                self.core.device.begin_recording()?;
-                let launched = self
-                    .core
-                    .states(&self.config, shape)
-                    .and_then(|()| self.core.logits(&self.config, 0, shape.wanted));
-                let recording = self.core.device.end_recording();
-                launched?;
-                *self.recordings.entry(*shape).or_insert(recording?)
+                if self.recordings.len() < MOST_RECORDINGS {
+                    self.recordings.insert(*shape, None);
+                }
+                return Ok(false);
             }
         };
         self.core.device.replay(recording)?;
         Ok(true)
+    }
+
+    fn record(&mut self, shape: &Shape) -> Result<Recording, DeviceError> {
+        self.core.device.begin_recording()?;
+        let states = self.core.states(&self.config, shape);
+        let launched = states.and_then(|()| self.core.logits(&self.config, 0, shape.wanted));
+        let recording = self.core.device.end_recording();
+        launched?;
+        recording
     }
 }
 

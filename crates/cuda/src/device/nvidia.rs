@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use cudarc::driver::result::{self as driver, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
@@ -16,6 +16,8 @@ use crate::ops::shared_bytes;
 
 /// The oldest compute capability that has everything the kernels use: bf16 tensor cores and asynchronous copies.
 const OLDEST: (i32, i32) = (8, 0);
+const NO_COMPILER: &str = "no NVRTC was found (libnvrtc.so.13 or .12): install CUDA's runtime compiler, and name its folder in \
+                           LD_LIBRARY_PATH if the system does not know it";
 /// Page-locked memory of an uploader.
 const STAGING_BYTES: usize = 8 << 20;
 
@@ -91,9 +93,7 @@ impl Nvidia {
             );
         }
         if !has_compiler {
-            return missing(
-                "no NVRTC was found (libnvrtc.so.13 or .12): install CUDA's runtime compiler and name its folder in LD_LIBRARY_PATH",
-            );
+            return missing(NO_COMPILER);
         }
         driver::init().map_err(failed("starting the driver"))?;
         let count = driver::device::get_count().map_err(failed("counting devices"))?;
@@ -132,7 +132,7 @@ impl Nvidia {
 
     /// Compiles every file, each on a thread of its own, and finds its kernels.
     fn load_kernels(&mut self, architecture: &str) -> Result<(), DeviceError> {
-        let compiled: Vec<Result<Vec<u8>, DeviceError>> = std::thread::scope(|scope| {
+        let compiled: Vec<Result<Compiled, DeviceError>> = std::thread::scope(|scope| {
             let begun: Vec<_> = SOURCES
                 .iter()
                 .map(|&(file, text)| scope.spawn(move || compile(file, text, architecture)))
@@ -147,7 +147,7 @@ impl Nvidia {
                 .collect()
         });
         for image in compiled {
-            let image = image?;
+            let Compiled { image, .. } = image?;
             // SAFETY: the image is a whole cubin, and lives until the call returns, which copies it.
             let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
             self.modules.push(module.map_err(failed("loading the kernels"))?);
@@ -442,38 +442,60 @@ impl Drop for Uploader {
     }
 }
 
-/// A file's kernels for an architecture.
-fn compile(file: &'static str, text: &str, architecture: &str) -> Result<Vec<u8>, DeviceError> {
+/// A file of kernels, compiled.
+pub struct Compiled {
+    /// For the driver.
+    pub image: Vec<u8>,
+    /// What the compiler said, registers and spills of each kernel included.
+    pub report: String,
+}
+
+/// Compiles one of [`SOURCES`] for an architecture, such as `sm_90`. No device is needed.
+///
+/// # Errors
+/// [`DeviceError::Missing`] where there is no NVRTC, [`DeviceError::Compile`].
+pub fn compile(file: &'static str, text: &str, architecture: &str) -> Result<Compiled, DeviceError> {
+    // SAFETY: loading the library runs no more than its initializers.
+    if !unsafe { nvrtc_sys::is_culib_present() } {
+        return Err(DeviceError::Missing { what: NO_COMPILER.to_owned() });
+    }
+    let compiled = catch_unwind(|| compile_with(file, text, architecture));
+    compiled.unwrap_or_else(|panic| Err(DeviceError::Compile { file, log: panic_message(&*panic) }))
+}
+
+fn compile_with(file: &'static str, text: &str, architecture: &str) -> Result<Compiled, DeviceError> {
     let problem = |log: String| DeviceError::Compile { file, log };
     let source = CString::new([COMMON, text].concat()).map_err(|error| problem(error.to_string()))?;
     let name = CString::new(file).unwrap_or_default();
     let options: Vec<String> = std::iter::once(format!("--gpu-architecture={architecture}"))
         .chain(OPTIONS.iter().map(|option| (*option).to_owned()))
         .collect();
-    let program = nvrtc::create_program(&source, Some(&name)).map_err(|error| problem(error.to_string()))?;
-    let compiled = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the program was made above, and is destroyed below.
-        unsafe {
-            if let Err(error) = nvrtc::compile_program(program, &options) {
-                let log = nvrtc::get_program_log(program).unwrap_or_default();
-                let log: Vec<u8> = log.into_iter().map(|byte| byte.cast_unsigned()).collect();
-                let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned();
-                return Err(problem(format!("{error}: {log}")));
-            }
-            let mut bytes = 0_usize;
-            nvrtc_sys::nvrtcGetCUBINSize(program, &mut bytes)
-                .result()
-                .map_err(|error| problem(error.to_string()))?;
-            let mut image = vec![0_u8; bytes];
-            nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast())
-                .result()
-                .map_err(|error| problem(error.to_string()))?;
-            Ok(image)
-        }
-    }));
-    // SAFETY: made above, destroyed once.
-    let _ = unsafe { nvrtc::destroy_program(program) };
-    compiled.unwrap_or_else(|panic| Err(problem(panic_message(&*panic))))
+    let program =
+        Program(nvrtc::create_program(&source, Some(&name)).map_err(|error| problem(error.to_string()))?);
+    // SAFETY: the program lives as long as `program`, and `image` is as long as it says it is.
+    unsafe {
+        let done = nvrtc::compile_program(program.0, &options);
+        let log = nvrtc::get_program_log(program.0).unwrap_or_default();
+        let log: Vec<u8> = log.into_iter().map(|byte| byte.cast_unsigned()).collect();
+        let report = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned();
+        done.map_err(|error| problem(format!("{error}: {report}")))?;
+        let failed = |error: nvrtc::NvrtcError| problem(error.to_string());
+        let mut bytes = 0_usize;
+        nvrtc_sys::nvrtcGetCUBINSize(program.0, &mut bytes).result().map_err(failed)?;
+        let mut image = vec![0_u8; bytes];
+        nvrtc_sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()).result().map_err(failed)?;
+        Ok(Compiled { image, report })
+    }
+}
+
+/// What NVRTC compiles.
+struct Program(nvrtc_sys::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by whoever made this, destroyed once.
+        let _ = unsafe { nvrtc::destroy_program(self.0) };
+    }
 }
 
 fn same_length(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), DeviceError> {
