@@ -17,7 +17,7 @@ use headrace_model::Model;
 use serde::Deserialize;
 
 /// How far logits may be from the oracle's, as a share of their size: what bf16 weights, activations and keys lose.
-const TOLERANCE: f64 = 0.03;
+const TOLERANCE: f64 = 0.04;
 /// A greedy choice may differ where the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
@@ -79,12 +79,17 @@ fn blocks(positions: usize) -> Vec<u32> {
     (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + 3) % 64).collect()
 }
 
-fn last_row(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<f32> {
+/// Every row of logits of `ids`.
+fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
-    let chunk = SequenceChunk { tokens: ids, start, blocks: table, logits: LogitsWanted::Last };
+    let chunk = SequenceChunk { tokens: ids, start, blocks: table, logits: LogitsWanted::All };
     model.step(&[chunk], &mut out).unwrap();
-    assert_eq!(out.rows(), 1);
-    out.row(0).unwrap().to_vec()
+    assert_eq!(out.rows(), ids.len());
+    (0..ids.len()).map(|row| out.row(row).unwrap().to_vec()).collect()
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits()).collect()
 }
 
 /// ‖a − b‖ / ‖b‖, and the root of b's mean square.
@@ -116,29 +121,32 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
         let mut fast = Model::load(&checkpoint, fast, &mut |_, _| ()).unwrap();
         let (mut worst, mut of_fast, mut chosen, mut differ) = (0.0_f64, 0.0_f64, 0, 0);
         for (index, case) in expected.cases.iter().enumerate() {
-            let table = blocks(case.ids.len() + case.greedy.len());
-            let mut last = last_row(&mut model, &case.ids, 0, &table);
-            let (far, size) = distance(&last, &case.logits_last);
-            worst = worst.max(far);
-            assert!(far < TOLERANCE, "{name} case {index}: {far} from the oracle's");
-            last_row(&mut cpu, &case.ids, 0, &table);
-            last_row(&mut fast, &case.ids, 0, &table);
+            let what = format!("{name} case {index}");
             // The oracle's own words are fed, so that one close choice does not end the comparison.
+            let ids = [&case.ids[..], &case.greedy].concat();
+            let (prompt, table) = (case.ids.len(), blocks(ids.len()));
+            let logits = rows(&mut model, &ids, 0, &table);
+            let of_cpu = rows(&mut cpu, &ids, 0, &table);
+            let of_bf16 = rows(&mut fast, &ids, 0, &table);
+            let (far, size) = distance(&logits[prompt - 1], &case.logits_last);
+            assert!(far < TOLERANCE, "{what}: {far} from the oracle's");
+            for (at, (row, exact)) in logits.iter().zip(&of_cpu).enumerate() {
+                let (far, _) = distance(row, exact);
+                worst = worst.max(far);
+                of_fast = of_fast.max(distance(&of_bf16[at], exact).0);
+                assert!(far < TOLERANCE, "{what} position {at}: {far} from the CPU's");
+            }
             for (at, (&token, &gap)) in case.greedy.iter().zip(&case.gaps).enumerate() {
-                let best = argmax(Isa::best(), &last).unwrap() as u32;
+                let best = argmax(Isa::best(), &logits[prompt - 1 + at]).unwrap() as u32;
                 chosen += 1;
                 differ += usize::from(best != token);
-                assert!(
-                    best == token || gap < CLOSE * size as f32,
-                    "{name} case {index}: token {at} is {best}, expected {token}, gap {gap}"
-                );
-                let position = case.ids.len() + at;
-                last = last_row(&mut model, &[token], position, &table);
-                let of_cpu = last_row(&mut cpu, &[token], position, &table);
-                let (far, _) = distance(&last, &of_cpu);
-                worst = worst.max(far);
-                of_fast = of_fast.max(distance(&last_row(&mut fast, &[token], position, &table), &of_cpu).0);
-                assert!(far < TOLERANCE, "{name} case {index} token {at}: {far} from the CPU's");
+                let close = best == token || gap < CLOSE * size as f32;
+                assert!(close, "{what}: token {at} is {best}, expected {token}, gap {gap}");
+            }
+            // The end once more as it is decoded, word by word.
+            for at in ids.len() - 3..ids.len() {
+                let again = rows(&mut model, &ids[at..=at], at, &table);
+                assert_eq!(bits(&again[0]), bits(&logits[at]), "{what}: position {at} decoded");
             }
         }
         println!(

@@ -238,7 +238,16 @@ fn compile() -> PathBuf {
     std::fs::write(own.join("all.cu"), kernels).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let output = Command::new(&compiler)
-        .args(["-std=c++17", "-O2", "-g1", "-DEMULATED", "-fPIC", "-shared", "-ffp-contract=off"])
+        .args([
+            "-std=c++17",
+            "-O3",
+            "-march=native",
+            "-g1",
+            "-DEMULATED",
+            "-fPIC",
+            "-shared",
+            "-ffp-contract=off",
+        ])
         .args([
             "-U_FORTIFY_SOURCE",
             "-Wall",

@@ -7,7 +7,7 @@
 
 namespace emulated {
 
-thread_local Machine machine;
+thread_local Machine *here;
 
 constexpr size_t STACK_BYTES = 256 << 10;
 thread_local jmp_buf launcher;
@@ -16,21 +16,12 @@ thread_local void (*kernel)(void **);
 thread_local void **arguments;
 thread_local int launches;
 
-// The next fiber that has not returned; the launcher when there is none.
-static int following(int from) {
-    for (int i = 1; i <= machine.count; ++i) {
-        int at = (from + machine.direction * i + i * machine.count) % machine.count;
-        if (!(*machine.fibers)[at].done) return at;
-    }
-    return -1;
-}
-
 void Machine::next() {
-    int to = following(current);
+    int to = me().behind;
     if (to == current) wrong("a thread waits for others, and all have returned");
     if (_setjmp(me().state) == 0) {
         current = to;
-        _longjmp((*fibers)[to].state, 1);
+        _longjmp(fibers[to].state, 1);
     }
 }
 
@@ -44,52 +35,53 @@ static void life() {
             wrong("a thread returned while its copies were under way");
         }
         fiber.groups.clear();
-        fiber.done = true;
+        machine.fibers[fiber.before].behind = fiber.behind;
+        machine.fibers[fiber.behind].before = fiber.before;
         --machine.alive;
         --machine.alive_of_warp[machine.current / WARP];
-        int to = following(machine.current);
         if (_setjmp(fiber.state) == 0) {
-            if (to < 0) _longjmp(launcher, 1);
-            machine.current = to;
-            _longjmp((*machine.fibers)[to].state, 1);
+            if (machine.alive == 0) _longjmp(launcher, 1);
+            machine.current = fiber.behind;
+            _longjmp(me().state, 1);
         }
     }
 }
 
 static void create(int count) {
-    if (!machine.fibers) machine.fibers = new std::vector<Fiber>();
-    size_t from = machine.fibers->size();
-    if (from >= (size_t)count) return;
-    // Their states must not move once they have begun.
-    if (machine.fibers->capacity() < 1024) machine.fibers->reserve(1024);
-    machine.fibers->resize((size_t)count);
-    for (size_t i = from; i < (size_t)count; ++i) {
+    static thread_local int created;
+    if (!here) {
+        here = new Machine();
+        machine.fibers = new Fiber[WARP * WARP]();
+    }
+    for (; created < count; ++created) {
         ucontext_t context;
         getcontext(&context);
         context.uc_stack.ss_sp = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         context.uc_stack.ss_size = STACK_BYTES;
         context.uc_link = nullptr;
         makecontext(&context, life, 0);
-        machine.current = (int)i;
+        machine.current = created;
         swapcontext(&creator, &context);
     }
 }
 
-static void run_block(int count, size_t shared) {
+// In the order of `direction`, 1 or -1.
+static void run_block(int count, size_t shared, int direction) {
     static thread_local std::vector<uint4> memory;
     memory.assign(shared / 16 + 1, make_uint4(~0u, ~0u, ~0u, ~0u));
     machine.dynamic = (unsigned char *)memory.data();
-    machine.count = machine.alive = count;
+    machine.alive = count;
     machine.block = {0, 0};
     for (int warp = 0; warp < count / WARP; ++warp) machine.alive_of_warp[warp] = WARP, machine.warps[warp] = {0, 0};
     for (int i = 0; i < count; ++i) {
-        Fiber &fiber = (*machine.fibers)[i];
+        Fiber &fiber = machine.fibers[i];
         fiber.thread = {(u32)i, 0, 0};
-        fiber.done = false;
+        fiber.behind = (i + count + direction) % count;
+        fiber.before = (i + count - direction) % count;
         fiber.meetings = 0;
     }
     if (_setjmp(launcher) == 0) {
-        machine.current = machine.direction > 0 ? 0 : count - 1;
+        machine.current = direction > 0 ? 0 : count - 1;
         _longjmp(me().state, 1);
     }
 }
@@ -163,14 +155,14 @@ int device_launch(const char *name, const u32 *grid, u32 threads, size_t shared,
         create((int)threads);
         kernel = named.call;
         emulated::arguments = arguments;
-        machine.direction = launches++ % 2 ? -1 : 1;
+        int direction = launches++ % 2 ? -1 : 1;
         machine.grid = {grid[0], grid[1], grid[2]};
         machine.threads = {threads, 1, 1};
         for (u32 z = 0; z < grid[2]; ++z)
             for (u32 y = 0; y < grid[1]; ++y)
                 for (u32 x = 0; x < grid[0]; ++x) {
                     machine.at = {x, y, z};
-                    run_block((int)threads, shared);
+                    run_block((int)threads, shared, direction);
                 }
         return 0;
     }

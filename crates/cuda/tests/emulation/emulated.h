@@ -56,7 +56,7 @@ struct Copy {
 struct Fiber {
     jmp_buf state;
     Index thread;
-    bool done;
+    int before, behind;  // the ring of those that have not returned
     int meetings;  // of its warp so far: two boards are used in turn
     std::vector<Copy> copies;
     std::vector<size_t> groups;  // how many copies belong to each group under way
@@ -67,17 +67,20 @@ struct Meeting {
 };
 
 struct Machine {
-    std::vector<Fiber> *fibers;
-    int count, alive, current, direction;
+    Fiber *fibers;
+    int alive, current;
     int alive_of_warp[WARP];
     Meeting block, warps[WARP];
     Shown boards[WARP][2][WARP];
+    double products[WARP][2][16][8];
     Index grid, at, threads;
     unsigned char *dynamic;
     void next();
 };
 
-extern thread_local Machine machine;
+// One for each thread of the host; a pointer, because it is looked for all the time.
+extern thread_local Machine *here __attribute__((tls_model("initial-exec")));
+#define machine (*emulated::here)
 
 [[noreturn]] static inline void wrong(const char *what) {
     fprintf(stderr, "emulated device: %s (block %u,%u,%u thread %d)\n", what, machine.at.x, machine.at.y, machine.at.z, machine.current);
@@ -85,30 +88,39 @@ extern thread_local Machine machine;
 }
 
 static inline Fiber &me() {
-    return (*machine.fibers)[machine.current];
+    return machine.fibers[machine.current];
 }
 
-static inline void meet(Meeting &meeting, const int &expected) {
+// Waits for all others; who comes last does `last` for all of them.
+template <typename Do>
+static inline void meet(Meeting &meeting, const int &expected, Do last) {
     int mine = meeting.generation;
     ++meeting.arrived;
     while (meeting.generation == mine) {
         if (meeting.arrived >= expected) {
             meeting.arrived = 0;
             ++meeting.generation;
+            last();
             return;
         }
         machine.next();
     }
 }
 
-// Shows something to the warp; what all have shown.
-static inline const Shown *show(const Shown &mine) {
-    int warp = machine.current / WARP, lane = machine.current % WARP;
+// Shows something to the warp; which of its two boards all have shown it on.
+template <typename Do>
+static inline int show(const Shown &mine, Do last) {
+    int warp = machine.current / WARP;
     if (machine.alive_of_warp[warp] != WARP) wrong("a warp works together, and some of its lanes have returned");
-    Shown *board = machine.boards[warp][me().meetings++ % 2];
-    board[lane] = mine;
-    meet(machine.warps[warp], machine.alive_of_warp[warp]);
+    int board = me().meetings++ % 2;
+    machine.boards[warp][board][machine.current % WARP] = mine;
+    meet(machine.warps[warp], machine.alive_of_warp[warp], [&] { last(board); });
     return board;
+}
+
+static inline u32 shown_by(const Shown &mine, int lane) {
+    int board = show(mine, [](int) {});
+    return machine.boards[machine.current / WARP][board][lane].words[0];
 }
 
 static inline float bf16_value(u32 packed, bool high) {
@@ -123,15 +135,15 @@ static inline float bf16_value(u32 packed, bool high) {
 #define DEVICE static inline
 #define DEVICE_METHOD inline
 #define KERNEL(threads, blocks) extern "C" void
-#define DYNAMIC_SHARED(name) unsigned char *name = emulated::machine.dynamic
+#define DYNAMIC_SHARED(name) unsigned char *name = machine.dynamic
 #define __shared__ static thread_local
 #define threadIdx (emulated::me().thread)
-#define blockIdx (emulated::machine.at)
-#define gridDim (emulated::machine.grid)
-#define blockDim (emulated::machine.threads)
+#define blockIdx (machine.at)
+#define gridDim (machine.grid)
+#define blockDim (machine.threads)
 
 static inline void __syncthreads() {
-    emulated::meet(emulated::machine.block, emulated::machine.alive);
+    emulated::meet(machine.block, machine.alive, [] {});
 }
 
 static inline void __threadfence() {}
@@ -142,32 +154,44 @@ static inline u32 atomicAdd(u32 *to, u32 value) {
     return before;
 }
 
+namespace emulated {
+
 // Rows of A: lane / 4 and 8 below it; inputs: 2·(lane % 4), the next, and both 8 further. Columns of B: lane / 4.
-static inline void tensor_product(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    const emulated::Shown *all = emulated::show({{a0, a1, a2, a3, b0, b1}});
-    int lane = emulated::machine.current % emulated::WARP, g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; ++i) {
-        int row = g + i / 2 * 8, column = 2 * t + i % 2;
-        double sum = 0.0;
-        for (int k = 0; k < 16; ++k) {
-            const u32 *a = all[row % 8 * 4 + k % 8 / 2].words, *b = all[column * 4 + k % 8 / 2].words;
-            sum += (double)emulated::bf16_value(a[row / 8 + k / 8 * 2], k % 2) * (double)emulated::bf16_value(b[4 + k / 8], k % 2);
+static inline void multiply(int board) {
+    int warp = machine.current / WARP;
+    const Shown *shown = machine.boards[warp][board];
+    double a[16][16], b[16][8], sums[16][8] = {};
+    for (int lane = 0; lane < WARP; ++lane)
+        for (int i = 0; i < 8; ++i) {
+            int word = i / 2, k = 2 * (lane % 4) + i % 2 + word / 2 * 8;
+            a[lane / 4 + word % 2 * 8][k] = bf16_value(shown[lane].words[word], i % 2);
+            if (i < 4) b[2 * (lane % 4) + i % 2 + word * 8][lane / 4] = bf16_value(shown[lane].words[4 + word], i % 2);
         }
-        c[i] = (float)(sum + (double)c[i]);
-    }
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < 16; ++k)
+            for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
+    memcpy(machine.products[warp][board], sums, sizeof sums);
+}
+
+}  // namespace emulated
+
+static inline void tensor_product(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    int board = emulated::show({{a0, a1, a2, a3, b0, b1}}, emulated::multiply);
+    int warp = machine.current / emulated::WARP, lane = machine.current % emulated::WARP;
+    const double (&sums)[16][8] = machine.products[warp][board];
+    for (int i = 0; i < 4; ++i) c[i] = (float)(sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + (double)c[i]);
+}
+
+static inline u32 exchange_bits(u32 x, int lane_mask) {
+    return emulated::shown_by({{x}}, (machine.current % emulated::WARP) ^ lane_mask);
 }
 
 static inline float exchange(float x, int lane_mask) {
     u32 bits;
     memcpy(&bits, &x, 4);
-    int lane = emulated::machine.current % emulated::WARP;
-    bits = emulated::show({{bits}})[lane ^ lane_mask].words[0];
+    bits = exchange_bits(bits, lane_mask);
     memcpy(&x, &bits, 4);
     return x;
-}
-
-static inline u32 exchange_bits(u32 x, int lane_mask) {
-    return emulated::show({{x}})[(emulated::machine.current % emulated::WARP) ^ lane_mask].words[0];
 }
 
 static inline u32 bits_of(float x) {

@@ -1,0 +1,464 @@
+//! Each kernel against a plain reference in f64, on odd sizes; the ways of computing a product against each other, bit by bit; and
+//! shapes that no kernel can work with, refused by name.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use headrace_cuda::device::{Buffer, Device, DeviceError};
+use headrace_cuda::kernels::NAMES;
+use headrace_cuda::ops::{self, Entries, Finish, HeadWeights, Heads, Matrix, Pages, Workspace, padded};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 40) as f32 / (1 << 23) as f32) - 1.0
+    }
+
+    fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    /// Floats that bf16 holds.
+    fn rounded(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| half::bf16::from_f32(self.next()).to_f32()).collect()
+    }
+}
+
+/// What is no number: whoever reads what nobody wrote finds it.
+const POISON: f32 = f32::NAN;
+
+fn floats(device: &mut dyn Device, values: &[f32]) -> Buffer {
+    bring(device, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+fn ints(device: &mut dyn Device, values: &[i32]) -> Buffer {
+    bring(device, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+fn bf16s(device: &mut dyn Device, values: &[f32]) -> Buffer {
+    bring(device, values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect())
+}
+
+fn bring(device: &mut dyn Device, bytes: Vec<u8>) -> Buffer {
+    let buffer = device.allocate(bytes.len()).unwrap();
+    device.upload(buffer, &bytes).unwrap();
+    buffer
+}
+
+fn poisoned(device: &mut dyn Device, floats: usize) -> Buffer {
+    self::floats(device, &vec![POISON; floats])
+}
+
+fn read(device: &mut dyn Device, buffer: Buffer) -> Vec<f32> {
+    let mut values = vec![0.0; buffer.bytes / 4];
+    device.download(buffer, &mut values).unwrap();
+    values
+}
+
+fn read_bf16(device: &mut dyn Device, buffer: Buffer) -> Vec<f32> {
+    let words = read(device, buffer);
+    let halves = words.iter().flat_map(|word| [word.to_bits() << 16, word.to_bits() & 0xffff_0000]);
+    halves.map(f32::from_bits).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
+        let far = (f64::from(got) - want).abs();
+        assert!(far <= tolerance * (1.0 + want.abs()), "{what}, element {at}: {got}, expected {want}");
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// A product and what it is of.
+struct Dense {
+    weights: Vec<f32>,
+    rows: Vec<f32>,
+    bias: Vec<f32>,
+    features: usize,
+    inputs: usize,
+}
+
+impl Dense {
+    fn new(random: &mut Random, count: usize, features: usize, inputs: usize) -> Dense {
+        let (weights, rows) = (random.rounded(features * inputs), random.rounded(count * inputs));
+        Dense { weights, rows, bias: random.floats(features), features, inputs }
+    }
+
+    fn value(&self, row: usize, feature: usize) -> f64 {
+        let of = |values: &'_ [f32], at: usize| values[at * self.inputs..(at + 1) * self.inputs].to_vec();
+        dot(&of(&self.weights, feature), &of(&self.rows, row)) + f64::from(self.bias[feature])
+    }
+
+    /// The first `count` rows' products, over what `before` holds.
+    fn run(&self, device: &mut dyn Device, count: usize, finish: Finish, before: &[f32]) -> Vec<f32> {
+        let workspace = Workspace::new(device).unwrap();
+        let bias = Some(floats(device, &self.bias));
+        let weights = bf16s(device, &self.weights);
+        let matrix = Matrix { weights, bias, features: self.features, inputs: self.inputs };
+        let rows = bf16s(device, &self.rows[..count * self.inputs]);
+        let stride = if finish == Finish::Gate { self.features / 2 } else { self.features };
+        let out = match finish {
+            Finish::Gate => bf16s(device, &vec![POISON; count * stride]),
+            _ => floats(device, before),
+        };
+        ops::product(device, &workspace, &matrix, (rows, count), (out, stride), finish).unwrap();
+        match finish {
+            Finish::Gate => read_bf16(device, out),
+            _ => read(device, out),
+        }
+    }
+}
+
+#[test]
+fn every_kernel_is_known_to_the_emulation() {
+    let sources: String = headrace_cuda::kernels::SOURCES.iter().map(|(_, text)| *text).collect();
+    for name in NAMES {
+        let base = name.trim_end_matches(char::is_numeric).trim_end_matches('_');
+        assert!(
+            sources.contains(&format!("{name}(")) || sources.contains(&format!("{base}_##DIMS(")),
+            "{name}"
+        );
+    }
+    let mut names = NAMES.to_vec();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), NAMES.len());
+}
+
+/// Rows around every border of the kernels; features and inputs that fill no tile, no stage, and not every quarter.
+#[test]
+fn products_are_right_and_have_the_same_bits_in_every_way() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(1);
+    for (features, inputs) in [(1, 32), (40, 96), (130, 224), (200, 512), (660, 352)] {
+        let most = 150;
+        let dense = Dense::new(&mut random, most, features, inputs);
+        let mut first: Option<Vec<f32>> = None;
+        for count in [most, 129, 128, 65, 64, 33, 17, 16, 9, 8, 3, 1] {
+            let got = dense.run(device, count, Finish::Store, &vec![POISON; count * features]);
+            let Some(whole) = &first else {
+                let want: Vec<f64> =
+                    (0..count * features).map(|at| dense.value(at / features, at % features)).collect();
+                close(&format!("{features} × {inputs}"), &got, &want, 2e-5);
+                first = Some(got);
+                continue;
+            };
+            let same = bits(&got) == bits(&whole[..count * features]);
+            assert!(same, "{count} rows of {features} × {inputs} differ from {most}");
+        }
+    }
+}
+
+#[test]
+fn a_product_is_added_or_gated() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(2);
+    for (count, features, inputs) in [(3, 48, 64), (12, 96, 160), (30, 144, 96), (70, 544, 64)] {
+        let dense = Dense::new(&mut random, count, features, inputs);
+        let before = random.floats(count * features);
+        let got = dense.run(device, count, Finish::Add, &before);
+        let want: Vec<f64> = before
+            .iter()
+            .enumerate()
+            .map(|(at, &before)| f64::from(before) + dense.value(at / features, at % features))
+            .collect();
+        close(&format!("{count} added"), &got, &want, 2e-5);
+        let got = dense.run(device, count, Finish::Gate, &[]);
+        let half = features / 2;
+        let want: Vec<f64> = (0..count * half)
+            .map(|at| {
+                let (row, feature) = (at / half, at % half / 8 * 16 + at % 8);
+                let (gate, up) = (dense.value(row, feature), dense.value(row, feature + 8));
+                gate / (1.0 + (-gate).exp()) * up
+            })
+            .collect();
+        close(&format!("{count} gated"), &got, &want, 5e-3);
+    }
+}
+
+#[test]
+fn embeddings_and_norms() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(3);
+    for hidden in [1, 31, 64, 300, 1031] {
+        let (vocab, stride, count) = (7, padded(hidden), 4);
+        let table = random.rounded(vocab * stride);
+        let tokens = [3, 0, 6, 3];
+        let stream = poisoned(device, count * hidden);
+        let (on_device, ids) = (bf16s(device, &table), ints(device, &tokens));
+        ops::embed(device, (on_device, stride), ids, (stream, count), hidden).unwrap();
+        let want: Vec<f32> =
+            tokens.iter().flat_map(|&token| table[token as usize * stride..][..hidden].to_vec()).collect();
+        assert_eq!(bits(&read(device, stream)), bits(&want), "{hidden}");
+        let weight = random.floats(hidden);
+        let on_device = floats(device, &weight);
+        for rows in [None, Some([2, 1])] {
+            let chosen = rows.map(|rows| ints(device, &rows));
+            let rows = rows.map_or(vec![0, 1, 2, 3], |rows| rows.map(|row| row as usize).to_vec());
+            let out = device.allocate(rows.len() * stride * 2).unwrap();
+            device.clear(out).unwrap();
+            ops::rms_norm(device, (stream, chosen), on_device, (out, rows.len()), hidden, 1e-5).unwrap();
+            let mut expected = Vec::new();
+            for &row in &rows {
+                let x = &want[row * hidden..(row + 1) * hidden];
+                let scale = 1.0 / (dot(x, x) / hidden as f64 + 1e-5).sqrt();
+                expected.extend((0..hidden).map(|i| f64::from(x[i]) * scale * f64::from(weight[i])));
+                expected.extend(std::iter::repeat_n(0.0, stride - hidden));
+            }
+            close(&format!("norm of {hidden}"), &read_bf16(device, out), &expected, 5e-3);
+        }
+    }
+}
+
+/// Keys and values of a few sequences, as a plain list, and on the device over scattered blocks.
+struct Cache {
+    heads: Heads,
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+    table: Vec<i32>,
+    pages: Pages,
+}
+
+impl Cache {
+    /// Positions of one sequence. What no position is in holds no numbers.
+    fn new(device: &mut dyn Device, random: &mut Random, heads: Heads, positions: usize) -> Cache {
+        let Heads { kv_heads, head_dim, width, .. } = heads;
+        let blocks = positions.div_ceil(16);
+        let pool = blocks + 3; // two of them are nobody's
+        let table: Vec<i32> = (0..blocks).map(|block| (pool - 1 - (block ^ 1)) as i32).collect();
+        let row = |random: &mut Random| random.rounded(kv_heads * head_dim);
+        let keys: Vec<Vec<f32>> = (0..positions).map(|_| row(random)).collect();
+        let values: Vec<Vec<f32>> = (0..positions).map(|_| row(random)).collect();
+        let size = pool * kv_heads * 16 * width;
+        let (mut key_pages, mut value_pages) = (vec![POISON; size], vec![POISON; size]);
+        for position in 0..positions {
+            for head in 0..kv_heads {
+                let block = table[position / 16] as usize * kv_heads + head;
+                for d in 0..width {
+                    let (key, value) = match d < head_dim {
+                        true => (keys[position][head * head_dim + d], values[position][head * head_dim + d]),
+                        false => (0.0, 0.0),
+                    };
+                    key_pages[(block * 16 + position % 16) * width + d] = key;
+                    value_pages[(block * width + d) * 16 + position % 16] = value;
+                }
+            }
+        }
+        let pages = Pages { keys: bf16s(device, &key_pages), values: bf16s(device, &value_pages) };
+        Cache { heads, keys, values, table, pages }
+    }
+
+    /// What a query sees up to `position`.
+    fn attended(&self, query: &[f32], head: usize, position: usize) -> Vec<f64> {
+        let Heads { head_dim, .. } = self.heads;
+        let kv = head / self.heads.group() * head_dim;
+        let scores: Vec<f64> = (0..=position)
+            .map(|at| dot(query, &self.keys[at][kv..kv + head_dim]) / (head_dim as f64).sqrt())
+            .collect();
+        let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        (0..head_dim)
+            .map(|d| {
+                let weighed = weights.iter().zip(&self.values).map(|(w, v)| w * f64::from(v[kv + d]));
+                weighed.sum::<f64>() / sum
+            })
+            .collect()
+    }
+
+    /// Attention of the last `count` positions, in entries of either kind, with room for `partial_entries` of them at once.
+    fn run(
+        &self,
+        device: &mut dyn Device,
+        queries: &[f32],
+        count: usize,
+        few: bool,
+        partial_entries: usize,
+    ) -> Vec<f32> {
+        let (heads, start) = (&self.heads, self.keys.len() - count);
+        let Heads { head_dim, width, .. } = *heads;
+        let mut wide = vec![0.0; count * heads.heads * width];
+        for (to, from) in wide.chunks_mut(width).zip(queries.chunks(head_dim)) {
+            to[..head_dim].copy_from_slice(from);
+        }
+        let all = count * heads.group();
+        let each = if few { 16 } else { 64 };
+        let words: Vec<i32> = (0..all)
+            .step_by(each)
+            .flat_map(|from| [0, from as i32, all as i32, start as i32, 0, 0, 0, 0])
+            .collect();
+        let list = ints(device, &words);
+        let nobody = list.part(0, 0).unwrap();
+        let entries = words.len() / 8;
+        let entries = Entries {
+            few: if few { list } else { nobody },
+            few_count: if few { entries } else { 0 },
+            splits: self.keys.len().div_ceil(256),
+            many: if few { nobody } else { list },
+            many_count: if few { 0 } else { entries },
+            tables: ints(device, &self.table),
+        };
+        let partial = poisoned(device, partial_entries * entries.splits * heads.partial_bytes() / 4);
+        let stride = padded(heads.heads * head_dim);
+        let out = device.allocate(count * stride * 2).unwrap();
+        device.clear(out).unwrap();
+        let queries = bf16s(device, &wide);
+        ops::attend(device, heads, &entries, (queries, &self.pages), partial, out).unwrap();
+        let got = read_bf16(device, out);
+        got.chunks(stride).flat_map(|row| row[..heads.heads * head_dim].to_vec()).collect()
+    }
+}
+
+#[test]
+fn attention_is_right_and_has_the_same_bits_in_entries_of_any_kind() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(4);
+    let cases = [
+        ((1, 1, 6), 1, 1),
+        ((4, 2, 32), 17, 17),
+        ((8, 2, 64), 65, 3),
+        ((3, 3, 80), 256, 40),
+        ((8, 1, 128), 257, 30),
+        ((36, 2, 64), 700, 5),
+        ((2, 1, 96), 1030, 70),
+    ];
+    for ((query_heads, kv_heads, head_dim), positions, count) in cases {
+        let heads = Heads::new(query_heads, kv_heads, head_dim).unwrap();
+        let cache = Cache::new(device, &mut random, heads, positions);
+        let queries = random.rounded(count * query_heads * head_dim);
+        let what = format!("{heads:?}, the last {count} of {positions}");
+        let got = cache.run(device, &queries, count, false, 1);
+        let want: Vec<f64> = (0..count * query_heads)
+            .flat_map(|at| {
+                let query = &queries[at * head_dim..(at + 1) * head_dim];
+                cache.attended(query, at % query_heads, positions - count + at / query_heads)
+            })
+            .collect();
+        close(&what, &got, &want, 6e-3);
+        let few = cache.run(device, &queries, count, true, 64);
+        assert_eq!(bits(&few), bits(&got), "{what}: splits side by side");
+        // The last token alone, and partial results for one entry at a time.
+        let last = (count - 1) * query_heads * head_dim;
+        for (few, partial) in [(true, 1), (false, 1)] {
+            let alone = cache.run(device, &queries[last..], 1, few, partial);
+            assert_eq!(bits(&alone), bits(&got[last..]), "{what}: the last alone, few: {few}");
+        }
+    }
+}
+
+#[test]
+fn heads_are_normalized_rotated_and_written_to_their_pages() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(5);
+    for ((query_heads, kv_heads, head_dim), normed) in
+        [((3, 1, 6), false), ((4, 2, 64), true), ((5, 5, 80), true)]
+    {
+        let heads = Heads::new(query_heads, kv_heads, head_dim).unwrap();
+        let (width, half, all, count) = (heads.width, head_dim / 2, query_heads + 2 * kv_heads, 3);
+        let qkv = random.floats(count * all * head_dim);
+        let (positions, slots) = ([5, 0, 9], [2 * 16 + 7, -1, 16]);
+        let (cos, sin) = (random.floats(10 * half), random.floats(10 * half));
+        let norms = [random.floats(head_dim), random.floats(head_dim)];
+        let on_device = |device: &mut dyn Device, values: &[f32]| normed.then(|| floats(device, values));
+        let weights = HeadWeights {
+            query_norm: on_device(device, &norms[0]),
+            key_norm: on_device(device, &norms[1]),
+            cos: floats(device, &cos),
+            sin: floats(device, &sin),
+            eps: 1e-5,
+        };
+        let page = 3 * heads.block_bytes() / 2;
+        let pages = Pages { keys: bf16s(device, &vec![7.0; page]), values: bf16s(device, &vec![7.0; page]) };
+        let queries = bf16s(device, &vec![POISON; count * query_heads * width]);
+        let heads_in = floats(device, &qkv);
+        let places = (ints(device, &positions), ints(device, &slots));
+        ops::write_heads(device, &heads, &weights, (heads_in, count), places, queries, &pages).unwrap();
+        let turned = |row: usize, head: usize| -> Vec<f64> {
+            let x = &qkv[(row * all + head) * head_dim..][..head_dim];
+            let scale = 1.0 / (dot(x, x) / head_dim as f64 + 1e-5).sqrt();
+            let weight = &norms[usize::from(head >= query_heads)];
+            let x: Vec<f64> = (0..head_dim)
+                .map(|d| f64::from(x[d]) * if normed { scale * f64::from(weight[d]) } else { 1.0 })
+                .collect();
+            let angle = |table: &[f32], i: usize| f64::from(table[positions[row] as usize * half + i % half]);
+            let mut out: Vec<f64> = (0..head_dim)
+                .map(|d| {
+                    let other = if d < half { -x[d + half] } else { x[d - half] };
+                    x[d] * angle(&cos, d) + other * angle(&sin, d)
+                })
+                .collect();
+            out.resize(width, 0.0);
+            out
+        };
+        let want: Vec<f64> =
+            (0..count * query_heads).flat_map(|at| turned(at / query_heads, at % query_heads)).collect();
+        close("queries", &read_bf16(device, queries), &want, 5e-3);
+        let (mut keys, mut values) = (vec![7.0; page], vec![7.0; page]);
+        for (row, slot) in slots.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
+            let (block, offset) = (*slot as usize / 16, *slot as usize % 16);
+            for head in 0..kv_heads {
+                let at = block * kv_heads + head;
+                let key = turned(row, query_heads + head);
+                for d in 0..width {
+                    keys[(at * 16 + offset) * width + d] = key[d];
+                    let value = &qkv[(row * all + query_heads + kv_heads + head) * head_dim..];
+                    values[(at * width + d) * 16 + offset] =
+                        if d < head_dim { f64::from(value[d]) } else { 0.0 };
+                }
+            }
+        }
+        close("keys", &read_bf16(device, pages.keys), &keys, 5e-3);
+        close("values", &read_bf16(device, pages.values), &values, 5e-3);
+    }
+}
+
+#[test]
+fn shapes_that_no_kernel_can_work_with_are_refused_by_name() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let refused = |result: Result<(), DeviceError>, named: &str| match result {
+        Err(DeviceError::Shape { what, problem }) => assert!(what.contains(named), "{what}: {problem}"),
+        other => panic!("{named}: {other:?}"),
+    };
+    for (heads, kv_heads, head_dim, named) in [
+        (4, 3, 64, "num_key_value_heads"),
+        (0, 0, 64, "num_key_value_heads"),
+        (4, 4, 129, "head_dim"),
+        (4, 4, 7, "head_dim"),
+    ] {
+        refused(Heads::new(heads, kv_heads, head_dim).map(|_| ()), named);
+    }
+    let workspace = Workspace::new(device).unwrap();
+    let buffer = device.allocate(64 * 64 * 4).unwrap();
+    let matrix = Matrix { weights: buffer, bias: None, features: 64, inputs: 64 };
+    let mut run = |matrix: Matrix, count: usize, stride: usize, finish: Finish| {
+        ops::product(device, &workspace, &matrix, (buffer, count), (buffer, stride), finish)
+    };
+    refused(run(Matrix { inputs: 48, ..matrix }, 1, 64, Finish::Store), "inputs");
+    refused(run(Matrix { inputs: 0, ..matrix }, 1, 64, Finish::Store), "inputs");
+    refused(run(Matrix { features: 0, ..matrix }, 1, 64, Finish::Store), "features");
+    refused(run(Matrix { features: 56, ..matrix }, 1, 64, Finish::Gate), "features");
+    refused(run(matrix, 1, 63, Finish::Store), "stride");
+    refused(run(Matrix { features: 200, ..matrix }, 1, 200, Finish::Store), "weights");
+    refused(run(matrix, 129, 64, Finish::Gate), "rows");
+    refused(run(matrix, 100, 64, Finish::Store), "output");
+    refused(run(Matrix { bias: Some(buffer.part(0, 4).unwrap()), ..matrix }, 1, 64, Finish::Store), "biases");
+    run(matrix, 0, 64, Finish::Store).unwrap();
+    assert!(buffer.part(1, buffer.bytes).is_err() && buffer.part(usize::MAX, 1).is_err());
+}

@@ -1,0 +1,251 @@
+//! Same bits on the device: a sequence's logits are identical alone, among others, prefilled in any chunks beside decoding neighbours,
+//! over other blocks, in passes of any length, recorded or launched. Seeded; HEADRACE_SEED repeats one run.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use headrace_checkpoint::Checkpoint;
+use headrace_cuda::{CudaModel, LoadOptions};
+use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+
+const VOCAB: usize = 130;
+const BLOCKS: usize = 128;
+
+/// Sizes of a small model, and how long its sequences are.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    inner: usize,
+    length: usize,
+    qwen3: bool,
+}
+
+/// Grouped heads over more than one split of 256; one key head for three of queries, a padded head and MLP; every head its own keys.
+const MODELS: [Sizes; 3] = [
+    Sizes { hidden: 128, heads: 4, kv_heads: 2, head_dim: 64, inner: 256, length: 530, qwen3: false },
+    Sizes { hidden: 96, heads: 6, kv_heads: 2, head_dim: 48, inner: 104, length: 150, qwen3: true },
+    Sizes { hidden: 64, heads: 2, kv_heads: 2, head_dim: 32, inner: 64, length: 70, qwen3: false },
+];
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn weight(&mut self, scale: f32) -> f32 {
+        ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale
+    }
+}
+
+fn seed() -> u64 {
+    std::env::var("HEADRACE_SEED").map_or(7, |seed| seed.parse().unwrap())
+}
+
+/// A small model of random bf16 weights.
+fn checkpoint(sizes: &Sizes) -> Checkpoint {
+    let &Sizes { hidden, heads, kv_heads, head_dim, inner, qwen3, .. } = sizes;
+    let name = if qwen3 { "Qwen3ForCausalLM" } else { "LlamaForCausalLM" };
+    let config = serde_json::json!({
+        "architectures": [name], "hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "intermediate_size": inner, "vocab_size": VOCAB,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true,
+        "hidden_act": "silu", "eos_token_id": 2, "bos_token_id": 1,
+    });
+    let parsed = headrace_checkpoint::ModelConfig::from_json(config.to_string().as_bytes()).unwrap();
+    let (mut header, mut bytes, mut random) = (BTreeMap::new(), Vec::new(), Random(3));
+    for (name, shape) in parsed.tensors() {
+        let begin = bytes.len();
+        for _ in 0..shape.iter().product::<usize>() {
+            let value = if shape.len() == 1 { 1.0 + random.weight(0.1) } else { random.weight(0.2) };
+            bytes.extend(half::bf16::from_f32(value).to_le_bytes());
+        }
+        header.insert(
+            name,
+            serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, bytes.len()]}),
+        );
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+    Checkpoint::from_files(vec![
+        ("config.json".to_owned(), Cow::Owned(config.to_string().into_bytes())),
+        ("model.safetensors".to_owned(), Cow::Owned(file)),
+        ("tokenizer.json".to_owned(), Cow::Borrowed(b"{}")),
+    ])
+    .unwrap()
+}
+
+/// Memory and bounds that make for all ways of computing: `pass_rows` and `partial_bytes` differ.
+fn options(pass_rows: usize, partial_bytes: usize, recorded_rows: usize) -> LoadOptions {
+    LoadOptions {
+        kv_blocks: Some(BLOCKS),
+        pass_rows,
+        logit_rows: 40,
+        partial_bytes,
+        recorded_rows,
+        reserve_bytes: 0,
+        threads: 1,
+        ..LoadOptions::default()
+    }
+}
+
+fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> CudaModel {
+    CudaModel::load(common::device(), checkpoint, options, &mut |_, _| ()).unwrap()
+}
+
+fn tokens(sequence: usize, length: usize) -> Vec<u32> {
+    (0..length).map(|i| ((i * 37 + sequence * 11 + i * i) % VOCAB) as u32).collect()
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Bits of the logits at the end of every prefix in `at`, of a sequence alone, token by token from there on.
+fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>> {
+    let table: Vec<u32> = (0..length.div_ceil(BLOCK_TOKENS) as u32).collect();
+    let (tokens, mut out) = (tokens(sequence, length), Logits::default());
+    let chunk = SequenceChunk { tokens: &tokens, start: 0, blocks: &table, logits: LogitsWanted::All };
+    model.step(&[chunk], &mut out).unwrap();
+    (0..length).map(|row| bits(out.row(row).unwrap())).collect()
+}
+
+/// Blocks in any order, none of them twice.
+fn shuffled(random: &mut Random) -> Vec<u32> {
+    let mut blocks: Vec<u32> = (0..BLOCKS as u32).collect();
+    for i in (1..blocks.len()).rev() {
+        blocks.swap(i, random.below(i + 1));
+    }
+    blocks
+}
+
+/// Sequences in one batch, each cut at random: long chunks beside single tokens. The first difference from what each gave alone.
+fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random) -> Result<usize, String> {
+    let (count, length) = (expected.len(), expected[0].len());
+    let each = length.div_ceil(BLOCK_TOKENS);
+    let blocks = shuffled(random);
+    let tables: Vec<&[u32]> = blocks.chunks(each).take(count).collect();
+    let all: Vec<Vec<u32>> = (0..count).map(|sequence| tokens(sequence, length)).collect();
+    let (mut done, mut out, mut compared) = (vec![0; count], Logits::default(), 0);
+    // Half of the way in long chunks; then some decode while others still read.
+    let ends: Vec<usize> = (0..count).map(|_| length - random.below(12)).collect();
+    while (0..count).any(|s| done[s] < ends[s]) {
+        let (mut batch, mut owners) = (Vec::new(), Vec::new());
+        for s in 0..count {
+            let left = ends[s] - done[s];
+            if left == 0 || random.below(5) == 0 {
+                continue;
+            }
+            let length = match random.below(4) {
+                0 => 1,
+                1 => 1 + random.below(8),
+                2 => 1 + random.below(70),
+                _ => 1 + random.below(300),
+            };
+            // The last tokens come one by one, as decoding.
+            let length = length.min(if left > 6 { left - 6 } else { 1 });
+            let logits = [LogitsWanted::All, LogitsWanted::Last, LogitsWanted::None][random.below(3)];
+            batch.push(SequenceChunk {
+                tokens: &all[s][done[s]..done[s] + length],
+                start: done[s],
+                blocks: tables[s],
+                logits,
+            });
+            owners.push((s, length, logits));
+        }
+        model.step(&batch, &mut out).unwrap();
+        let mut row = 0;
+        for (s, length, logits) in owners {
+            let end = done[s] + length;
+            for (back, want) in expected[s][..end].iter().rev().take(logits.rows(length)).rev().enumerate() {
+                if bits(out.row(row).unwrap()) != *want {
+                    let position = end - logits.rows(length) + back;
+                    return Err(format!("sequence {s}, position {position}, in a chunk of {length}"));
+                }
+                row += 1;
+                compared += 1;
+            }
+            done[s] = end;
+        }
+        assert_eq!(row, out.rows());
+    }
+    Ok(compared)
+}
+
+#[test]
+fn logits_do_not_depend_on_batch_chunks_blocks_or_passes() {
+    let seed = seed();
+    for (index, sizes) in MODELS.iter().enumerate() {
+        let checkpoint = checkpoint(sizes);
+        let mut one = load(&checkpoint, &options(1024, 1 << 20, 0));
+        let expected: Vec<_> = (0..3).map(|sequence| alone(&mut one, sequence, sizes.length)).collect();
+        let finite = expected.iter().flatten().flatten().all(|&bits| f32::from_bits(bits).is_finite());
+        assert!(finite && expected[0][5] != expected[1][5], "{sizes:?}");
+        // Passes so short that chunks are cut, partial results for one entry at a time, decode steps recorded.
+        for (way, options) in [options(1024, 1 << 20, 0), options(48, 0, 16)].iter().enumerate() {
+            let mut random = Random(seed.wrapping_add((index * 10 + way) as u64));
+            let mut model = load(&checkpoint, options);
+            match mixed(&mut model, &expected, &mut random) {
+                Ok(compared) => println!("{sizes:?}, seed {seed}, way {way}: {compared} rows alike"),
+                Err(difference) => panic!("{sizes:?}, way {way}, HEADRACE_SEED={seed}: {difference}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn recorded_decode_steps_give_the_bits_of_launched_ones() {
+    let sizes = MODELS[2];
+    let checkpoint = checkpoint(&sizes);
+    let mut launched = load(&checkpoint, &options(1024, 1 << 20, 0));
+    let mut recorded = load(&checkpoint, &options(1024, 1 << 20, 64));
+    let blocks: Vec<u32> = (0..BLOCKS as u32).collect();
+    let tables: Vec<&[u32]> = blocks.chunks(5).collect();
+    let all: Vec<Vec<u32>> = (0..19).map(|sequence| tokens(sequence, 40)).collect();
+    let (mut a, mut b) = (Logits::default(), Logits::default());
+    for model in [&mut launched, &mut recorded] {
+        let prompts: Vec<_> = (0..19)
+            .map(|s| SequenceChunk {
+                tokens: &all[s][..20 + s % 3],
+                start: 0,
+                blocks: tables[s],
+                logits: LogitsWanted::None,
+            })
+            .collect();
+        model.step(&prompts, &mut a).unwrap();
+    }
+    for step in 0..8 {
+        // Batches grow and shrink; sequences come in any order.
+        let count = [1, 3, 8, 9, 19, 19, 2, 1][step];
+        let batch: Vec<_> = (0..count)
+            .map(|i| (i * 5 + step) % 19)
+            .map(|s| SequenceChunk {
+                tokens: &all[s][19..20],
+                start: 19,
+                blocks: tables[s],
+                logits: LogitsWanted::Last,
+            })
+            .collect();
+        launched.step(&batch, &mut a).unwrap();
+        recorded.step(&batch, &mut b).unwrap();
+        assert_eq!(a.rows(), count);
+        assert_eq!(bits(a.values()), bits(b.values()), "step {step}, {count} sequences");
+    }
+    assert!(recorded.recordings() >= 2 && launched.recordings() == 0, "{}", recorded.recordings());
+}
