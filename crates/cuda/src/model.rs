@@ -76,6 +76,18 @@ impl CudaModel {
         self.recordings.values().flatten().count()
     }
 
+    /// Runs the decode step of the most rows that was recorded so many times over its last inputs, and nothing beside it; for
+    /// benchmarks, as what of a step is not this is overhead. False: none is recorded.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn replay(&mut self, times: usize) -> Result<bool, DeviceError> {
+        let Some(&recording) = self.recordings.values().rev().flatten().next() else { return Ok(false) };
+        (0..times).try_for_each(|_| self.core.device.replay(recording))?;
+        self.core.device.synchronize()?;
+        Ok(true)
+    }
+
     fn pass(
         &mut self,
         batch: &[SequenceChunk<'_>],
