@@ -55,6 +55,15 @@ pub(crate) struct Emulated {
     /// Kernels that were launched, by name.
     pub(crate) launched: std::collections::BTreeMap<&'static str, usize>,
     pub(crate) memory_bytes: usize,
+    /// What goes wrong, and at which launch, counted from 0.
+    pub(crate) trouble: Option<(usize, Trouble)>,
+}
+
+/// What a device may do to a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    Fails,
+    Panics,
 }
 
 impl Emulated {
@@ -66,6 +75,7 @@ impl Emulated {
             recordings: Vec::new(),
             launched: Default::default(),
             memory_bytes: MEMORY_BYTES,
+            trouble: None,
         }
     }
 
@@ -74,6 +84,16 @@ impl Emulated {
     }
 
     fn run(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        let so_far: usize = self.launched.values().sum();
+        match self.trouble.filter(|(at, _)| *at == so_far).map(|(_, trouble)| trouble) {
+            None => {}
+            Some(Trouble::Panics) => panic!("a launch that panics"),
+            Some(Trouble::Fails) => {
+                self.trouble = None;
+                let problem = "an illegal address".to_owned();
+                return Err(DeviceError::Failed { during: launch.kernel, problem });
+            }
+        }
         let name = CString::new(launch.kernel).unwrap();
         let pointers = launch.arguments.pointers();
         // SAFETY: the library declares it so; arguments live until the call returns.
