@@ -15,7 +15,7 @@ mod step;
 mod weights;
 
 pub use error::LoadError;
-pub use load::bytes_beside_kv;
+pub use load::{bytes_beside_kv, kv_bytes_per_block};
 pub use model::CudaModel;
 pub use options::LoadOptions;
 pub use weights::Tensors;

@@ -147,6 +147,15 @@ pub fn bytes_beside_kv(
     Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
 }
 
+/// Bytes of KV per block of 16 tokens over all layers.
+///
+/// # Errors
+/// [`LoadError::Unsupported`] for heads that the kernels do not cover.
+pub fn kv_bytes_per_block(config: &ModelConfig) -> Result<usize, LoadError> {
+    let heads = heads_of(config)?;
+    Ok(2 * heads.block_bytes() * config.layers)
+}
+
 fn checked(config: &ModelConfig, options: &LoadOptions) -> Result<Heads, LoadError> {
     let named = |name, problem: &str| Err(LoadError::Unsupported { name, problem: problem.to_owned() });
     for (name, value) in
@@ -167,6 +176,10 @@ fn checked(config: &ModelConfig, options: &LoadOptions) -> Result<Heads, LoadErr
     if widths.into_iter().any(|width| width > most / 32) {
         return named("vocab_size", "or another size is beyond what the kernels count to");
     }
+    heads_of(config)
+}
+
+fn heads_of(config: &ModelConfig) -> Result<Heads, LoadError> {
     Heads::new(config.heads, config.kv_heads, config.head_dim).map_err(|error| match error {
         DeviceError::Shape { what, problem } => LoadError::Unsupported { name: what, problem },
         other => LoadError::Device(other),

@@ -175,6 +175,9 @@ pub(crate) struct Flags {
     /// Threads that compute [default: the processors that may be used]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
+    /// What computes models: cpu, or cuda where the program was built with it [default: cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
     /// Quantize f32, f16 and bf16 weights at load: q8_0, q4_k, … [default: none]
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantize: Option<String>,

@@ -59,6 +59,7 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
         ("server.tls_cert", "--tls-cert", &flags.tls_cert),
         ("server.tls_key", "--tls-key", &flags.tls_key),
         ("engine.threads", "--threads", &flags.threads),
+        ("engine.device", "--device", &flags.device),
         ("engine.quantize", "--quantize", &flags.quantize),
         ("engine.compute", "--compute", &flags.compute),
         ("engine.kv_type", "--kv-type", &flags.kv_type),

@@ -401,9 +401,11 @@ impl Reader {
 
     /// Names that are not of the lists have been reported as such.
     fn arithmetic(&self) -> Arithmetic {
-        let [mode, kv, quantize] =
-            ["engine.compute", "engine.kv_type", "engine.quantize"].map(|path| self.text(path));
-        Arithmetic::parse(mode.as_deref(), kv.as_deref(), quantize.as_deref()).unwrap_or_default()
+        let [device, mode, kv, quantize] =
+            ["engine.device", "engine.compute", "engine.kv_type", "engine.quantize"]
+                .map(|path| self.text(path));
+        let names = (device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
+        Arithmetic::parse(names.0, names.1, names.2, names.3).unwrap_or_default()
     }
 
     fn scheduler(&mut self) -> SchedulerConfig {

@@ -20,6 +20,7 @@ mod encoders;
 mod engines;
 mod first_start;
 mod gauges;
+mod gpu;
 mod hardening;
 mod health;
 mod hosted;

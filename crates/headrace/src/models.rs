@@ -14,15 +14,17 @@ use headrace_fleet::Worker;
 use headrace_gateway::{Lane, ServedModel, TokenLane};
 use headrace_grammar::Compiler;
 use headrace_kernels::attention::KvType;
+use headrace_kernels::forward::Forward;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::ReplyFamily;
 
-use crate::config::arithmetic::Arithmetic;
+use crate::config::arithmetic::{Arithmetic, Place};
 use crate::config::{Config, EngineSettings, ModelConfig};
 use crate::encoders::PlannedEncoder;
+use crate::gpu::{self, Wanted};
 use crate::offers::Offered;
 use crate::progress::Progress;
 use crate::running::{InMemory, Loaded, Running, changed};
@@ -138,14 +140,20 @@ impl Plan {
     pub(crate) fn describe(&self, config: &Config) -> String {
         let rows = self.models.iter().map(|model| {
             let (answer, from) = model.default_max_tokens(config);
-            let context = model.max_positions.min(model.kv_blocks.saturating_mul(BLOCK_TOKENS));
+            let held = model.kv_blocks.saturating_mul(BLOCK_TOKENS);
+            // How much a GPU holds is known when the model is loaded.
+            let context = if model.on_gpu() { model.max_positions } else { model.max_positions.min(held) };
             vec![
                 model.config.name.to_string(),
                 format!("{context} tokens"),
                 format!("{answer} tokens ({from})"),
-                format!("{}/{}", model.mode, model.kv),
+                model.numerics(),
                 format!("{} MiB", model.weight_bytes >> 20),
-                format!("{} MiB", model.kv_bytes() >> 20),
+                if model.on_gpu() {
+                    "of the GPU".to_owned()
+                } else {
+                    format!("{} MiB", model.kv_bytes() >> 20)
+                },
             ]
         });
         let head =
@@ -208,6 +216,10 @@ impl Planned {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
         let text = words_of(&checkpoint, config.reply)?;
         let arithmetic = config.arithmetic.or(engine.arithmetic);
+        if arithmetic.place() == Place::Cuda {
+            gpu::possible()?;
+            arithmetic.on_gpu()?;
+        }
         let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
         let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
         let own = checkpoint.config().max_positions;
@@ -228,6 +240,26 @@ impl Planned {
         })
     }
 
+    fn on_gpu(&self) -> bool {
+        self.arithmetic.place() == Place::Cuda
+    }
+
+    /// Whether it takes of this machine's memory what nobody has taken yet.
+    fn takes_memory(&self) -> bool {
+        !self.runs && !self.on_gpu()
+    }
+
+    /// As what it is computed.
+    fn numerics(&self) -> String {
+        if self.on_gpu() { "cuda/bf16".to_owned() } else { format!("{}/{}", self.mode, self.kv) }
+    }
+
+    /// KV blocks that full contexts of all running sequences could use: more would lie idle.
+    fn useful_blocks(&self, config: &Config) -> usize {
+        let full = self.max_positions.div_ceil(BLOCK_TOKENS);
+        full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS)
+    }
+
     fn block_bytes(&self) -> usize {
         kv_bytes_per_block(self.checkpoint.config(), self.kv).max(1)
     }
@@ -236,9 +268,9 @@ impl Planned {
         u64::try_from(self.kv_blocks.saturating_mul(self.block_bytes())).unwrap_or(u64::MAX)
     }
 
-    /// Of weights and KV pool.
+    /// Of weights and KV pool, in this machine's memory.
     fn bytes(&self) -> u64 {
-        self.weight_bytes.saturating_add(self.kv_bytes())
+        if self.on_gpu() { 0 } else { self.weight_bytes.saturating_add(self.kv_bytes()) }
     }
 
     /// Length of an answer whose caller names none, and the setting or file that says so.
@@ -265,18 +297,19 @@ fn part_memory(
     faults: &mut Vec<Fault>,
 ) {
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let weights = sum(&mut models.iter().map(|model| model.weight_bytes)).saturating_add(beside);
+    let here = || models.iter().filter(|model| !model.on_gpu());
+    let weights = sum(&mut here().map(|model| model.weight_bytes)).saturating_add(beside);
     let configured = |model: &Planned| model.config.kv_bytes.or(config.engine.kv_bytes);
     let goes = |loaded: &&Loaded| !config.models.iter().any(|model| loaded.config.is_loaded_as(model));
     let going = sum(&mut present.running.iter().filter(goes).map(|loaded| loaded.bytes));
-    let kept = sum(&mut models.iter().filter(|model| model.runs).map(Planned::kv_bytes));
+    let kept = sum(&mut here().filter(|model| model.runs).map(Planned::kv_bytes));
     let taken = weights.saturating_add(going).saturating_add(present.ending_bytes).saturating_add(kept);
-    let pools = sum(&mut models.iter().filter(|model| !model.runs).filter_map(configured));
+    let pools = sum(&mut here().filter(|model| !model.runs).filter_map(configured));
     let free = machine::known_memory_bytes().map(|memory| memory.saturating_sub(taken));
-    let new = models.iter().filter(|model| !model.runs).count();
+    let new = here().filter(|model| !model.runs).count();
     let shares = u64::try_from(new).unwrap_or(1).max(1);
     let left = machine::memory_bytes().saturating_sub(taken).saturating_sub(RESERVE_BYTES) / 2 / shares;
-    for model in models.iter_mut().filter(|model| !model.runs) {
+    for model in models.iter_mut().filter(|model| model.takes_memory()) {
         size_pool(model, config, left, faults);
         if let (Some(_), Some(free)) = (configured(model), free.filter(|free| pools > *free)) {
             let why = format!(
@@ -295,8 +328,8 @@ fn part_memory(
         }
     }
     // A server that runs is not put at risk: what is new must fit beside everything that is there.
-    let whole =
-        sum(&mut models.iter().filter(|model| !model.runs).map(Planned::kv_bytes)).saturating_add(taken);
+    let whole = sum(&mut models.iter().filter(|model| model.takes_memory()).map(Planned::kv_bytes))
+        .saturating_add(taken);
     let memory = machine::known_memory_bytes().filter(|memory| whole > *memory);
     if let Some(memory) = memory.filter(|_| faults.is_empty() && new > 0 && !present.running.is_empty()) {
         let why = format!(
@@ -316,7 +349,7 @@ fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<F
     let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
     let full = model.max_positions.div_ceil(BLOCK_TOKENS);
     let Some(bytes) = model.config.kv_bytes.or(config.engine.kv_bytes) else {
-        let useful = full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS);
+        let useful = model.useful_blocks(config);
         model.kv_blocks = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
         return;
     };
@@ -408,28 +441,19 @@ fn run(
     clock: &Arc<dyn Clock>,
 ) -> Result<Running, String> {
     let recommended = model.recommended();
-    let loaded = Loaded { config: model.config.clone(), kv_blocks: model.kv_blocks, bytes: model.bytes() };
-    let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
-    let options = LoadOptions {
-        isa,
-        threads: named.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads()),
-        kv_blocks: model.kv_blocks,
-        max_positions: Some(model.max_positions),
-        mode: model.mode,
-        kv: model.kv,
-        quantize: model.arithmetic.quantize,
-    };
-    let mut progress = Progress::new(&format!("loading {}", named.name));
-    let told = &mut |done, total| progress.bytes(done, total);
-    let forward = Model::load_over(workers, checkpoint, options, told);
-    let forward = forward.map_err(|error| error.to_string())?;
+    let mut progress = Progress::new(&format!("loading {}", model.config.name));
+    let forward = forward(&model, config, isa, workers, &mut |done, total| progress.bytes(done, total))?;
     progress.end();
+    let (kv_blocks, bytes) = (forward.shape().block_count, model.bytes());
+    let loaded = Loaded { config: model.config.clone(), kv_blocks, bytes };
+    let compute_mode = if model.on_gpu() { "bf16".to_owned() } else { model.mode.to_string() };
+    let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
     checkpoint.release_pages();
     let generation = checkpoint.generation();
     let eos = generation.eos.clone().unwrap_or_else(|| checkpoint.config().eos.clone());
     let engine = EngineConfig {
         model: named.name.to_string(),
-        compute_mode: model.mode.to_string(),
+        compute_mode,
         eos: eos.clone(),
         skip_special: true,
         max_choices: config.engine.max_choices,
@@ -437,7 +461,7 @@ fn run(
         scheduler: config.scheduler.clone(),
         clock: Arc::clone(clock),
     };
-    let engine = EmbeddedEngine::start(Box::new(forward), Arc::clone(&text.tokenizer), engine);
+    let engine = EmbeddedEngine::start(forward, Arc::clone(&text.tokenizer), engine);
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     let offer = || Offered::new(checkpoint, engine.capabilities(), model.arithmetic);
     let offered = config.worker_secret.is_some().then(offer).transpose()?;
@@ -461,6 +485,38 @@ fn run(
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
     let worker = worker.within(config.gateway.region.clone());
     Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
+}
+
+/// Loads the weights, to where the model is computed.
+fn forward(
+    model: &Planned,
+    config: &Config,
+    isa: Isa,
+    workers: &Arc<Workers>,
+    told: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Forward>, String> {
+    let threads = model.config.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads());
+    if model.on_gpu() {
+        let wanted = Wanted {
+            kv_bytes: model.config.kv_bytes.or(config.engine.kv_bytes),
+            max_positions: model.max_positions,
+            useful_blocks: model.useful_blocks(config),
+            step_tokens: config.scheduler.step_tokens,
+            threads,
+        };
+        return gpu::load(&model.checkpoint, &wanted, told);
+    }
+    let options = LoadOptions {
+        isa,
+        threads,
+        kv_blocks: model.kv_blocks,
+        max_positions: Some(model.max_positions),
+        mode: model.mode,
+        kv: model.kv,
+        quantize: model.arithmetic.quantize,
+    };
+    let loaded = Model::load_over(workers, &model.checkpoint, options, told);
+    loaded.map(|loaded| Box::new(loaded) as _).map_err(|error| error.to_string())
 }
 
 /// Reads a checkpoint's words, or says why they cannot be served. `family` is how its calls are written, where the template is not

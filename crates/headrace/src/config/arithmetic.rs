@@ -1,10 +1,12 @@
-//! How models are computed: mode, KV type, quantizing at load; of each model, or else of all.
+//! How models are computed: on which device, mode, KV type, quantizing at load; of each model, or else of all.
 //! Must not know: weights, or how anything is computed.
 
 use headrace_kernels::ComputeMode;
 use headrace_kernels::attention::KvType;
 use headrace_quant::BlockType;
 
+/// Names of the devices.
+pub(crate) const DEVICES: &[&str] = &["cpu", "cuda"];
 /// Names of the compute modes, and of leaving the choice to the weights.
 pub(crate) const MODES: &[&str] = &["auto", "exact", "fast"];
 /// Names of the KV types.
@@ -13,9 +15,21 @@ pub(crate) const KV_TYPES: &[&str] = &["f32", "f16", "bf16", "q8"];
 pub(crate) const QUANTIZED: &[&str] =
     &["none", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4"];
 
+/// What computes a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Place {
+    /// The processors of this machine.
+    #[default]
+    Cpu,
+    /// Its first NVIDIA GPU.
+    Cuda,
+}
+
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Arithmetic {
+    /// `None`: the processors.
+    pub(crate) device: Option<Place>,
     /// `None`: `fast` where most weights are quantized, else `exact`.
     pub(crate) mode: Option<ComputeMode>,
     /// `None`: f32 in `exact`, f16 in `fast`.
@@ -30,12 +44,19 @@ impl Arithmetic {
     /// # Errors
     /// Which name is unknown, and what there is.
     pub(crate) fn parse(
+        device: Option<&str>,
         mode: Option<&str>,
         kv: Option<&str>,
         quantize: Option<&str>,
     ) -> Result<Self, String> {
         let unknown = |what: &str, name: &str, known: &[&str]| {
             format!("`{what}` cannot be `{name}`; there are {}", known.join(", "))
+        };
+        let device = match device {
+            None => None,
+            Some(name) if name.eq_ignore_ascii_case("cpu") => Some(Place::Cpu),
+            Some(name) if name.eq_ignore_ascii_case("cuda") => Some(Place::Cuda),
+            Some(name) => return Err(unknown("device", name, DEVICES)),
         };
         let mode = match mode.filter(|name| !name.eq_ignore_ascii_case("auto")) {
             None => None,
@@ -51,15 +72,39 @@ impl Arithmetic {
                 Some(BlockType::from_name(name).ok_or_else(|| unknown("quantize", name, QUANTIZED))?)
             }
         };
-        Ok(Self { mode, kv, quantize })
+        Ok(Self { device, mode, kv, quantize })
     }
 
     /// What is left open here, taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
+            device: self.device.or(other.device),
             mode: self.mode.or(other.mode),
             kv: self.kv.or(other.kv),
             quantize: self.quantize.or(other.quantize),
+        }
+    }
+
+    /// What computes it.
+    pub(crate) fn place(self) -> Place {
+        self.device.unwrap_or_default()
+    }
+
+    /// What was asked for that a GPU does not do, if anything.
+    ///
+    /// # Errors
+    /// The first such setting, and what to do.
+    pub(crate) fn on_gpu(self) -> Result<(), String> {
+        let refused = |what: String| {
+            Err(format!(
+                "`device = \"cuda\"` computes in bf16, and {what}: leave that out, or serve it on the CPU"
+            ))
+        };
+        match self {
+            Self { mode: Some(mode), .. } => refused(format!("`compute` is `{mode}`")),
+            Self { kv: Some(kv), .. } if kv != KvType::Bf16 => refused(format!("`kv_type` is `{kv}`")),
+            Self { quantize: Some(kind), .. } => refused(format!("`quantize` is `{}`", kind.name())),
+            _ => Ok(()),
         }
     }
 
@@ -87,12 +132,30 @@ mod tests {
 
     #[test]
     fn what_is_left_open_follows_the_weights() {
-        let open = Arithmetic::parse(Some("auto"), None, Some("none")).unwrap();
+        let open = Arithmetic::parse(None, Some("auto"), None, Some("none")).unwrap();
         assert_eq!(open.settle(false), (ComputeMode::Exact, KvType::F32));
         assert_eq!(open.settle(true), (ComputeMode::Fast, KvType::F16));
-        let named = Arithmetic::parse(Some("exact"), Some("q8"), Some("q4_k")).unwrap();
+        let named = Arithmetic::parse(None, Some("exact"), Some("q8"), Some("q4_k")).unwrap();
         assert_eq!(named.or(open).settle(true), (ComputeMode::Exact, KvType::Q8));
-        let error = Arithmetic::parse(None, None, Some("q3_k")).unwrap_err();
+        let error = Arithmetic::parse(None, None, None, Some("q3_k")).unwrap_err();
         assert!(error.contains("q3_k") && error.contains("mxfp4"), "{error}");
+    }
+    #[test]
+    fn a_gpu_computes_in_bf16_and_refuses_what_else_is_asked_for() {
+        let cuda = |mode, kv, quantize| Arithmetic::parse(Some("cuda"), mode, kv, quantize).unwrap();
+        assert_eq!(
+            (cuda(None, None, None).place(), Arithmetic::default().place()),
+            (Place::Cuda, Place::Cpu)
+        );
+        assert_eq!(cuda(Some("auto"), Some("bf16"), Some("none")).on_gpu(), Ok(()));
+        for (asked, named) in [
+            (cuda(Some("exact"), None, None), "compute"),
+            (cuda(None, Some("f16"), None), "kv_type"),
+            (cuda(None, None, Some("q8_0")), "quantize"),
+        ] {
+            let why = asked.on_gpu().unwrap_err();
+            assert!(why.contains(named) && why.contains("CPU"), "{why}");
+        }
+        assert!(Arithmetic::parse(Some("tpu"), None, None, None).unwrap_err().contains("cpu, cuda"));
     }
 }

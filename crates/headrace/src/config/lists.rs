@@ -12,7 +12,7 @@ use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
 use serde::Deserialize;
 
-use super::arithmetic::{Arithmetic, KV_TYPES, MODES, QUANTIZED};
+use super::arithmetic::{Arithmetic, DEVICES, KV_TYPES, MODES, QUANTIZED};
 use super::notices::notice;
 use super::paths::not_a_model;
 use super::prices::{play_price, prices_of};
@@ -205,10 +205,11 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let kv_bytes = table.take_as("kv_memory", "engine.kv_memory");
     let max_positions = table.take_as("max_positions", "engine.max_positions").and_then(size);
     let answer = table.take_as("default_max_tokens", "gateway.default_max_tokens");
-    let names = [("compute", MODES), ("kv_type", KV_TYPES), ("quantize", QUANTIZED)];
-    let [mode, kv, quantize] = names.map(|(key, known)| table.take_text(key, Kind::Choice(known)));
+    let names = [("device", DEVICES), ("compute", MODES), ("kv_type", KV_TYPES), ("quantize", QUANTIZED)];
+    let [device, mode, kv, quantize] = names.map(|(key, known)| table.take_text(key, Kind::Choice(known)));
     // Names that are not of the lists have been reported as such.
-    let arithmetic = Arithmetic::parse(mode.as_deref(), kv.as_deref(), quantize.as_deref());
+    let arithmetic =
+        Arithmetic::parse(device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
     let reply = table.take_family();
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));

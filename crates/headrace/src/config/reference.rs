@@ -138,7 +138,7 @@ Models may come, go, and be loaded otherwise. What is new is loaded while calls 
 model cannot be loaded, or does not fit the memory beside those that run, everything is refused. A model that is gone, or is loaded
 anew, gets no new calls from then on; those that it has go on undisturbed, and with the last of them it ends and gives its memory
 back (`headrace_engines_ending` counts such models). Until then both are in memory. A model goes on as it was loaded while its name,
-`path`, `threads`, `kv_memory`, `max_positions`, `compute`, `kv_type` and `quantize` stay, also when its files have changed. `threads` above
+`path`, `threads`, `kv_memory`, `max_positions`, `device`, `compute`, `kv_type` and `quantize` stay, also when its files have changed. `threads` above
 those that the process computes on need a restart. `config check` judges a server that starts: what fits beside models that run, the
 running server says.
 

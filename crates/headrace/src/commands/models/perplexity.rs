@@ -77,7 +77,7 @@ fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
     let mut ways = vec![REFERENCE];
     for mode in modes {
         for kv in kv_types {
-            let asked = Arithmetic::parse(Some(mode), Some(kv), None)?;
+            let asked = Arithmetic::parse(None, Some(mode), Some(kv), None)?;
             let (Some(mode), Some(kv)) = (asked.mode, asked.kv) else {
                 return Err("`--compute` takes exact and fast: `auto` is one of them".to_owned());
             };
