@@ -67,18 +67,27 @@ DEVICE void few(const Product &p) {
     for (int n = 0; n < COLUMNS; ++n)
         for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
     int at = quarter_begins(warp, p.k), end = quarter_begins(warp + 1, p.k);
-    constexpr int AHEAD = 4;
-    for (; at + 32 * AHEAD <= end; at += 32 * AHEAD) {
-        uint4 a[AHEAD], b[AHEAD];
+    // The next weights are asked for before these are multiplied, so that some are always on their way.
+    constexpr int AHEAD = 4, STRIDE = 32 * AHEAD;
+    uint4 a[AHEAD], b[AHEAD], next_a[AHEAD], next_b[AHEAD];
+    auto ask = [&](uint4(&to_a)[AHEAD], uint4(&to_b)[AHEAD], int from) {
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            a[i] = load_once(upper + at + 32 * i);
-            b[i] = load_once(lower + at + 32 * i);
+            to_a[i] = load_once(upper + from + 32 * i);
+            to_b[i] = load_once(lower + from + 32 * i);
         }
+    };
+    if (at + STRIDE <= end) ask(a, b, at);
+    for (; at + STRIDE <= end; at += STRIDE) {
+        bool more = at + 2 * STRIDE <= end;
+        if (more) ask(next_a, next_b, at + STRIDE);
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i)
 #pragma unroll
             for (int n = 0; n < COLUMNS; ++n) product_of_32(c[n], a[i], b[i], *(const uint4 *)(row[n] + at + 32 * i));
+        if (!more) continue;
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) a[i] = next_a[i], b[i] = next_b[i];
     }
     for (; at < end; at += 32) {
         uint4 a = load_once(upper + at), b = load_once(lower + at);
