@@ -7,7 +7,7 @@ mod nvidia;
 use std::fmt;
 
 #[cfg(feature = "cuda")]
-pub use nvidia::{Compiled, Nvidia, compile};
+pub use nvidia::{Compiled, Images, Nvidia, compile};
 
 /// Memory of a device, or a part of one. It is the device's until it is freed or the device is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

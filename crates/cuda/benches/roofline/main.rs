@@ -1,6 +1,6 @@
 //! A model of eight billion random parameters on the device, and each of its products, beside what the device can do, which is
 //! measured in the same run: copies of a gigabyte, and cuBLASLt's product of 8192³ in bf16.
-//! `cargo bench -p headrace-cuda --features cuda --bench roofline [-- limits products decode prefill]`; all without a name.
+//! `cargo bench -p headrace-cuda --features cuda --bench roofline [-- bits products decode prefill]`; all without a name.
 //! `HEADRACE_LAYERS` makes the model shorter. Needs a device, and NVRTC and cuBLASLt where the loader finds them.
 
 mod limits;
@@ -40,9 +40,12 @@ fn main() -> Result<(), Failure> {
     if runs("products") {
         products(&mut device, &limits)?;
     }
-    if runs("decode") || runs("prefill") {
+    if ["bits", "decode", "prefill"].into_iter().any(runs) {
         let config = config()?;
         let mut model = load(Box::new(device), &config)?;
+        if runs("bits") {
+            same_bits(&mut model)?;
+        }
         if runs("decode") {
             for batch in [1, 64] {
                 decode(&mut model, &config, &limits, batch)?;
@@ -137,6 +140,60 @@ fn load(device: Box<dyn Device>, config: &ModelConfig) -> Result<CudaModel, Fail
         shape.block_count
     );
     Ok(model)
+}
+
+/// Whether a sequence's last logits are the same alone in one piece, in small chunks beside four others, and decoded in a batch of 64: at
+/// sizes at which every kernel of the model is used.
+fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
+    let each = 40_u32;
+    let table = |sequence: u32| -> Vec<u32> { (sequence * each..(sequence + 1) * each).rev().collect() };
+    let words = |sequence: u32, count: u32| -> Vec<u32> {
+        (0..count).map(|at| (at * 131 + sequence * 7919) % 100_000).collect()
+    };
+    let (mine, mut out) = (words(0, 601), Logits::default());
+    let bits =
+        |row: Option<&[f32]>| -> Vec<u32> { row.unwrap_or_default().iter().map(|x| x.to_bits()).collect() };
+    let blocks = table(0);
+    let alone = SequenceChunk { tokens: &mine, start: 0, blocks: &blocks, logits: LogitsWanted::Last };
+    model.step(&[alone], &mut out)?;
+    let expected = bits(out.row(0));
+    for (what, chunk, beside) in
+        [("in chunks of 7 beside 4 prompts", 7, 4), ("in chunks of 300 beside 63", 300, 63)]
+    {
+        let tables: Vec<Vec<u32>> = (0..=beside).map(|s| table(beside - s)).collect();
+        let others: Vec<Vec<u32>> = (0..=beside).map(|s| words(s, 601)).collect();
+        for at in (0..600).step_by(chunk) {
+            let end = 600.min(at + chunk);
+            let batch: Vec<_> = tables
+                .iter()
+                .zip(&others)
+                .map(|(blocks, words)| SequenceChunk {
+                    tokens: &words[at..end],
+                    start: at,
+                    blocks,
+                    logits: LogitsWanted::None,
+                })
+                .collect();
+            model.step(&batch, &mut out)?;
+        }
+        // The last token is decoded, launched at first, then recorded, then replayed.
+        for _ in 0..3 {
+            let batch: Vec<_> = tables
+                .iter()
+                .zip(&others)
+                .map(|(blocks, words)| SequenceChunk {
+                    tokens: &words[600..],
+                    start: 600,
+                    blocks,
+                    logits: LogitsWanted::Last,
+                })
+                .collect();
+            model.step(&batch, &mut out)?;
+            let alike = bits(out.row(0)) == expected && !expected.is_empty();
+            println!("same bits {what}, the last token decoded: {}", if alike { "yes" } else { "NO" });
+        }
+    }
+    Ok(())
 }
 
 /// Weights that a step reads: all but the embeddings, of which it reads a few rows.

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use cudarc::driver::result::{self as driver, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
@@ -21,10 +22,14 @@ const NO_COMPILER: &str = "no NVRTC was found (libnvrtc.so.13 or .12): install C
 /// Page-locked memory of an uploader.
 const STAGING_BYTES: usize = 8 << 20;
 
+/// All kernels, compiled for one kind of device.
+pub type Images = Arc<[Compiled]>;
+
 /// One GPU, and the kernels on it.
 pub struct Nvidia {
     session: Session,
     stream: sys::CUstream,
+    images: Images,
     modules: Vec<sys::CUmodule>,
     functions: BTreeMap<&'static str, sys::CUfunction>,
     buffers: Vec<Buffer>,
@@ -76,14 +81,28 @@ impl Nvidia {
     /// [`DeviceError::Missing`] where there is no driver, no NVRTC, no such device, or an older one than compute capability 8.0;
     /// [`DeviceError::Compile`].
     pub fn open(ordinal: u32) -> Result<Nvidia, DeviceError> {
+        Self::open_with(ordinal, None)
+    }
+
+    /// The same with kernels that [`Nvidia::images`] gave for a device of this kind, which takes no time.
+    ///
+    /// # Errors
+    /// As [`Nvidia::open`].
+    pub fn open_with(ordinal: u32, images: Option<Images>) -> Result<Nvidia, DeviceError> {
         // A library of another age lacks a function, which cudarc tells by panicking.
-        catch_unwind(|| Self::look(ordinal)).unwrap_or_else(|panic| {
+        let looked = catch_unwind(AssertUnwindSafe(|| Self::look(ordinal, images)));
+        looked.unwrap_or_else(|panic| {
             let what = format!("the CUDA libraries here cannot be used: {}", panic_message(&*panic));
             Err(DeviceError::Missing { what })
         })
     }
 
-    fn look(ordinal: u32) -> Result<Nvidia, DeviceError> {
+    /// What was compiled for it.
+    pub fn images(&self) -> Images {
+        Arc::clone(&self.images)
+    }
+
+    fn look(ordinal: u32, images: Option<Images>) -> Result<Nvidia, DeviceError> {
         // SAFETY: loading the libraries runs no more than their initializers.
         let (has_driver, has_compiler) = unsafe { (sys::is_culib_present(), nvrtc_sys::is_culib_present()) };
         let missing = |what: &str| Err(DeviceError::Missing { what: what.to_owned() });
@@ -116,9 +135,14 @@ impl Nvidia {
             session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking)
             .map_err(failed("opening a stream"))?;
+        let images = match images {
+            Some(images) => images,
+            None => compile_all(&format!("sm_{major}{minor}"))?,
+        };
         let mut nvidia = Nvidia {
             session,
             stream,
+            images,
             modules: Vec::new(),
             functions: BTreeMap::new(),
             buffers: Vec::new(),
@@ -126,28 +150,13 @@ impl Nvidia {
             name: format!("{}-sm_{major}{minor}", model.replace(' ', "-")),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
         };
-        nvidia.load_kernels(&format!("sm_{major}{minor}"))?;
+        nvidia.load_kernels()?;
         Ok(nvidia)
     }
 
-    /// Compiles every file, each on a thread of its own, and finds its kernels.
-    fn load_kernels(&mut self, architecture: &str) -> Result<(), DeviceError> {
-        let compiled: Vec<Result<Compiled, DeviceError>> = std::thread::scope(|scope| {
-            let begun: Vec<_> = SOURCES
-                .iter()
-                .map(|&(file, text)| scope.spawn(move || compile(file, text, architecture)))
-                .collect();
-            begun
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| Err(DeviceError::Missing { what: panic_message(&*panic) }))
-                })
-                .collect()
-        });
-        for image in compiled {
-            let Compiled { image, .. } = image?;
+    /// Loads every file's kernels, and finds them by their names.
+    fn load_kernels(&mut self) -> Result<(), DeviceError> {
+        for Compiled { image, .. } in self.images.iter() {
             // SAFETY: the image is a whole cubin, and lives until the call returns, which copies it.
             let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
             self.modules.push(module.map_err(failed("loading the kernels"))?);
@@ -440,6 +449,22 @@ impl Drop for Uploader {
             }
         }
     }
+}
+
+/// Every file, each compiled on a thread of its own.
+fn compile_all(architecture: &str) -> Result<Images, DeviceError> {
+    std::thread::scope(|scope| {
+        let begun: Vec<_> = SOURCES
+            .iter()
+            .map(|&(file, text)| scope.spawn(move || compile(file, text, architecture)))
+            .collect();
+        let done = begun.into_iter().map(|thread| {
+            let panicked =
+                |panic: Box<dyn std::any::Any + Send>| DeviceError::Missing { what: panic_message(&*panic) };
+            thread.join().map_err(panicked).flatten()
+        });
+        done.collect()
+    })
 }
 
 /// A file of kernels, compiled.

@@ -29,7 +29,11 @@ pub(crate) fn is_real() -> bool {
 
 #[cfg(feature = "cuda")]
 fn real() -> Box<dyn Device> {
-    Box::new(headrace_cuda::device::Nvidia::open(0).expect("HEADRACE_CUDA is set: a device"))
+    use headrace_cuda::device::{Images, Nvidia};
+    // Compiled once for all tests of a program.
+    static IMAGES: OnceLock<Images> = OnceLock::new();
+    let images = IMAGES.get_or_init(|| Nvidia::open(0).expect("HEADRACE_CUDA is set: a device").images());
+    Box::new(Nvidia::open_with(0, Some(images.clone())).expect("a device"))
 }
 
 #[cfg(not(feature = "cuda"))]
