@@ -82,9 +82,10 @@ mod tests {
 
     #[test]
     fn a_program_without_it_says_how_to_have_it() {
-        match possible() {
-            Ok(()) => assert!(cfg!(feature = "cuda")),
-            Err(why) => assert!(why.contains("--features cuda") && why.contains("CPU"), "{why}"),
+        let possible = possible();
+        assert_eq!(possible.is_ok(), cfg!(feature = "cuda"));
+        if let Err(why) = possible {
+            assert!(why.contains("--features cuda") && why.contains("CPU"), "{why}");
         }
     }
 }
