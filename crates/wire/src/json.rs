@@ -556,7 +556,7 @@ mod tests {
             "1.7976931348623157e308",
             "2.2250738585072014e-308",
             "0.1e1",
-            "123456789012345678901234567890",
+            "123456789012345678901234567890.0",
         ] {
             let number = read(text.as_bytes()).unwrap();
             assert_eq!(number.as_f64().unwrap(), text.parse::<f64>().unwrap(), "{text}");
