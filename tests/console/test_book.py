@@ -152,6 +152,6 @@ def test_the_console_leads_to_the_book_and_an_error_to_its_page(house, tabs):
     page.get_by_role("button", name="Search or jump to").wait_for()
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("guided tour")
-    page.get_by_role("option", name="guided tour").wait_for()
+    page.get_by_role("option", name="A guided tour").wait_for()
     page.keyboard.press("Enter")
     page.wait_for_url("**/docs/tour")
