@@ -80,8 +80,12 @@ impl Beats {
         let begins = !std::mem::replace(&mut calls.is_beating, true);
         drop(calls);
         if begins {
-            let beater = Beater(Arc::clone(self));
-            tokio::spawn(async move { beat(&beater).await });
+            let mut beater = Beater { beats: Arc::clone(self), is_over: false };
+            tokio::spawn(async move {
+                beat(&beater.beats).await;
+                beater.is_over = true;
+                drop(beater);
+            });
         }
         Beat { all: Arc::clone(self), at, call, seen: 0 }
     }
@@ -145,18 +149,24 @@ impl Beating {
     }
 }
 
-/// Whoever looks after the calls. Should it be dropped, the next call has another one.
-struct Beater(Arc<Beats>);
+/// Whoever looks after the calls. Should it be dropped before it is over, the next call has another one.
+struct Beater {
+    beats: Arc<Beats>,
+    /// Nobody was left. By now somebody else may look after those who came since.
+    is_over: bool,
+}
 
 impl Drop for Beater {
     fn drop(&mut self) {
-        self.0.calls.lock().is_beating = false;
+        if !self.is_over {
+            self.beats.calls.lock().is_beating = false;
+        }
     }
 }
 
 /// Looks after the calls for as long as there are any.
-async fn beat(Beater(beats): &Beater) {
-    let Beats { period, cut_off, .. } = &**beats;
+async fn beat(beats: &Beats) {
+    let Beats { period, cut_off, .. } = beats;
     let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
     let (mut part, mut parts, mut is_cut_off) = (0, parts.clamp(1, MOST_PARTS), false);
     loop {
@@ -216,6 +226,17 @@ mod tests {
         assert!(!beats.calls.lock().is_beating);
         let mut late = beats.join(hold());
         tokio::time::timeout(period * 2, late.next()).await.expect("somebody looks after it again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_over_leaves_alone_who_came_after_it_and_one_that_breaks_off_is_followed() {
+        let world = World::new(Setup::default());
+        let beats = world.gateway.beats();
+        let _call = beats.join(hold());
+        for (is_over, is_beating) in [(true, true), (false, false)] {
+            drop(Beater { beats: Arc::clone(beats), is_over });
+            assert_eq!(beats.calls.lock().is_beating, is_beating);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -91,8 +91,8 @@ impl Core {
         Ok(Applied { receipt, transactions })
     }
 
-    /// Decides one command at `now`, and puts what must be made durable behind `out`. A `now` before the latest one seen counts as that one, so that ledger time never
-    /// runs backwards; an expiry is moved by the same amount.
+    /// Decides one command at `now`, and puts what must be made durable behind `out`. A `now` before the latest one
+    /// seen counts as that one, so that ledger time never runs backwards; an expiry is moved by the same amount.
     ///
     /// # Errors
     /// A refusal, and nothing is changed.
