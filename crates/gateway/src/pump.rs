@@ -53,7 +53,7 @@ use line::Line;
 use place::Placed;
 use reply::Reply;
 use round::Round;
-use settle::{Bill, Settled, Settlement};
+use settle::{Bill, Haste, Settled, Settlement};
 use source::said::{Lost, Said};
 
 pub(crate) use miss::located;
@@ -445,8 +445,8 @@ impl Carried {
         let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
         let books = async {
             // A second try, should the first one panic: the settlement is sent, its way to the disk is only watched.
-            if guarded(settlement.written(gateway)).await.is_none() {
-                guarded(settlement.written(gateway)).await;
+            if guarded(settlement.written(gateway, Haste::Watches)).await.is_none() {
+                guarded(settlement.written(gateway, Haste::Watches)).await;
             }
         };
         tokio::join!(lines, books);

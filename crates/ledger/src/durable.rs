@@ -27,15 +27,18 @@ impl std::error::Error for JournalFailed {}
 
 /// Whoever writes groups.
 pub(crate) trait Scribe: Send + Sync {
-    /// Somebody waits. To call it twice costs little.
-    fn call(&self);
+    /// Somebody waits for a group. To call it twice costs little.
+    fn call(&self, group: &Arc<Group>);
+
+    /// Somebody would hear of a group, and has time: see [`Durable::at_leisure`].
+    fn mention(&self, group: &Arc<Group>);
 }
 
 /// Resolves when a batch is on the disk. Cheap to clone; every clone resolves alike.
 ///
 /// The first future of a group that is asked lets everybody else have a turn before it wakes the writer: what they add meanwhile is
 /// written with it. The others leave that to it: each turn taken for nothing would cost a call more than its wait. Dropped before, it
-/// wakes the writer then.
+/// wakes the writer then. One that is [at leisure](Self::at_leisure) wakes nobody who is awake anyway.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Durable {
     /// `None`: nothing to wait for.
@@ -44,6 +47,8 @@ pub struct Durable {
     slot: Option<usize>,
     /// Others had their turn.
     stood_back: bool,
+    /// Nobody waits for it: it may be written with what comes next.
+    has_time: bool,
     /// `None`: it knows that somebody waits, or it is done.
     scribe: Option<Arc<dyn Scribe>>,
 }
@@ -61,6 +66,8 @@ struct GroupState {
     wakers: Vec<Waker>,
     /// Somebody will wake the writer.
     is_promised: bool,
+    /// The writer knows of the group.
+    is_mentioned: bool,
 }
 
 impl Group {
@@ -84,17 +91,23 @@ impl Group {
 impl Durable {
     /// Already on the disk.
     pub const fn now() -> Self {
-        Self { group: None, slot: None, stood_back: false, scribe: None }
+        Self { group: None, slot: None, stood_back: false, has_time: false, scribe: None }
     }
 
     /// With a group that `scribe` writes.
     pub(crate) fn of(group: Arc<Group>, scribe: Arc<dyn Scribe>) -> Self {
-        Self { group: Some(group), slot: None, stood_back: false, scribe: Some(scribe) }
+        Self { group: Some(group), slot: None, stood_back: false, has_time: false, scribe: Some(scribe) }
+    }
+
+    /// Lets it be written with what somebody else waits for, or else within two milliseconds or so: for whoever only watches that it is.
+    /// So it costs no commit of its own while there are others. To be said before it is first asked.
+    pub fn at_leisure(&mut self) {
+        self.has_time = true;
     }
 
     fn call(&mut self) {
-        if let Some(scribe) = self.scribe.take() {
-            scribe.call();
+        if let (Some(scribe), Some(group)) = (self.scribe.take(), &self.group) {
+            if self.has_time { scribe.mention(group) } else { scribe.call(group) }
         }
     }
 
@@ -103,6 +116,7 @@ impl Durable {
     /// # Errors
     /// When the journal failed: the batch did not happen.
     pub fn wait(mut self) -> Result<(), JournalFailed> {
+        self.has_time = false;
         self.call();
         let Some(group) = self.group.take() else { return Ok(()) };
         let mut state = group.state.lock();
@@ -117,7 +131,14 @@ impl Durable {
 
 impl Clone for Durable {
     fn clone(&self) -> Self {
-        Self { group: self.group.clone(), slot: None, stood_back: false, scribe: self.scribe.clone() }
+        let Self { group, has_time, scribe, .. } = self;
+        Self {
+            group: group.clone(),
+            slot: None,
+            stood_back: false,
+            has_time: *has_time,
+            scribe: scribe.clone(),
+        }
     }
 }
 
@@ -148,14 +169,16 @@ impl Future for Durable {
             None => {
                 self.slot = Some(state.wakers.len());
                 state.wakers.push(context.waker().clone());
-                if std::mem::replace(&mut state.is_promised, true) {
+                let state = &mut *state;
+                let known = if self.has_time { &mut state.is_mentioned } else { &mut state.is_promised };
+                if std::mem::replace(known, true) {
                     self.scribe = None;
                 }
             }
         }
         drop(state);
         if self.scribe.is_some() {
-            if std::mem::replace(&mut self.stood_back, true) {
+            if self.has_time || std::mem::replace(&mut self.stood_back, true) {
                 self.call();
             } else {
                 context.waker().wake_by_ref();

@@ -4,7 +4,8 @@
 //! **Two states.** `transact` decides on the *live* state and queues the transactions; the journal thread appends them
 //! and, once they are on the disk, applies them to a *durable* state of its own. Batches that arrive while an append
 //! is under way form the next group: one row, one fsync. An idle journal thread is woken by those who wait for a batch
-//! ([`Durable`]), once for all that was decided by then.
+//! ([`Durable`]), once for all that was decided by then. What nobody waits for is written with the next group that somebody does wait
+//! for, or after two milliseconds: most calls end in the commit of a later one's hold.
 //!
 //! **When an append fails**, everything queued was decided on a state that the disk may not have. Under the lock, the
 //! live state becomes a copy of the durable one, every batch of the failed group and of those queued behind it
@@ -32,7 +33,7 @@ mod replay;
 mod shared;
 mod writer;
 
-use shared::{Forming, Inner, Shared, Status};
+use shared::{Forming, Inner, Shared, Sleep, Status};
 pub use shared::{Health, LedgerOptions};
 use writer::Writer;
 
@@ -168,7 +169,7 @@ impl Ledger {
             in_flight: None,
             status: Status::Up,
             health: Health { sequence: replayed.sequence, ..Health::default() },
-            writer_sleeps: false,
+            sleep: Sleep::Awake,
         };
         let shared = Arc::new(Shared { inner: Mutex::new(inner), work: Condvar::new() });
         let writer = Writer::new(Arc::clone(&shared), journal, replayed, options);

@@ -161,6 +161,27 @@ fn who_waits_lets_others_have_a_turn_before_the_writer_is_woken() {
 }
 
 #[test]
+fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
+    let ledger = with_money(&MemoryJournal::new(), 1000);
+    let watched = |n| {
+        let mut durable = ledger.transact(vec![hold(n, 1)], at(0)).durable;
+        durable.at_leisure();
+        // Most often it is not written yet.
+        let _ = poll_once(&mut durable);
+        durable
+    };
+    let shared = (0..50).map(|n| 2 * n).any(|n| {
+        let before = ledger.health().commits;
+        let mut first = watched(n);
+        ledger.transact(vec![hold(n + 1, 1)], at(0)).durable.wait().unwrap();
+        poll_once(&mut first).is_ready() && ledger.health().commits == before + 1
+    });
+    assert!(shared, "each of 50 had a write of its own");
+    let mut alone = watched(100);
+    until("it is written without anybody who waits", || poll_once(&mut alone).is_ready());
+}
+
+#[test]
 fn a_durable_future_wakes_its_last_waker() {
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));

@@ -38,6 +38,15 @@ pub(crate) struct Settlement {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settled(());
 
+/// Whether somebody waits until an end is on the disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Haste {
+    /// Somebody does.
+    Waits,
+    /// It is only seen to.
+    Watches,
+}
+
 /// What is to be paid.
 pub(crate) struct Bill {
     /// What the customer is charged for.
@@ -170,16 +179,16 @@ impl Settlement {
         }
         if dossier.batch.is_some() {
             // Who reads the end of this answer writes down that the request ended: by then it is paid for, whatever happens.
-            self.written(gateway).await;
+            self.written(gateway, Haste::Waits).await;
         }
         Settled(())
     }
 
     /// Waits until the end of the hold is on the disk, and sends it again for as long as the disk refuses it.
-    pub(crate) async fn written(&mut self, gateway: &Gateway) {
+    pub(crate) async fn written(&mut self, gateway: &Gateway, haste: Haste) {
         let hold = self.hold;
         let Some(sent) = &mut self.sent else { return };
-        write(gateway, hold, sent).await;
+        write(gateway, hold, sent, haste).await;
         if let Some(why) = sent.unpaid() {
             tracing::error!(%hold, why, "a call was answered and nobody paid for it");
         }
@@ -219,13 +228,13 @@ fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
 /// Ends a hold of which nobody knows whether it was taken, without a charge.
 pub(crate) async fn let_go(gateway: &Gateway, hold: HoldId) {
     let mut release = Pending::send(gateway, Command::Release { hold, why: ReleaseReason::Failed });
-    write(gateway, hold, &mut release).await;
+    write(gateway, hold, &mut release, Haste::Watches).await;
 }
 
 /// Waits until the end of a hold is on the disk, and sends it again for as long as the disk refuses it.
-async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending) {
+async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending, haste: Haste) {
     let tries = async {
-        while !sent.is_written().await {
+        while !sent.is_written(haste).await {
             tokio::time::sleep(RETRY_EVERY).await;
             *sent = Pending::send(gateway, sent.command.clone());
         }
@@ -284,9 +293,12 @@ impl Pending {
     }
 
     /// Whether it is on the disk, now or after a wait; false: it must be sent again.
-    async fn is_written(&mut self) -> bool {
+    async fn is_written(&mut self, haste: Haste) -> bool {
         self.decided().await;
         let Progress::Decided { verdict, durable } = &mut self.progress else { return false };
+        if matches!(haste, Haste::Watches) {
+            durable.at_leisure();
+        }
         match verdict {
             Ok(_) => durable.await.is_ok(),
             // Either an earlier try reached the disk, or the hold never did, or it ended otherwise: nothing is left to do.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::command::{Command, Receipt};
 use crate::core::Core;
@@ -78,8 +78,19 @@ pub(super) struct Inner {
     pub(super) in_flight: Option<Arc<Group>>,
     pub(super) status: Status,
     pub(super) health: Health,
-    /// The journal thread waits to be woken, and nobody has.
-    pub(super) writer_sleeps: bool,
+    /// How the journal thread waits to be woken, while nobody has.
+    pub(super) sleep: Sleep,
+}
+
+/// How the journal thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleep {
+    /// It does not, or was woken.
+    Awake,
+    /// It will soon look by itself whether something was queued.
+    Light,
+    /// It has to be woken.
+    Deep,
 }
 
 /// What the next append will write.
@@ -88,6 +99,8 @@ pub(super) struct Forming {
     pub(super) transactions: Vec<Transaction>,
     pub(super) answer_bytes: usize,
     pub(super) group: Arc<Group>,
+    /// Somebody waits for it.
+    pub(super) is_awaited: bool,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -102,18 +115,32 @@ pub(super) enum Status {
 }
 
 impl Scribe for Shared {
-    fn call(&self) {
+    fn call(&self, group: &Arc<Group>) {
         let mut inner = self.inner.lock();
-        let wakes = inner.writer_sleeps && !inner.forming.transactions.is_empty();
-        inner.writer_sleeps &= !wakes;
-        drop(inner);
-        if wakes {
-            self.work.notify_one();
+        if inner.is_forming(group) {
+            inner.forming.is_awaited = true;
+            self.wake(inner);
+        }
+    }
+
+    fn mention(&self, group: &Arc<Group>) {
+        let inner = self.inner.lock();
+        if inner.sleep == Sleep::Deep && inner.is_forming(group) {
+            self.wake(inner);
         }
     }
 }
 
 impl Shared {
+    /// Wakes the journal thread, if it sleeps.
+    fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
+        let slept = std::mem::replace(&mut inner.sleep, Sleep::Awake) != Sleep::Awake;
+        drop(inner);
+        if slept {
+            self.work.notify_one();
+        }
+    }
+
     pub(super) fn ask_to_close(&self) {
         let mut inner = self.inner.lock();
         if inner.status != Status::Closed {
@@ -135,6 +162,11 @@ impl Status {
 }
 
 impl Inner {
+    /// Whether a group is the one that the next append will write, and not under way or written.
+    fn is_forming(&self, group: &Arc<Group>) -> bool {
+        Arc::ptr_eq(&self.forming.group, group) && !self.forming.transactions.is_empty()
+    }
+
     pub(super) fn refuses_all(&self) -> Option<LedgerRefusal> {
         self.status.refusal().map(|why| LedgerRefusal::Unavailable { why })
     }

@@ -11,7 +11,7 @@ use crate::snapshot;
 use crate::transaction::{Event, Transaction};
 
 use super::replay::Replayed;
-use super::shared::{Forming, Inner, LedgerOptions, Shared, Status};
+use super::shared::{Forming, Inner, LedgerOptions, Shared, Sleep, Status};
 
 /// About how large a row gets before the group goes on in another row of the same append, in bytes of answers.
 const ROW_ANSWER_BYTES: usize = 1 << 20;
@@ -21,6 +21,8 @@ const ROW_TRANSACTIONS: usize = 4_096;
 const ROOM_KEPT_TRANSACTIONS: usize = 1_024;
 /// How often an idle journal is asked whether it is still where it was.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long what nobody waits for may stay in memory, for company.
+const LEISURE: Duration = Duration::from_millis(2);
 /// The wait before trying a failed journal again grows to this many times the first one.
 const MAX_RETRY_FACTOR: u32 = 20;
 
@@ -61,6 +63,11 @@ impl Drop for Farewell {
 }
 
 impl Inner {
+    /// Whether what is to be done next cannot wait for company.
+    fn is_urgent(&self) -> bool {
+        self.status != Status::Up || self.forming.is_awaited
+    }
+
     /// What is to be done next.
     fn work(&mut self, spare: &mut Vec<Transaction>) -> Option<Work> {
         if matches!(self.status, Status::Down(_)) {
@@ -137,19 +144,29 @@ impl Writer {
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for something to do: lightly at first, as where something was written more follows.
     fn next(&mut self) -> Work {
         let mut inner = self.shared.inner.lock();
+        let mut sleep = Sleep::Light;
         loop {
-            if let Some(work) = inner.work(&mut self.spare) {
+            if inner.is_urgent()
+                && let Some(work) = inner.work(&mut self.spare)
+            {
                 return work;
             }
-            inner.writer_sleeps = true;
-            let waited = self.shared.work.wait_for(&mut inner, CHECK_EVERY);
-            inner.writer_sleeps = false;
-            if waited.timed_out() {
-                return Work::Check;
-            }
+            inner.sleep = sleep;
+            let longest = if sleep == Sleep::Deep { CHECK_EVERY } else { LEISURE };
+            let waited = self.shared.work.wait_for(&mut inner, longest);
+            inner.sleep = Sleep::Awake;
+            sleep = match (sleep, waited.timed_out()) {
+                (Sleep::Deep, true) => return Work::Check,
+                // Somebody mentioned something; others may follow.
+                (_, false) => Sleep::Light,
+                (_, true) => match inner.work(&mut self.spare) {
+                    Some(work) => return work,
+                    None => Sleep::Deep,
+                },
+            };
         }
     }
 
