@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 use headrace_trace::{
-    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, Recorded, TraceError, TraceReader, TraceStore,
-    decode_record, encode_record,
+    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, Pace, Recorded, TraceError, TraceReader,
+    TraceStore, decode_record, encode_record,
 };
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection};
@@ -22,7 +22,7 @@ mod search;
 mod table;
 
 use self::fill::Filler;
-use self::inserts::Inserts;
+use self::inserts::{Inserts, ROWS_IN_TURN, give_way};
 pub(crate) use self::table::integer;
 use self::table::{Counts, FORMAT, INDEXES, REFUSED, SHADOWS, STRANGERS, count};
 use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, open};
@@ -99,13 +99,23 @@ impl SqliteTraceStore {
 }
 
 impl SqliteTraceStore {
-    fn write<'a>(&mut self, batch: impl Iterator<Item = &'a TraceRecord>) -> Result<(), TraceError> {
-        let mut rows = batch.map(Row::of).collect::<Result<Vec<_>, _>>()?;
+    fn write<'a>(
+        &mut self,
+        batch: impl Iterator<Item = &'a TraceRecord>,
+        pace: Pace,
+    ) -> Result<(), TraceError> {
+        let mut rows = Vec::new();
+        for record in batch {
+            rows.push(Row::of(record)?);
+            if rows.len().is_multiple_of(ROWS_IN_TURN) {
+                give_way(pace);
+            }
+        }
         let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
         let (retention, stored) = (self.retention, self.stored);
         let written = self.database.write(async |connection| {
             let mut now = stored;
-            let added = insert(connection, &mut rows, &mut now).await?;
+            let added = insert(connection, &mut rows, &mut now, pace).await?;
             Ok::<_, FormatError>(prune(connection, retention, now, newest, added).await?)
         });
         self.stored = written.map_err(|error| refused("write to", &self.path, &error))?;
@@ -115,11 +125,11 @@ impl SqliteTraceStore {
 
 impl TraceStore for SqliteTraceStore {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-        self.write(batch.iter())
+        self.write(batch.iter(), Pace::Hurries)
     }
 
-    fn append_shared(&mut self, batch: &[Recorded]) -> Result<(), TraceError> {
-        self.write(batch.iter().map(|record| &**record))
+    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+        self.write(batch.iter().map(|record| &**record), pace)
     }
 }
 
@@ -336,6 +346,7 @@ async fn insert(
     connection: &mut SqliteConnection,
     rows: &mut [Row<'_>],
     stored: &mut Counts,
+    pace: Pace,
 ) -> Result<u64, sqlx::Error> {
     let (highest,): (i64,) =
         sqlx::query_as("SELECT coalesce(max(seq), 0) FROM trace").fetch_one(&mut *connection).await?;
@@ -343,7 +354,7 @@ async fn insert(
         row.number = number;
     }
     let mut all_new = true;
-    for chunk in Inserts::chunks(rows) {
+    for chunk in Inserts::chunks(rows, pace) {
         let mut query = INSERTS.query(chunk.len());
         for Row { record, number, started, json, call } in chunk {
             query = query
@@ -358,6 +369,7 @@ async fn insert(
                 .bind(json.as_str());
         }
         let added = query.execute(&mut *connection).await?.rows_affected();
+        give_way(pace);
         all_new &= added == chunk.len() as u64;
     }
     let known = if all_new { None } else { Some(numbers_after(connection, highest).await?) };
@@ -370,7 +382,7 @@ async fn insert(
         stored.strangers += u64::from(is_refused && row.record.org.is_none());
         new.push((row.number, &row.call));
     }
-    calls::insert(connection, &new).await?;
+    calls::insert(connection, &new, pace).await?;
     Ok(new.len() as u64)
 }
 

@@ -55,7 +55,7 @@ pub use misses::miss_words;
 pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorded::Recorded;
 pub use recorder::{Recorder, RecorderConfig};
-pub use seam::{Tap, TraceReader, TraceStore, UsageReader};
+pub use seam::{Pace, Tap, TraceReader, TraceStore, UsageReader};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use statement::{Month, Statement, StatementLine};

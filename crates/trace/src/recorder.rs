@@ -16,7 +16,7 @@ use crate::metrics::DropReason;
 use crate::recent::Recent;
 use crate::recorded::Recorded;
 use crate::sampling::Sampling;
-use crate::{Metrics, Tap, TraceError, TraceStore};
+use crate::{Metrics, Pace, Tap, TraceError, TraceStore};
 
 /// The wait before a store that failed is tried again; it doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -312,7 +312,8 @@ impl Writer {
 
     fn write(&mut self) {
         let Some(store) = self.store.as_mut() else { return self.batch.clear() };
-        match store.append_shared(&self.batch) {
+        let is_full = self.batch.len() >= self.config.batch_records;
+        match store.append_shared(&self.batch, if is_full { Pace::Hurries } else { Pace::GivesWay }) {
             Ok(()) => {
                 if self.failing.lock().take().is_some() {
                     tracing::info!("traces are stored again");

@@ -16,13 +16,22 @@ pub trait Tap: Send + Sync {
     fn seen(&self, record: &Recorded);
 }
 
+/// How a batch is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// A fraction of a millisecond's work at a time, and whoever wants the core has a turn behind each: calls that share it hardly wait.
+    GivesWay,
+    /// In as few steps as it can be: more is waiting than one batch takes, and what does not fit would be lost.
+    Hurries,
+}
+
 /// The writing side. The recorder's thread calls it, so it may block.
 pub trait TraceStore: Send {
     /// Stores a batch, whole or not at all. A record whose id is stored already is left as it was.
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError>;
 
     /// As [`TraceStore::append`], of records that others hold as well. A store that need not own them copies none.
-    fn append_shared(&mut self, batch: &[Recorded]) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[Recorded], _pace: Pace) -> Result<(), TraceError> {
         self.append(&batch.iter().map(|record| TraceRecord::clone(record)).collect::<Vec<_>>())
     }
 }

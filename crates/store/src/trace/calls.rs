@@ -3,10 +3,10 @@
 //! where few rows are likely to answer.
 
 use headrace_domain::Stage;
-use headrace_trace::{CallRow, Ended};
+use headrace_trace::{CallRow, Ended, Pace};
 use sqlx::sqlite::SqliteConnection;
 
-use super::inserts::Inserts;
+use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
 /// From here on a call is slow, or dear, enough for an index of such calls: few are.
@@ -70,8 +70,9 @@ const INSERTS: Inserts = Inserts {
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     calls: &[(i64, &CallRow)],
+    pace: Pace,
 ) -> Result<(), sqlx::Error> {
-    for chunk in Inserts::chunks(calls) {
+    for chunk in Inserts::chunks(calls, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (number, call) in chunk {
             query = query
@@ -91,6 +92,7 @@ pub(super) async fn insert(
                 .bind(call.said());
         }
         query.execute(&mut *connection).await?;
+        give_way(pace);
     }
     Ok(())
 }

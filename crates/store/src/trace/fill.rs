@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headrace_trace::{CallRow, decode_record};
+use headrace_trace::{CallRow, Pace, decode_record};
 use sqlx::sqlite::SqliteConnection;
 
 use super::calls;
@@ -124,7 +124,7 @@ async fn step(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         .filter_map(|(number, record)| Some((*number, CallRow::of(&decode_record(record).ok()?))))
         .collect();
     let rows: Vec<(i64, &CallRow)> = rows.iter().map(|(number, row)| (*number, row)).collect();
-    calls::insert(connection, &rows).await?;
+    calls::insert(connection, &rows, Pace::GivesWay).await?;
     sqlx::query("UPDATE unfilled SET before = ?, traces = max(traces - ?, 0)")
         .bind(*lowest)
         .bind(i64::try_from(page.len()).unwrap_or(i64::MAX))

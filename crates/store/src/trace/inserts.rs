@@ -3,11 +3,14 @@
 
 use std::fmt::Write as _;
 
+use headrace_trace::Pace;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 
 /// Most rows in one statement: at most 14 values each, well under SQLite's 32 766.
 const MOST_ROWS: usize = 64;
+/// Most where others shall have a turn behind each: a fraction of a millisecond's work.
+pub(super) const ROWS_IN_TURN: usize = 16;
 
 /// What rows of one table are put in with.
 pub(super) struct Inserts {
@@ -22,9 +25,13 @@ pub(super) type Insert = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
 impl Inserts {
     /// Rows in as many pieces as there are shapes of statements for: as many as fit, and then powers of two.
-    pub(super) fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+    pub(super) fn chunks<T>(mut rows: &[T], pace: Pace) -> impl Iterator<Item = &[T]> {
+        let most = match pace {
+            Pace::GivesWay => ROWS_IN_TURN,
+            Pace::Hurries => MOST_ROWS,
+        };
         std::iter::from_fn(move || {
-            let largest = rows.len().min(MOST_ROWS).checked_ilog2()?;
+            let largest = rows.len().min(most).checked_ilog2()?;
             let (chunk, rest) = rows.split_at_checked(1 << largest)?;
             rows = rest;
             Some(chunk)
@@ -46,6 +53,13 @@ impl Inserts {
     }
 }
 
+/// Lets others who wait for the core have a turn, where the pace asks for it.
+pub(super) fn give_way(pace: Pace) {
+    if pace == Pace::GivesWay {
+        std::thread::yield_now();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,9 +69,11 @@ mod tests {
     fn rows_go_in_pieces_of_few_sizes_and_none_is_left_out() {
         for count in [0, 1, 2, 3, 63, 64, 65, 191, 256] {
             let rows: Vec<usize> = (0..count).collect();
-            let chunks: Vec<&[usize]> = Inserts::chunks(&rows).collect();
-            assert!(chunks.iter().all(|chunk| chunk.len().is_power_of_two() && chunk.len() <= MOST_ROWS));
-            assert_eq!(chunks.concat(), rows);
+            for (pace, most) in [(Pace::Hurries, MOST_ROWS), (Pace::GivesWay, ROWS_IN_TURN)] {
+                let chunks: Vec<&[usize]> = Inserts::chunks(&rows, pace).collect();
+                assert!(chunks.iter().all(|chunk| chunk.len().is_power_of_two() && chunk.len() <= most));
+                assert_eq!(chunks.concat(), rows);
+            }
         }
     }
 
