@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos};
 use headrace_trace::{
-    Metrics, MetricsConfig, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
+    Metrics, MetricsConfig, Pace, Recorded, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
 };
 
 const LONG: Duration = Duration::from_secs(10);
@@ -55,6 +55,24 @@ impl TraceStore for Stuck {
     fn append(&mut self, _batch: &[TraceRecord]) -> Result<(), TraceError> {
         let _ = self.entered.send(());
         let _ = self.go.recv();
+        Ok(())
+    }
+}
+
+/// Notes how large its batches are and how they are to be written, once it is let go.
+struct Paced {
+    go: Receiver<()>,
+    paces: Arc<Mutex<Vec<(usize, Pace)>>>,
+}
+
+impl TraceStore for Paced {
+    fn append(&mut self, _batch: &[TraceRecord]) -> Result<(), TraceError> {
+        Ok(())
+    }
+
+    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+        let _ = self.go.recv();
+        self.paces.lock().unwrap().push((batch.len(), pace));
         Ok(())
     }
 }
@@ -293,4 +311,22 @@ fn settings_that_cannot_work_are_refused_by_name() {
         let error = Recorder::start(None, metrics(), config).err().unwrap();
         assert!(error.to_string().contains(field), "{error}");
     }
+}
+
+#[test]
+fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
+    let (let_go, go) = sync_channel(0);
+    let paces = Arc::<Mutex<Vec<_>>>::default();
+    let store = Box::new(Paced { go, paces: Arc::clone(&paces) });
+    let config =
+        RecorderConfig { batch_records: 4, linger: Duration::from_millis(1), ..RecorderConfig::default() };
+    let (recorder, _) = start(Some(store), config);
+    // While the first one is written, the others gather.
+    recorder.record(Box::new(record(0)));
+    std::thread::sleep(Duration::from_millis(200));
+    (1..10).for_each(|n| recorder.record(Box::new(record(n))));
+    (0..4).for_each(|_| let_go.send(()).unwrap());
+    assert!(recorder.flush(LONG));
+    let wanted = [(1, Pace::GivesWay), (4, Pace::Hurries), (4, Pace::Hurries), (1, Pace::GivesWay)];
+    assert_eq!(*paces.lock().unwrap(), wanted);
 }
