@@ -224,6 +224,7 @@ impl Carried {
         if matches!(ending, Ending::Refused(_)) {
             return ending;
         }
+        self.settlement.durable.hurry();
         match tokio::time::timeout(HOLD_WAIT, &mut self.settlement.durable).await {
             Ok(Err(failed)) => not_held(&failed),
             Ok(Ok(())) | Err(_) => ending,
@@ -249,11 +250,12 @@ impl Carried {
         }
         line.content_type = reply.content_type();
         loop {
-            if durable
-                && line.may_begin()
-                && (reply.is_meaningful() || waited >= Some(config.first_event_wait))
-            {
-                line.begin(dossier);
+            if line.may_begin() && (reply.is_meaningful() || waited >= Some(config.first_event_wait)) {
+                if durable {
+                    line.begin(dossier);
+                } else {
+                    settlement.durable.hurry();
+                }
             }
             let full = line.sender.is_full();
             if full != round.pauses.is_paused() {
@@ -315,6 +317,7 @@ impl Carried {
                 }
             }
         }
+        settlement.durable.hurry();
         if !durable && let Err(failed) = (&mut settlement.durable).await {
             return not_held(&failed);
         }

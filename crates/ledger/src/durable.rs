@@ -49,6 +49,8 @@ pub struct Durable {
     stood_back: bool,
     /// Nobody waits for it: it may be written with what comes next.
     has_time: bool,
+    /// The writer knows of it.
+    is_mentioned: bool,
     /// `None`: it knows that somebody waits, or it is done.
     scribe: Option<Arc<dyn Scribe>>,
 }
@@ -91,23 +93,49 @@ impl Group {
 impl Durable {
     /// Already on the disk.
     pub const fn now() -> Self {
-        Self { group: None, slot: None, stood_back: false, has_time: false, scribe: None }
+        Self::new(None, None)
     }
 
     /// With a group that `scribe` writes.
     pub(crate) fn of(group: Arc<Group>, scribe: Arc<dyn Scribe>) -> Self {
-        Self { group: Some(group), slot: None, stood_back: false, has_time: false, scribe: Some(scribe) }
+        Self::new(Some(group), Some(scribe))
     }
 
-    /// Lets it be written with what somebody else waits for, or else within two milliseconds or so: for whoever only watches that it is.
-    /// So it costs no commit of its own while there are others. To be said before it is first asked.
+    const fn new(group: Option<Arc<Group>>, scribe: Option<Arc<dyn Scribe>>) -> Self {
+        Self { group, slot: None, stood_back: false, has_time: false, is_mentioned: false, scribe }
+    }
+
+    /// Lets it be written with what somebody else waits for, or else within two milliseconds or so: for whoever only watches that it is,
+    /// or does something else first. So it costs no commit of its own while there are others. To be said before it is first asked.
     pub fn at_leisure(&mut self) {
         self.has_time = true;
     }
 
+    /// From now on somebody waits for it.
+    pub fn hurry(&mut self) {
+        if !std::mem::take(&mut self.has_time) || self.slot.is_none() {
+            return;
+        }
+        let Some(group) = &self.group else { return };
+        if std::mem::replace(&mut group.state.lock().is_promised, true) {
+            self.scribe = None;
+        }
+    }
+
     fn call(&mut self) {
+        if self.has_time {
+            return self.mention();
+        }
         if let (Some(scribe), Some(group)) = (self.scribe.take(), &self.group) {
-            if self.has_time { scribe.mention(group) } else { scribe.call(group) }
+            scribe.call(group);
+        }
+    }
+
+    fn mention(&mut self) {
+        if !std::mem::replace(&mut self.is_mentioned, true)
+            && let (Some(scribe), Some(group)) = (&self.scribe, &self.group)
+        {
+            scribe.mention(group);
         }
     }
 
@@ -131,14 +159,9 @@ impl Durable {
 
 impl Clone for Durable {
     fn clone(&self) -> Self {
-        let Self { group, has_time, scribe, .. } = self;
-        Self {
-            group: group.clone(),
-            slot: None,
-            stood_back: false,
-            has_time: *has_time,
-            scribe: scribe.clone(),
-        }
+        let mut same = Self::new(self.group.clone(), self.scribe.clone());
+        same.has_time = self.has_time;
+        same
     }
 }
 
@@ -169,21 +192,112 @@ impl Future for Durable {
             None => {
                 self.slot = Some(state.wakers.len());
                 state.wakers.push(context.waker().clone());
-                let state = &mut *state;
-                let known = if self.has_time { &mut state.is_mentioned } else { &mut state.is_promised };
-                if std::mem::replace(known, true) {
+                if self.has_time {
+                    self.is_mentioned |= std::mem::replace(&mut state.is_mentioned, true);
+                } else if std::mem::replace(&mut state.is_promised, true) {
                     self.scribe = None;
                 }
             }
         }
         drop(state);
-        if self.scribe.is_some() {
-            if self.has_time || std::mem::replace(&mut self.stood_back, true) {
+        if self.has_time {
+            self.mention();
+        } else if self.scribe.is_some() {
+            if std::mem::replace(&mut self.stood_back, true) {
                 self.call();
             } else {
                 context.waker().wake_by_ref();
             }
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Counts how often it is called, and told.
+    #[derive(Default)]
+    struct Counts {
+        calls: AtomicU32,
+        mentions: AtomicU32,
+    }
+
+    impl Scribe for Counts {
+        fn call(&self, _group: &Arc<Group>) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn mention(&self, _group: &Arc<Group>) {
+            self.mentions.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Counts {
+        fn of(&self) -> (u32, u32) {
+            (self.calls.load(Ordering::Relaxed), self.mentions.load(Ordering::Relaxed))
+        }
+    }
+
+    fn is_ready(durable: &mut Durable) -> bool {
+        Pin::new(durable).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn the_writer_is_woken_once_for_those_who_wait_and_told_once_of_those_who_do_not() {
+        let (counts, group) = (Arc::new(Counts::default()), Arc::new(Group::default()));
+        let scribe = || Arc::clone(&counts) as Arc<dyn Scribe>;
+        let at_leisure = || {
+            let mut durable = Durable::of(Arc::clone(&group), scribe());
+            durable.at_leisure();
+            durable
+        };
+        let [mut first, mut second] = [at_leisure(), at_leisure()];
+        for durable in [&mut first, &mut second, &mut at_leisure()] {
+            assert!(!is_ready(durable) && !is_ready(durable));
+        }
+        assert_eq!(counts.of(), (0, 1), "nobody waits");
+        first.hurry();
+        assert!(!is_ready(&mut first));
+        assert_eq!(counts.of(), (0, 1), "others have a turn before");
+        second.hurry();
+        let mut third = Durable::of(Arc::clone(&group), scribe());
+        for _ in 0..2 {
+            assert!(!is_ready(&mut second) && !is_ready(&mut third));
+        }
+        assert_eq!(counts.of(), (0, 1), "the first one will wake it for all");
+        assert!(!is_ready(&mut first) && !is_ready(&mut first));
+        assert_eq!(counts.of(), (1, 1));
+        group.resolve(Ok(()));
+        for mut durable in [first, second, third, at_leisure()] {
+            assert!(is_ready(&mut durable));
+        }
+        assert_eq!(counts.of(), (1, 1), "nothing is left to say");
+    }
+
+    #[test]
+    fn what_is_dropped_is_written_all_the_same() {
+        let counts = Arc::new(Counts::default());
+        let fresh = || Durable::of(Arc::default(), Arc::clone(&counts) as Arc<dyn Scribe>);
+        drop(fresh());
+        assert_eq!(counts.of(), (1, 0));
+        let mut durable = fresh();
+        durable.at_leisure();
+        drop(durable);
+        assert_eq!(counts.of(), (1, 1));
+        let mut durable = fresh();
+        assert!(!is_ready(&mut durable));
+        drop(durable);
+        assert_eq!(counts.of(), (2, 1), "one that promised to wake the writer, and went");
+        let mut durable = fresh();
+        durable.at_leisure();
+        assert!(!is_ready(&mut durable));
+        durable.hurry();
+        drop(durable);
+        assert_eq!(counts.of(), (3, 2), "nobody else would");
+        drop(Durable::now());
     }
 }

@@ -5,7 +5,7 @@
 //! and, once they are on the disk, applies them to a *durable* state of its own. Batches that arrive while an append
 //! is under way form the next group: one row, one fsync. An idle journal thread is woken by those who wait for a batch
 //! ([`Durable`]), once for all that was decided by then. What nobody waits for is written with the next group that somebody does wait
-//! for, or after two milliseconds: most calls end in the commit of a later one's hold.
+//! for, or after two milliseconds: so most calls' ends, and the holds of calls that have nothing to say yet.
 //!
 //! **When an append fails**, everything queued was decided on a state that the disk may not have. Under the lock, the
 //! live state becomes a copy of the durable one, every batch of the failed group and of those queued behind it

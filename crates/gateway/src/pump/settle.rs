@@ -65,7 +65,9 @@ impl Bill {
 }
 
 impl Settlement {
-    pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, durable: Durable) -> Self {
+    pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, mut durable: Durable) -> Self {
+        // Nobody waits for it before there is something to say.
+        durable.at_leisure();
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
     }
 
@@ -101,6 +103,7 @@ impl Settlement {
             }
             // What was written before it is on the disk with it.
             self.durable = transacted.durable;
+            self.durable.at_leisure();
             dossier.record.held = amount;
         }
         self.quote = quote;
