@@ -224,8 +224,7 @@ impl Carried {
         if matches!(ending, Ending::Refused(_)) {
             return ending;
         }
-        self.settlement.durable.hurry();
-        match tokio::time::timeout(HOLD_WAIT, &mut self.settlement.durable).await {
+        match tokio::time::timeout(HOLD_WAIT, self.settlement.held()).await {
             Ok(Err(failed)) => not_held(&failed),
             Ok(Ok(())) | Err(_) => ending,
         }
@@ -317,11 +316,7 @@ impl Carried {
                 }
             }
         }
-        settlement.durable.hurry();
-        if !durable && let Err(failed) = (&mut settlement.durable).await {
-            return not_held(&failed);
-        }
-        Ending::Completed
+        settlement.held().await.map_or_else(|failed| not_held(&failed), |()| Ending::Completed)
     }
 
     /// Encodes the end of the answer, with its cost and the place of a cache miss where the caller asked for them.

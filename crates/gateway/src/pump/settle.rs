@@ -5,8 +5,8 @@ use std::time::Duration;
 use headrace_domain::{BilledLine, HoldId, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage};
 use headrace_ledger::prices::{Quote, Rates};
 use headrace_ledger::{
-    ChargeLine, Command, Deciding, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome,
-    Verdict,
+    ChargeLine, Command, Deciding, Durable, JournalFailed, LedgerRefusal, Receipt, ReleaseReason, Resolution,
+    SettleOutcome, Verdict,
 };
 use headrace_limits::{Lease, Scope};
 
@@ -110,6 +110,12 @@ impl Settlement {
         self.leave(&Scope::Model(failed.name.clone()), now);
         dossier.mark(Stage::Hold);
         Ok(())
+    }
+
+    /// Waits until the hold is on the disk.
+    pub(crate) async fn held(&mut self) -> Result<(), JournalFailed> {
+        self.durable.hurry();
+        (&mut self.durable).await
     }
 
     /// A model that does not handle the call keeps nothing of its limits.

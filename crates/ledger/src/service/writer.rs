@@ -147,26 +147,27 @@ impl Writer {
     /// Waits for something to do: lightly at first, as where something was written more follows.
     fn next(&mut self) -> Work {
         let mut inner = self.shared.inner.lock();
-        let mut sleep = Sleep::Light;
+        let mut is_deep = false;
         loop {
             if inner.is_urgent()
                 && let Some(work) = inner.work(&mut self.spare)
             {
                 return work;
             }
+            let (sleep, longest) = if is_deep { (Sleep::Deep, CHECK_EVERY) } else { (Sleep::Light, LEISURE) };
             inner.sleep = sleep;
-            let longest = if sleep == Sleep::Deep { CHECK_EVERY } else { LEISURE };
-            let waited = self.shared.work.wait_for(&mut inner, longest);
+            let timed_out = self.shared.work.wait_for(&mut inner, longest).timed_out();
             inner.sleep = Sleep::Awake;
-            sleep = match (sleep, waited.timed_out()) {
-                (Sleep::Deep, true) => return Work::Check,
-                // Somebody mentioned something; others may follow.
-                (_, false) => Sleep::Light,
-                (_, true) => match inner.work(&mut self.spare) {
-                    Some(work) => return work,
-                    None => Sleep::Deep,
-                },
-            };
+            if is_deep && timed_out {
+                return Work::Check;
+            }
+            // The first in a while, or nobody else came: there is no company to wait for.
+            if is_deep || timed_out {
+                if let Some(work) = inner.work(&mut self.spare) {
+                    return work;
+                }
+                is_deep = true;
+            }
         }
     }
 
