@@ -66,7 +66,7 @@ def test_what_the_workflow_names_is_there(binary):
     text = scripts()
     profiles = tomllib.loads((ROOT / "Cargo.toml").read_text())["profile"]
     assert set(re.findall(r"(?:build|deb) .*--profile (\w+)", text)) == {"dist"}
-    assert profiles["dist"] == {"inherits": "release", "strip": "symbols"}
+    assert profiles["dist"] == {"inherits": "release", "strip": "symbols", "lto": "thin"}
     for package in re.findall(r"cargo .*-p (\S+)", text):
         assert (ROOT / "crates" / package / "Cargo.toml").exists() or (ROOT / package / "Cargo.toml").exists(), package
     for file in re.findall(r"^\s+cp .*? (LICENSE README\.md CHANGELOG\.md) ", text, re.M):
