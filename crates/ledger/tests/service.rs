@@ -177,8 +177,14 @@ fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
         poll_once(&mut first).is_ready() && ledger.health().commits == before + 1
     });
     assert!(shared, "each of 50 had a write of its own");
-    let mut alone = watched(100);
-    until("it is written without anybody who waits", || poll_once(&mut alone).is_ready());
+    // By a writer that has to be woken for it: one that was not told would look by itself after a second.
+    let soon = (100..105).any(|n| {
+        std::thread::sleep(Duration::from_millis(50));
+        let (began, mut alone) = (Instant::now(), watched(n));
+        until("it is written without anybody who waits", || poll_once(&mut alone).is_ready());
+        began.elapsed() < Duration::from_millis(300)
+    });
+    assert!(soon, "the writer was not told");
 }
 
 #[test]
