@@ -238,12 +238,12 @@ impl Gateway {
         &self.cut_off
     }
 
-    /// Where long bodies wait for their turn to be read and rendered.
     /// The ids of former answers.
     pub(crate) fn kept_ids(&self) -> &Arc<KeptIds> {
         &self.kept_ids
     }
 
+    /// Where long bodies wait for their turn to be read and rendered.
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }

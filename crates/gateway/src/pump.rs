@@ -262,10 +262,6 @@ impl Carried {
             }
             tokio::select! {
                 biased;
-                written = &mut settlement.durable, if !durable => match written {
-                    Ok(()) => durable = true,
-                    Err(failed) => return not_held(&failed),
-                },
                 () = line.reader_moved() => if let Some(why) = line.given_up() {
                     // The transport's own clock runs longer than ours, also where it took a last frame in between.
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
@@ -309,6 +305,11 @@ impl Carried {
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
+                },
+                // Behind what is said already: asked twice within one turn, it would not let the others have theirs.
+                written = &mut settlement.durable, if !durable => match written {
+                    Ok(()) => durable = true,
+                    Err(failed) => return not_held(&failed),
                 },
                 () = &mut impatient, if has_patience => {
                     has_patience = false;

@@ -46,6 +46,26 @@ async fn of_64_calls_at_once_with_balance_for_one_one_runs() {
     assert!(!world.balance_when_idle().await.is_negative());
 }
 
+/// A writer that is woken by each call for itself costs more than the call. On one thread all of them come before the first one's second
+/// turn.
+#[tokio::test]
+async fn what_calls_of_one_moment_hold_is_written_together_streamed_or_not() {
+    for stream in [false, true] {
+        let world = World::new(Setup::default());
+        let _ = world.balance_when_idle().await;
+        let before = world.journal.contents().rows.len();
+        let answers = futures_util::future::join_all((0..32).map(|_| async {
+            let answer = world.chat(stream).await;
+            assert_eq!(answer.status, 200);
+            read(answer).await
+        }));
+        answers.await;
+        let _ = world.balance_when_idle().await;
+        let rows = world.journal.contents().rows.len() - before;
+        assert!(rows <= 6, "32 holds and 32 settlements in {rows} rows, streamed: {stream}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_balance_is_402_without_retry_after() {
     let world = World::new(Setup { credit: NanoDollars::new(5), ..Setup::default() });
