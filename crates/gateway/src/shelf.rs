@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{Code, UnixNanos};
-use headrace_objects::{BatchStore, ObjectError, ObjectStore};
+use headrace_objects::{BatchStore, ItemRecord, ObjectError, ObjectStore, ResponseRecord};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::batches::places::Batches;
 use crate::objects::running::Running;
@@ -53,6 +53,15 @@ impl Objects {
         self.blocking(move || ask(&*store)).await
     }
 
+    /// Stores a response, or what it has become; with `items`, adds those to its conversation.
+    pub(crate) async fn put(&self, response: ResponseRecord, items: Vec<ItemRecord>) -> Result<(), Why> {
+        let (tell, told) = oneshot::channel();
+        // Who asked may be gone by then.
+        let told_to = Box::new(move |done| drop(tell.send(done)));
+        self.store.put_response_then(response, items, told_to);
+        told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| Why::of_objects(&error)))
+    }
+
     /// Asks the store of files, off the event loop.
     pub(crate) async fn ask_files<T: Send + 'static>(
         &self,
@@ -68,12 +77,17 @@ impl Objects {
         &self,
         ask: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
     ) -> Result<T, Why> {
+        self.off_loop(ask).await?.map_err(|error| Why::of_objects(&error))
+    }
+
+    /// Does something that takes a while, off the event loop, within the bound of what is done at once.
+    pub(crate) async fn off_loop<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Why> {
         // It is never closed.
         let _seat = self.seats.acquire().await;
-        match tokio::task::spawn_blocking(ask).await {
-            Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
-            Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
-        }
+        tokio::task::spawn_blocking(work).await.map_err(|_| stopped())
     }
 
     /// What batches share.
@@ -90,6 +104,10 @@ impl Objects {
     pub(crate) fn expires(&self, now: UnixNanos) -> UnixNanos {
         now.after(self.retention)
     }
+}
+
+fn stopped() -> Why {
+    Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")
 }
 
 impl Why {

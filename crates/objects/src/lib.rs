@@ -23,4 +23,4 @@ pub use items::{input_items, items_with_ids};
 pub use memory::MemoryObjects;
 pub use page::{MOST_ITEMS, MOST_ROWS, Order, Page, PageAsk, page};
 pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus, Turn};
-pub use store::{ObjectError, ObjectLimits, ObjectStore};
+pub use store::{ObjectError, ObjectLimits, ObjectStore, Told};

@@ -75,6 +75,9 @@ impl fmt::Display for ObjectError {
 
 impl std::error::Error for ObjectError {}
 
+/// Called once with what became of something that was to be stored, by whatever thread knows it; it must not wait.
+pub type Told = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
+
 /// Keeps objects. Every look-up names whose they must be: what is somebody else's, has expired or never was is `None` alike.
 /// Calls may wait for a disk.
 pub trait ObjectStore: Send + Sync {
@@ -83,6 +86,12 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// [`ObjectError`]
     fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError>;
+
+    /// As [`Self::put_response`], for a caller that does not wait: what waits at the same time may be stored together. One response's
+    /// are stored in the order in which they were given. A store that waits for no disk does it at once.
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
+        told(self.put_response(&response, &items));
+    }
 
     /// A response.
     ///

@@ -12,7 +12,7 @@ use crate::objects::rows::Looked;
 use crate::sqlite::Database;
 
 /// Changes that share one commit at most, so that the first of them does not wait for ever.
-const MOST_IN_GROUP: u32 = 64;
+pub(crate) const MOST_IN_GROUP: u32 = 64;
 
 /// See the top of the file.
 pub(crate) struct Grouped {
@@ -70,31 +70,41 @@ impl Grouped {
         change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
     ) -> Result<T, ObjectError> {
         let mut writer = self.turn();
-        let outcome = writer.join()?;
-        let ran = catch_unwind(AssertUnwindSafe(|| writer.database.share(change)));
-        let (done, is_whole) = match ran {
-            Ok(ran) => ran,
-            Err(panic) => {
-                writer.give_up("a change that shared its commit panicked");
-                drop(writer);
-                resume_unwind(panic)
-            }
-        };
-        if !is_whole {
-            writer.give_up("the disk failed a change that shared its commit");
-            let lost = || unavailable("the transaction was lost".to_owned());
-            return done.map_err(ObjectError::from).and_then(|_| Err(lost()));
+        let (done, outcome) = writer.make(false, change)?;
+        let committed = self.leave(writer, &outcome);
+        // What failed is undone already; whatever becomes of the others.
+        let done = done?;
+        committed.map(|()| done).map_err(unavailable)
+    }
+
+    /// Runs changes that save themselves (see [`Database::share`]), each as by [`Self::write`], one after the other; what becomes of
+    /// each. There are at most [`MOST_IN_GROUP`].
+    pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
+    where
+        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
+    {
+        let mut writer = self.turn();
+        let made: Vec<_> = changes.map(|change| writer.make(true, change)).collect();
+        let open = writer.group.as_ref().map(|group| Arc::clone(&group.outcome));
+        if let Some(outcome) = open {
+            // Told to each of them below.
+            let _ = self.leave(writer, &outcome);
+        } else {
+            drop(writer);
         }
+        let told = |(done, outcome): (Result<(), ObjectError>, Arc<Outcome>)| {
+            done.and_then(|()| outcome.wait().map_err(unavailable))
+        };
+        made.into_iter().map(|made| made.and_then(told)).collect()
+    }
+
+    /// Commits the open group, unless somebody comes who will, and waits for what becomes of it.
+    fn leave(&self, mut writer: MutexGuard<'_, Writer>, outcome: &Outcome) -> Result<(), String> {
         if writer.is_waited_for(self.waiting.load(Ordering::Acquire)) {
             drop(writer);
-            // What failed is undone already; whatever becomes of the others.
-            let done = done.map_err(ObjectError::from)?;
-            return outcome.wait().map(|()| done).map_err(unavailable);
+            return outcome.wait();
         }
-        let committed = writer.commit();
-        drop(writer);
-        let done = done.map_err(ObjectError::from)?;
-        committed.map(|()| done).map_err(unavailable)
+        writer.commit()
     }
 
     fn turn(&self) -> MutexGuard<'_, Writer> {
@@ -114,6 +124,31 @@ impl Writer {
         let group = self.group.get_or_insert_with(|| Group { outcome: Arc::default(), changes: 0 });
         group.changes += 1;
         Ok(Arc::clone(&group.outcome))
+    }
+
+    /// Makes a change in the group: what came of it, and where it is told what becomes of the group.
+    ///
+    /// # Errors
+    /// The group is lost, or was not begun.
+    fn make<T>(
+        &mut self,
+        saves_itself: bool,
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+    ) -> Result<(Result<T, ObjectError>, Arc<Outcome>), ObjectError> {
+        let outcome = self.join()?;
+        let made = catch_unwind(AssertUnwindSafe(|| self.database.share(saves_itself, change)));
+        match made {
+            Ok((done, true)) => Ok((done.map_err(ObjectError::from), outcome)),
+            Ok((done, false)) => {
+                self.give_up("the disk failed a change that shared its commit");
+                let lost = || unavailable("the transaction was lost".to_owned());
+                Err(done.err().map_or_else(lost, ObjectError::from))
+            }
+            Err(panic) => {
+                self.give_up("a change that shared its commit panicked");
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// Whether somebody comes who joins the group, and commits it then.
@@ -234,5 +269,27 @@ mod tests {
         assert!(grouped.write(async |connection| add(connection, 2, "x").await).is_ok());
         let kept = ids(dir.path());
         assert!(kept.contains(&0) && kept.contains(&2), "{kept:?}");
+    }
+
+    #[test]
+    fn of_changes_that_save_themselves_one_that_fails_is_undone_alone_and_one_behind_its_end_loses_all() {
+        const SAVED: &str = "SAVEPOINT change; INSERT INTO word VALUES (?1, 'x'); INSERT INTO word VALUES (?2, 'x'); RELEASE change";
+        let dir = tempfile::tempdir().unwrap();
+        let grouped = Grouped::new(open(dir.path()));
+        let change = |(first, second, fails_late): (i64, i64, bool)| {
+            async move |connection: &mut SqliteConnection| -> Result<(), Looked> {
+                sqlx::query(SAVED).bind(first).bind(second).execute(&mut *connection).await?;
+                if fails_late { Err(unavailable("late".to_owned()).into()) } else { Ok(()) }
+            }
+        };
+        let write = |changes: &[(i64, i64, bool)]| -> Vec<bool> {
+            let done = grouped.write_each(changes.iter().copied().map(change));
+            done.into_iter().map(|done| done.is_ok()).collect()
+        };
+        assert_eq!(write(&[(1, 2, false), (3, 1, false), (4, 5, false)]), [true, false, true]);
+        assert_eq!(ids(dir.path()), [1, 2, 4, 5], "3 is undone with its change alone");
+        // What is whole in the transaction cannot be undone for itself: nothing of it is kept, and everybody is told.
+        assert_eq!(write(&[(6, 7, false), (8, 9, true), (10, 11, false)]), [false, false, true]);
+        assert_eq!(ids(dir.path()), [1, 2, 4, 5, 10, 11]);
     }
 }

@@ -1,20 +1,25 @@
 //! Objects of clients in one SQLite file: responses, and conversations with their items. What was written is on the disk
 //! (`synchronous=FULL`): a client may have been told of it. Knows no dialect.
 
+mod kept;
+mod put;
 pub(crate) mod rows;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    Turn,
+    Told, Turn,
 };
 
 use crate::pair::Pair;
 use crate::sqlite::Format;
 
+use kept::Kept;
+use put::{Put, Putter};
 use rows::integer;
 
 /// The file's format.
@@ -73,8 +78,8 @@ const SWEPT_AT_ONCE: i64 = 256;
 
 /// See the top of the file.
 pub struct SqliteObjects {
-    pair: Pair,
-    limits: ObjectLimits,
+    kept: Arc<Kept>,
+    putter: Putter,
 }
 
 impl SqliteObjects {
@@ -83,26 +88,19 @@ impl SqliteObjects {
     /// # Errors
     /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
     pub fn open(path: &Path, limits: ObjectLimits) -> Result<Self, ObjectError> {
-        Ok(Self { pair: Pair::open(path, FORMAT)?, limits })
-    }
-
-    fn later(&self, now: UnixNanos) -> UnixNanos {
-        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
+        let kept = Arc::new(Kept { pair: Pair::open(path, FORMAT)?, limits });
+        let putter = Putter::start(&kept)?;
+        Ok(Self { kept, putter })
     }
 }
 
 impl ObjectStore for SqliteObjects {
     fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
-        rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
-        let later = self.later(response.created);
-        self.pair.write(async |connection| {
-            if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
-                let whose = (&response.project, id);
-                rows::add_items(connection, &self.limits, whose, items, response.created, later).await?;
-            }
-            rows::put(connection, response).await?;
-            rows::make_room(connection, &self.limits, response).await
-        })
+        self.kept.put(response, items)
+    }
+
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
+        self.putter.put(Put { response, items, told });
     }
 
     fn response(
@@ -111,11 +109,11 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ResponseRecord>, ObjectError> {
-        self.pair.read(async |connection| rows::response(connection, project, id, now).await)
+        self.kept.pair.read(async |connection| rows::response(connection, project, id, now).await)
     }
 
     fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
-        self.pair.write(async |connection| {
+        self.kept.pair.write(async |connection| {
             let found: Option<(i64,)> =
                 sqlx::query_as("SELECT seq FROM response WHERE id = ? AND project = ? AND expires > ?")
                     .bind(id)
@@ -130,12 +128,12 @@ impl ObjectStore for SqliteObjects {
     }
 
     fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
-        let limits = &self.limits;
-        self.pair.read(async |connection| rows::turns(connection, limits, project, id, now).await)
+        let limits = &self.kept.limits;
+        self.kept.pair.read(async |connection| rows::turns(connection, limits, project, id, now).await)
     }
 
     fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
-        self.pair.read(async |connection| rows::unfinished(connection, now).await)
+        self.kept.pair.read(async |connection| rows::unfinished(connection, now).await)
     }
 
     fn create_conversation(
@@ -143,8 +141,8 @@ impl ObjectStore for SqliteObjects {
         conversation: &ConversationRecord,
         items: &[ItemRecord],
     ) -> Result<(), ObjectError> {
-        let limits = &self.limits;
-        self.pair.write(async |connection| {
+        let limits = &self.kept.limits;
+        self.kept.pair.write(async |connection| {
             let ConversationRecord { id, project, created, expires, metadata } = conversation;
             let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM conversation WHERE project = ?")
                 .bind(project.as_str())
@@ -171,7 +169,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError> {
-        self.pair.read(async |connection| rows::conversation(connection, project, id, now).await)
+        self.kept.pair.read(async |connection| rows::conversation(connection, project, id, now).await)
     }
 
     fn label_conversation(
@@ -181,7 +179,7 @@ impl ObjectStore for SqliteObjects {
         metadata: &str,
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError> {
-        self.pair.write(async |connection| {
+        self.kept.pair.write(async |connection| {
             sqlx::query("UPDATE conversation SET metadata = ? WHERE id = ? AND project = ? AND expires > ?")
                 .bind(metadata)
                 .bind(id)
@@ -199,7 +197,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        self.pair.write(async |connection| {
+        self.kept.pair.write(async |connection| {
             if rows::conversation(connection, project, id, now).await?.is_none() {
                 return Ok(false);
             }
@@ -215,8 +213,8 @@ impl ObjectStore for SqliteObjects {
         items: &[ItemRecord],
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        let (limits, later) = (&self.limits, self.later(now));
-        self.pair.write(async |connection| {
+        let (limits, later) = (&self.kept.limits, self.kept.later(now));
+        self.kept.pair.write(async |connection| {
             rows::add_items(connection, limits, (project, conversation), items, now, later).await
         })
     }
@@ -228,7 +226,7 @@ impl ObjectStore for SqliteObjects {
         ask: &PageAsk,
         now: UnixNanos,
     ) -> Result<Option<Page>, ObjectError> {
-        self.pair.read(async |connection| {
+        self.kept.pair.read(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);
             }
@@ -243,7 +241,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ItemRecord>, ObjectError> {
-        self.pair.read(async |connection| {
+        self.kept.pair.read(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);
             }
@@ -265,7 +263,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        self.pair.write(async |connection| {
+        self.kept.pair.write(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(false);
             }
@@ -274,7 +272,7 @@ impl ObjectStore for SqliteObjects {
     }
 
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
-        self.pair.write(async |connection| {
+        self.kept.pair.write(async |connection| {
             let expired = "SELECT seq FROM response WHERE expires <= ? LIMIT ?";
             let responses: Vec<(i64,)> = sqlx::query_as(expired)
                 .bind(integer(now.get()))
@@ -300,6 +298,6 @@ impl ObjectStore for SqliteObjects {
 
 impl fmt::Debug for SqliteObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteObjects").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("SqliteObjects").field("limits", &self.kept.limits).finish_non_exhaustive()
     }
 }

@@ -38,6 +38,14 @@ impl Pair {
         self.writer.write(change)
     }
 
+    /// Runs changes that save themselves, each as by [`Self::write`]; what becomes of each.
+    pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
+    where
+        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
+    {
+        self.writer.write_each(changes)
+    }
+
     /// Runs `query` on one moment of the file.
     ///
     /// # Errors

@@ -98,6 +98,11 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Says to where a change is undone that shares its transaction.
+pub(crate) const SAVE: &str = "SAVEPOINT change";
+/// Says that it is whole.
+pub(crate) const RELEASE: &str = "RELEASE change";
+
 /// A file and the one connection that writes it.
 ///
 /// A full disk can end a transaction in SQLite while the driver still counts it as open, and from then on every other
@@ -178,7 +183,8 @@ impl Database {
     }
 
     /// Runs `change` in the transaction that was begun, and undoes it alone where it fails; whether the transaction is still whole.
-    pub(crate) fn share<T, E, F>(&mut self, change: F) -> (Result<T, E>, bool)
+    /// A change that saves itself says [`SAVE`] before all else and [`RELEASE`] behind it, and takes two trips to SQLite's thread less.
+    pub(crate) fn share<T, E, F>(&mut self, saves_itself: bool, change: F) -> (Result<T, E>, bool)
     where
         E: From<sqlx::Error> + From<FormatError>,
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
@@ -187,18 +193,19 @@ impl Database {
             return (Err(sqlx::Error::PoolClosed.into()), false);
         };
         block_on(async {
-            if let Err(error) = sqlx::query("SAVEPOINT change").execute(&mut *connection).await {
+            if !saves_itself && let Err(error) = sqlx::query(SAVE).execute(&mut *connection).await {
                 return (Err(error.into()), false);
             }
             match change(connection).await {
-                Ok(value) => match sqlx::query("RELEASE change").execute(&mut *connection).await {
+                Ok(value) if saves_itself => (Ok(value), true),
+                Ok(value) => match sqlx::query(RELEASE).execute(&mut *connection).await {
                     Ok(_) => (Ok(value), true),
                     Err(error) => (Err(error.into()), false),
                 },
                 Err(error) => {
                     // A full disk may have undone more than the change: then there is no such place any more.
                     let undone = sqlx::query("ROLLBACK TO change").execute(&mut *connection).await.is_ok();
-                    let released = undone && sqlx::query("RELEASE change").execute(connection).await.is_ok();
+                    let released = undone && sqlx::query(RELEASE).execute(connection).await.is_ok();
                     (Err(error), released)
                 }
             }

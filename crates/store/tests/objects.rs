@@ -2,10 +2,12 @@
 //! file was closed and opened.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
+use std::sync::mpsc::channel;
+
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, MemoryObjects, ObjectLimits, ObjectStore, Order, PageAsk, ResponseRecord,
-    ResponseStatus,
+    ConversationRecord, ItemRecord, MemoryObjects, ObjectError, ObjectLimits, ObjectStore, Order, PageAsk,
+    ResponseRecord, ResponseStatus,
 };
 use headrace_store::objects::SqliteObjects;
 use proptest::prelude::*;
@@ -23,18 +25,63 @@ const LIMITS: ObjectLimits = ObjectLimits {
 
 #[derive(Debug, Clone)]
 enum Act {
-    Put { id: u8, project: u8, previous: Option<u8>, conversation: Option<u8>, bytes: usize, ended: bool },
-    Get { id: u8, project: u8 },
-    Delete { id: u8, project: u8 },
-    Turns { id: u8, project: u8 },
+    Put {
+        id: u8,
+        project: u8,
+        previous: Option<u8>,
+        conversation: Option<u8>,
+        bytes: usize,
+        ended: bool,
+        waits: bool,
+    },
+    Get {
+        id: u8,
+        project: u8,
+    },
+    Delete {
+        id: u8,
+        project: u8,
+    },
+    Turns {
+        id: u8,
+        project: u8,
+    },
     Unfinished,
-    Create { id: u8, project: u8, items: usize },
-    Label { id: u8, project: u8 },
-    DeleteConversation { id: u8, project: u8 },
-    Add { id: u8, project: u8, items: usize },
-    Items { id: u8, project: u8, descending: bool, after: Option<u8>, limit: usize },
-    Item { id: u8, project: u8, item: u8 },
-    DeleteItem { id: u8, project: u8, item: u8 },
+    Create {
+        id: u8,
+        project: u8,
+        items: usize,
+    },
+    Label {
+        id: u8,
+        project: u8,
+    },
+    DeleteConversation {
+        id: u8,
+        project: u8,
+    },
+    Add {
+        id: u8,
+        project: u8,
+        items: usize,
+    },
+    Items {
+        id: u8,
+        project: u8,
+        descending: bool,
+        after: Option<u8>,
+        limit: usize,
+    },
+    Item {
+        id: u8,
+        project: u8,
+        item: u8,
+    },
+    DeleteItem {
+        id: u8,
+        project: u8,
+        item: u8,
+    },
     Sweep,
 }
 
@@ -42,10 +89,10 @@ fn act() -> impl Strategy<Value = Act> {
     let some = || (0..6_u8, 0..2_u8);
     let maybe = || prop::option::of(0..6_u8);
     prop_oneof![
-        4 => (some(), maybe(), maybe(), 0..500_usize, any::<bool>()).prop_map(
-            |((id, project), previous, conversation, bytes, ended)| Act::Put {
+        4 => (some(), maybe(), maybe(), 0..500_usize, any::<bool>(), any::<bool>()).prop_map(
+            |((id, project), previous, conversation, bytes, ended, waits)| Act::Put {
                 // What goes on from another is newer, so that no chain bites its tail.
-                id, project, previous: previous.filter(|previous| *previous < id), conversation, bytes, ended,
+                id, project, previous: previous.filter(|previous| *previous < id), conversation, bytes, ended, waits,
             }
         ),
         2 => some().prop_map(|(id, project)| Act::Get { id, project }),
@@ -79,13 +126,23 @@ fn items(from: usize, count: usize) -> Vec<ItemRecord> {
 }
 
 /// What a store answers, as text. Conversations have fresh ids in life: here one that was made is not made again.
+fn put_then(
+    store: &dyn ObjectStore,
+    response: ResponseRecord,
+    items: Vec<ItemRecord>,
+) -> Result<(), ObjectError> {
+    let (tell, told) = channel();
+    store.put_response_then(response, items, Box::new(move |done| tell.send(done).unwrap()));
+    told.recv().unwrap()
+}
+
 fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> String {
     let now = UnixNanos::new(step as u64 * 1_000_000_000);
     let later = UnixNanos::new((step as u64 + LIMITS.retention_seconds) * 1_000_000_000);
     let resp = |id: u8| format!("resp_{id}");
     let conv = |id: u8| format!("conv_{id}");
     match act {
-        Act::Put { id, project: whose, previous, conversation, bytes, ended } => {
+        Act::Put { id, project: whose, previous, conversation, bytes, ended, waits } => {
             let response = ResponseRecord {
                 // Nobody else's response has its id.
                 id: format!("{}_{whose}", resp(*id)),
@@ -105,7 +162,10 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
                 // What has ended does not begin again.
                 return "left".to_owned();
             }
-            format!("{:?}", store.put_response(&response, &items(step, usize::from(*ended))))
+            let items = items(step, usize::from(*ended));
+            let put =
+                if *waits { store.put_response(&response, &items) } else { put_then(store, response, items) };
+            format!("{put:?}")
         }
         Act::Get { id, project: whose } => {
             let found = store.response(&project(*whose), &format!("{}_{whose}", resp(*id)), now);
@@ -184,6 +244,69 @@ proptest! {
                 made.push(format!("conv_{id}"));
             }
         }
+    }
+}
+
+fn response(number: usize, status: ResponseStatus, body: &str) -> ResponseRecord {
+    ResponseRecord {
+        id: format!("resp_{number}"),
+        project: project(0),
+        created: UnixNanos::new(1),
+        expires: UnixNanos::new(1_000_000_000_000),
+        status,
+        previous: None,
+        conversation: None,
+        input: "[]".to_owned(),
+        output: "[]".to_owned(),
+        body: body.to_owned(),
+        events: None,
+    }
+}
+
+/// Of callers who do not wait, each is told of its own, one response's are stored in their order, and nothing is lost with the store.
+#[test]
+fn what_comes_at_once_is_stored_together_and_each_told_for_itself() {
+    const EACH: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("objects.db");
+    let open = || {
+        let limits = ObjectLimits { max_object_bytes: 1_000, ..ObjectLimits::default() };
+        SqliteObjects::open(&path, limits).unwrap()
+    };
+    let store = open();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (store, tell) = (&store, tell.clone());
+            scope.spawn(move || {
+                for number in (thread * EACH..).take(EACH) {
+                    // Every tenth ends with more than may be stored.
+                    let end = if number % 10 == 0 { "e".repeat(1_000) } else { format!("end of {number}") };
+                    for (status, body) in
+                        [(ResponseStatus::InProgress, "begun"), (ResponseStatus::Ended, end.as_str())]
+                    {
+                        let (tell, response) = (tell.clone(), response(number, status, body));
+                        let told = Box::new(move |done: Result<(), ObjectError>| {
+                            tell.send((number, status, done.is_ok())).unwrap();
+                        });
+                        store.put_response_then(response, Vec::new(), told);
+                    }
+                }
+            });
+        }
+    });
+    drop((store, tell));
+    let mut told: Vec<_> = told.into_iter().collect();
+    told.sort_by_key(|(number, status, _)| (*number, *status == ResponseStatus::Ended));
+    assert_eq!(told.len(), 16 * EACH, "all are told before the store is gone");
+    let store = open();
+    for (number, status, is_stored) in told {
+        let ended = status == ResponseStatus::Ended;
+        assert_eq!(is_stored, !ended || number % 10 != 0, "{number} {status:?}");
+        let found =
+            store.response(&project(0), &format!("resp_{number}"), UnixNanos::new(2)).unwrap().unwrap();
+        let body = if number % 10 == 0 { "begun".to_owned() } else { format!("end of {number}") };
+        assert_eq!(found.body, body);
     }
 }
 

@@ -114,8 +114,7 @@ async fn note(
         }
         all.insert(record.id.clone(), Arc::clone(&running));
     }
-    let stored = record.clone();
-    match gateway.objects().ask(move |store| store.put_response(&stored, &[])).await {
+    match gateway.objects().put(record.clone(), Vec::new()).await {
         Ok(()) => Ok((record, running)),
         Err(why) => {
             gateway.objects().running.lock().remove(&record.id);
@@ -194,8 +193,7 @@ fn body_of(begun: &str, came: Came) -> String {
 /// Stores what has ended, for as long as it is tried.
 async fn store(gateway: &Gateway, record: &ResponseRecord, items: &[ItemRecord]) {
     for attempt in 0..TRIES {
-        let (record, items) = (record.clone(), items.to_vec());
-        match gateway.objects().ask(move |store| store.put_response(&record, &items)).await {
+        match gateway.objects().put(record.clone(), items.to_vec()).await {
             Ok(()) => return,
             Err(why) if why.code == Code::ObjectsFull => break,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50 << attempt)).await,

@@ -1,9 +1,7 @@
 //! What is kept of a response: that it has begun, and how it ended. Must not know who waits for it.
 
 use headrace_domain::{ProjectId, RequestId, ResponseAsk, UnixNanos};
-use headrace_objects::{
-    ItemRecord, ObjectStore, ResponseRecord, ResponseStatus, input_items, items_with_ids,
-};
+use headrace_objects::{ItemRecord, ResponseRecord, ResponseStatus, input_items, items_with_ids};
 use headrace_wire::response_id;
 use serde_json::Value;
 
@@ -69,12 +67,15 @@ async fn put(
     let Some(project) = dossier.record.project.clone() else { return Ok(()) };
     let (id, created) = (dossier.id, dossier.record.started);
     let expires = gateway.objects().expires(created);
-    let store = move |store: &dyn ObjectStore| {
+    let at_once = work.body_bytes + body.len() <= gateway.config().render_inline_bytes;
+    let make = move || {
         let mut record = begun(id, project, (created, expires), &ask, body);
         let items = turned(&mut record);
-        store.put_response(&record, &items)
+        (record, items)
     };
-    gateway.objects().ask(store).await
+    // As in the stage `render`: what is long takes milliseconds, and the event loop's threads must stay free.
+    let (record, items) = if at_once { make() } else { gateway.objects().off_loop(make).await? };
+    gateway.objects().put(record, items).await
 }
 
 /// A response that is worked on.

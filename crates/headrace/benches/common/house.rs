@@ -19,8 +19,9 @@ use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimit
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
 use headrace_limits::Limits;
-use headrace_objects::{MemoryObjects, ObjectLimits};
+use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_store::journal::SqliteJournal;
+use headrace_store::objects::SqliteObjects;
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
 
@@ -109,6 +110,11 @@ pub(crate) fn house(
     } else {
         None
     };
+    let objects: Arc<dyn ObjectStore> = if on_disk {
+        Arc::new(SqliteObjects::open(&dir.join("objects.sqlite"), ObjectLimits::default())?)
+    } else {
+        Arc::new(MemoryObjects::new(ObjectLimits::default()))
+    };
     let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
     let tally = Tally::before(traces);
     let parts = GatewayParts {
@@ -118,7 +124,7 @@ pub(crate) fn house(
         books: Arc::new(ledger),
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
-        objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
+        objects,
         files: None,
         cache_secret: [2; 32],
         owner,

@@ -79,36 +79,51 @@ fn record(row: Row) -> Result<ResponseRecord, Looked> {
     })
 }
 
-pub(super) async fn put(connection: &mut SqliteConnection, response: &ResponseRecord) -> Result<(), Looked> {
+/// What a response adds to what its project holds, the response itself, and what the project holds then.
+macro_rules! put {
+    ($before:literal, $behind:literal) => {
+        concat!(
+            $before,
+            "INSERT INTO held (project, responses, bytes) SELECT ?1, NOT EXISTS (SELECT 1 FROM response WHERE id = ?2), \
+             ?3 - coalesce((SELECT bytes FROM response WHERE id = ?2), 0) WHERE true ON CONFLICT (project) DO UPDATE SET \
+             responses = responses + excluded.responses, bytes = bytes + excluded.bytes;
+             INSERT INTO response (id, project, created, expires, ended, previous, conversation, bytes, input, output, body, \
+             events) VALUES (?2, ?1, ?4, ?5, ?6, ?7, ?8, ?3, ?9, ?10, ?11, ?12)
+             ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, bytes = excluded.bytes, input = excluded.input, \
+             output = excluded.output, body = excluded.body, events = excluded.events;",
+            $behind,
+            "SELECT responses, bytes FROM held WHERE project = ?1"
+        )
+    };
+}
+
+/// Stores a response and makes room for it, in one trip to SQLite's thread where there is room; `saves_itself` as in
+/// [`Database::share`](crate::sqlite::Database::share).
+pub(super) async fn put(
+    connection: &mut SqliteConnection,
+    limits: &ObjectLimits,
+    response: &ResponseRecord,
+    saves_itself: bool,
+) -> Result<(), Looked> {
     let ResponseRecord { id, project, created, expires, status, previous, conversation, .. } = response;
-    let former: Option<(i64, i64)> = sqlx::query_as("SELECT seq, bytes FROM response WHERE id = ?")
+    let plain = put!("", "");
+    let saved = put!("SAVEPOINT change; ", " RELEASE change; ");
+    let held: (i64, i64) = sqlx::query_as(if saves_itself { saved } else { plain })
+        .bind(project.as_str())
         .bind(id)
-        .fetch_optional(&mut *connection)
+        .bind(integer(response.bytes()))
+        .bind(integer(created.get()))
+        .bind(integer(expires.get()))
+        .bind(i64::from(*status == ResponseStatus::Ended))
+        .bind(previous)
+        .bind(conversation)
+        .bind(&response.input)
+        .bind(&response.output)
+        .bind(&response.body)
+        .bind(&response.events)
+        .fetch_one(&mut *connection)
         .await?;
-    sqlx::query(
-        "INSERT INTO response (seq, id, project, created, expires, ended, previous, conversation, bytes, input, output, body, \
-         events) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-         ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, bytes = excluded.bytes, input = excluded.input, \
-         output = excluded.output, body = excluded.body, events = excluded.events",
-    )
-    .bind(former.map(|(seq, _)| seq))
-    .bind(id)
-    .bind(project.as_str())
-    .bind(integer(created.get()))
-    .bind(integer(expires.get()))
-    .bind(i64::from(*status == ResponseStatus::Ended))
-    .bind(previous)
-    .bind(conversation)
-    .bind(integer(response.bytes()))
-    .bind(&response.input)
-    .bind(&response.output)
-    .bind(&response.body)
-    .bind(&response.events)
-    .execute(&mut *connection)
-    .await?;
-    let new = i64::from(former.is_none());
-    let more = integer(response.bytes()) - former.map_or(0, |(_, bytes)| bytes);
-    count(connection, project.as_str(), new, more).await
+    make_room(connection, limits, response, held).await
 }
 
 /// What a project's responses come to, by so much more.
@@ -130,32 +145,27 @@ async fn count(
     Ok(())
 }
 
-/// The oldest of a project make room for its newest.
-pub(super) async fn make_room(
+/// The oldest of a project, which holds so many responses and bytes, make room for its newest.
+async fn make_room(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
     newest: &ResponseRecord,
+    mut held: (i64, i64),
 ) -> Result<(), Looked> {
-    loop {
-        let (responses, bytes): (i64, i64) =
-            sqlx::query_as("SELECT responses, bytes FROM held WHERE project = ?")
-                .bind(newest.project.as_str())
-                .fetch_one(&mut *connection)
-                .await?;
-        let fits = responses <= integer(limits.max_responses_per_project)
-            && bytes <= integer(limits.max_response_bytes_per_project);
-        if fits {
-            return Ok(());
-        }
-        let oldest: Option<(i64,)> =
-            sqlx::query_as("SELECT seq FROM response WHERE project = ? AND id <> ? ORDER BY seq LIMIT 1")
-                .bind(newest.project.as_str())
-                .bind(&newest.id)
-                .fetch_optional(&mut *connection)
-                .await?;
-        let Some((seq,)) = oldest else { return Ok(()) };
+    let most = (integer(limits.max_responses_per_project), integer(limits.max_response_bytes_per_project));
+    while held.0 > most.0 || held.1 > most.1 {
+        let oldest: Option<(i64, i64)> = sqlx::query_as(
+            "SELECT seq, bytes FROM response WHERE project = ? AND id <> ? ORDER BY seq LIMIT 1",
+        )
+        .bind(newest.project.as_str())
+        .bind(&newest.id)
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some((seq, bytes)) = oldest else { return Ok(()) };
         remove(connection, seq).await?;
+        held = (held.0 - 1, held.1 - bytes);
     }
+    Ok(())
 }
 
 pub(super) async fn remove(connection: &mut SqliteConnection, seq: i64) -> Result<(), Looked> {

@@ -1,0 +1,95 @@
+//! Responses of callers who do not wait, stored by one thread: what comes while it writes is written together. A thread for each of them
+//! would cost them more than the disk does. Knows no SQL.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use headrace_objects::{ItemRecord, ObjectError, ResponseRecord, Told};
+
+use super::kept::Kept;
+use super::rows;
+use crate::grouped::MOST_IN_GROUP;
+
+/// A response that is to be stored.
+pub(super) struct Put {
+    pub(super) response: ResponseRecord,
+    pub(super) items: Vec<ItemRecord>,
+    pub(super) told: Told,
+}
+
+/// Whoever stores them. When it is dropped, what waits is stored first.
+pub(super) struct Putter {
+    /// `None`: nothing comes any more.
+    queue: Option<Sender<Put>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Putter {
+    /// # Errors
+    /// [`ObjectError::Unavailable`] where the system has no thread for it.
+    pub(super) fn start(kept: &Arc<Kept>) -> Result<Self, ObjectError> {
+        let (queue, puts) = channel();
+        let kept = Arc::clone(kept);
+        let work = move || {
+            while let Some(group) = next(&puts) {
+                // Who is not told sees that.
+                let _ = catch_unwind(AssertUnwindSafe(|| store(&kept, group)));
+            }
+        };
+        let thread = std::thread::Builder::new().name("headrace-objects".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| ObjectError::Unavailable { why: error.to_string() })?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    pub(super) fn put(&self, put: Put) {
+        if let Some(queue) = &self.queue {
+            // One that is gone tells nobody, who sees that.
+            let _ = queue.send(put);
+        }
+    }
+}
+
+impl Drop for Putter {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What waits, after a wait for the first of it; `None`: nothing comes any more.
+fn next(puts: &Receiver<Put>) -> Option<Vec<Put>> {
+    let first = puts.recv().ok()?;
+    let mut group = vec![first];
+    group.extend(puts.try_iter().take(MOST_IN_GROUP as usize - 1));
+    Some(group)
+}
+
+/// In the order in which they came: one that adds to a conversation is a change of its own, and so is what stands before and behind it.
+fn store(kept: &Kept, group: Vec<Put>) {
+    let mut together = Vec::new();
+    for put in group {
+        if !put.items.is_empty() {
+            store_together(kept, std::mem::take(&mut together));
+            (put.told)(kept.put(&put.response, &put.items));
+        } else if let Err(error) =
+            rows::fits("max_object_bytes", kept.limits.max_object_bytes, put.response.bytes())
+        {
+            (put.told)(Err(error));
+        } else {
+            together.push(put);
+        }
+    }
+    store_together(kept, together);
+}
+
+fn store_together(kept: &Kept, puts: Vec<Put>) {
+    let responses: Vec<&ResponseRecord> = puts.iter().map(|put| &put.response).collect();
+    let done = kept.put_each(&responses);
+    for (put, done) in puts.into_iter().zip(done) {
+        (put.told)(done);
+    }
+}
