@@ -15,6 +15,8 @@ use crate::refused::Why;
 
 /// Questions to the store that are answered at once: each may hold all that a response goes on from.
 const SEATS: usize = 32;
+/// Responses that are on their way to the store at once: who stopped waiting for one leaves it there, also where a disk hangs.
+const PUTS: usize = 256;
 
 /// The store, and what is worked on for it.
 pub(crate) struct Objects {
@@ -22,6 +24,7 @@ pub(crate) struct Objects {
     /// Files and batches; `None`: they are not kept here.
     files: Option<Arc<dyn BatchStore>>,
     seats: Semaphore,
+    puts: Arc<Semaphore>,
     /// Responses in the background, by their ids.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
     batches: Batches,
@@ -38,6 +41,7 @@ impl Objects {
             store,
             files,
             seats: Semaphore::new(SEATS),
+            puts: Arc::new(Semaphore::new(PUTS)),
             running: Mutex::default(),
             batches: Batches::default(),
             retention,
@@ -55,9 +59,14 @@ impl Objects {
 
     /// Stores a response, or what it has become; with `items`, adds those to its conversation.
     pub(crate) async fn put(&self, response: ResponseRecord, items: Vec<ItemRecord>) -> Result<(), Why> {
+        // It is never closed. Its place is free again when the store has said what became of it, whoever still waits for that.
+        let place = Arc::clone(&self.puts).acquire_owned().await;
         let (tell, told) = oneshot::channel();
-        // Who asked may be gone by then.
-        let told_to = Box::new(move |done| drop(tell.send(done)));
+        let told_to = Box::new(move |done| {
+            drop(place);
+            // Who asked may be gone by then.
+            let _ = tell.send(done);
+        });
         self.store.put_response_then(response, items, told_to);
         told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| Why::of_objects(&error)))
     }

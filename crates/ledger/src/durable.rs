@@ -38,7 +38,7 @@ pub(crate) trait Scribe: Send + Sync {
 ///
 /// The first future of a group that is asked lets everybody else have a turn before it wakes the writer: what they add meanwhile is
 /// written with it. The others leave that to it: each turn taken for nothing would cost a call more than its wait. Dropped before, it
-/// wakes the writer then. One that is [at leisure](Self::at_leisure) wakes nobody who is awake anyway.
+/// wakes the writer then. A task asks it once a turn, behind what it has to do otherwise: a second time counts as the next turn. One that is [at leisure](Self::at_leisure) wakes nobody who is awake anyway.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Durable {
     /// `None`: nothing to wait for.

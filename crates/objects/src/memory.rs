@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::{
     ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    ResponseStatus, Turn, page,
+    ResponseStatus, Told, Turn, page,
 };
 
 /// See the top of the file.
@@ -101,6 +101,10 @@ impl ObjectStore for MemoryObjects {
                 None => return Ok(()),
             }
         }
+    }
+
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
+        told(self.put_response(&response, &items));
     }
 
     fn response(

@@ -88,10 +88,8 @@ pub trait ObjectStore: Send + Sync {
     fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError>;
 
     /// As [`Self::put_response`], for a caller that does not wait: what waits at the same time may be stored together. One response's
-    /// are stored in the order in which they were given. A store that waits for no disk does it at once.
-    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
-        told(self.put_response(&response, &items));
-    }
+    /// are stored in the order in which they were given. Returns at once, on an event loop, too.
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told);
 
     /// A response.
     ///

@@ -16,7 +16,7 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
         let limits = &self.limits;
-        rows::fits("max_object_bytes", limits.max_object_bytes, response.bytes())?;
+        self.fits(response)?;
         let later = self.later(response.created);
         self.pair.write(async |connection| {
             if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
@@ -27,7 +27,13 @@ impl Kept {
         })
     }
 
-    /// Responses that add to no conversation, each as by [`Self::put`]; what becomes of each.
+    /// # Errors
+    /// [`ObjectError::Full`] for one that is longer than any may be.
+    pub(super) fn fits(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
+        rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())
+    }
+
+    /// Responses that fit and add to no conversation, each as by [`Self::put`]; what becomes of each.
     pub(super) fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
         let limits = &self.limits;
         let put = |response| {

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use headrace_objects::{ItemRecord, ObjectError, ResponseRecord, Told};
 
 use super::kept::Kept;
-use super::rows;
 use crate::grouped::MOST_IN_GROUP;
 
 /// A response that is to be stored.
@@ -75,9 +74,7 @@ fn store(kept: &Kept, group: Vec<Put>) {
         if !put.items.is_empty() {
             store_together(kept, std::mem::take(&mut together));
             (put.told)(kept.put(&put.response, &put.items));
-        } else if let Err(error) =
-            rows::fits("max_object_bytes", kept.limits.max_object_bytes, put.response.bytes())
-        {
+        } else if let Err(error) = kept.fits(&put.response) {
             (put.told)(Err(error));
         } else {
             together.push(put);
