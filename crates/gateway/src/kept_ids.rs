@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use headrace_domain::{CacheSalt, UnixNanos};
 use headrace_tokenizer::Tokenizer;
 use parking_lot::Mutex;
@@ -32,7 +33,7 @@ pub(crate) struct KeptIds(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    tenants: HashMap<CacheSalt, Shelf>,
+    tenants: HashMap<CacheSalt, Shelf, RandomState>,
     /// All answers in the order in which they came; some may be gone already.
     order: VecDeque<(CacheSalt, Place)>,
     bytes: usize,
@@ -42,7 +43,7 @@ struct Inner {
 /// What is kept of one tenant's.
 #[derive(Debug, Default)]
 struct Shelf {
-    answers: HashMap<u64, Vec<Kept>>,
+    answers: HashMap<u64, Vec<Kept>, RandomState>,
     order: VecDeque<Place>,
     bytes: usize,
 }

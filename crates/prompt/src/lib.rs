@@ -8,6 +8,7 @@ mod coerce;
 mod environment;
 mod error;
 mod family;
+mod fields;
 mod filters;
 mod grammar;
 mod json;

@@ -79,10 +79,10 @@ enum Reads {
 }
 
 impl Reads {
+    /// What `text` adds, where not everything is text.
     fn push(&mut self, text: &str) -> Vec<Piece> {
         match self {
-            Self::Plain if text.is_empty() => Vec::new(),
-            Self::Plain => vec![Piece::Text(text.to_owned())],
+            Self::Plain => Vec::new(),
             Self::Marked(machine) => machine.push(text),
             Self::Harmony(harmony) => harmony.push(text),
         }
@@ -143,18 +143,24 @@ impl ReplyParser {
     /// empty one before everything else.
     pub fn push(
         &mut self,
-        text: &str,
+        text: String,
         ids: Vec<u32>,
         logprobs: Vec<TokenLogprob>,
         out: &mut Vec<ReplyEvent>,
     ) {
-        if self.finished {
+        let says_nothing = text.is_empty() && ids.is_empty() && logprobs.is_empty();
+        if self.finished || says_nothing {
+            return;
+        }
+        if matches!(self.machine, Reads::Plain) {
+            // Goes out as it came.
+            out.push(ReplyEvent::Text { choice: self.choice, text, ids, logprobs });
             return;
         }
         let before = self.machine.calls();
         // What closes a thought is a part of it.
         let thought = self.machine.is_thinking();
-        let pieces = self.machine.push(text);
+        let pieces = self.machine.push(&text);
         if thought || self.machine.is_thinking() {
             self.reasoning = self.reasoning.saturating_add(ids.len() as u64);
         }

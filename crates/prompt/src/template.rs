@@ -1,6 +1,7 @@
 //! A model's chat template, compiled once and rendered per request: the entry point of this room.
 //! Must not know how its text is tokenized, only which parts of it are whose.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use minijinja::{Environment, Value};
 use crate::bounds::{self, Capped, TemplateLimits, TooLong};
 use crate::environment::{self, Raised};
 use crate::error::TemplateError;
+use crate::fields::Fields;
 use crate::mask::{MaskTable, Masker};
 use crate::rendered::Rendered;
 use crate::shown::Shown;
@@ -264,7 +266,8 @@ impl ChatTemplate {
         let messages = values::json_messages(messages, end, &masker);
         let tools = tools.map_or_else(|| Value::from(()), |tools| values::json(tools, &masker));
         let extra = extra.as_object().into_iter().flatten();
-        let extra = extra.map(|(key, value)| (key.clone(), values::json(value, &masker))).collect();
+        let extra =
+            extra.map(|(key, value)| (Cow::Owned(key.clone()), values::json(value, &masker))).collect();
         let rendered = self.run(messages, tools, extra, options)?;
         self.finish(rendered, end, &masker)
     }
@@ -285,25 +288,24 @@ impl ChatTemplate {
         &self,
         messages: Value,
         tools: Value,
-        extra: Vec<(String, Value)>,
+        extra: Vec<(Cow<'static, str>, Value)>,
         options: &RenderOptions<'_>,
     ) -> Result<String, TemplateError> {
-        let mut context: Vec<(String, Value)> = vec![
-            ("messages".to_owned(), messages),
-            ("tools".to_owned(), tools),
-            ("documents".to_owned(), Value::from(())),
-            ("add_generation_prompt".to_owned(), Value::from(options.add_generation_prompt)),
-        ];
+        let mut context = Fields::with_capacity(10);
+        context.put("messages", messages);
+        context.put("tools", tools);
+        context.put("documents", Value::from(()));
+        context.put("add_generation_prompt", Value::from(options.add_generation_prompt));
         if self.tells_time {
-            context.push(("strftime_now".to_owned(), environment::strftime_now(options.now)));
+            context.put("strftime_now", environment::strftime_now(options.now));
         }
-        context.extend(self.tokens.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        context.extend(extra);
+        self.tokens.iter().for_each(|(name, value)| context.put(*name, value.clone()));
+        extra.into_iter().for_each(|(name, value)| context.put(name, value));
         let template =
             self.environment.get_template(DEFAULT_NAME).map_err(|error| self.error(&error, false))?;
         bounds::start_counting();
         let mut output = Capped::new(self.limits.max_output_bytes);
-        let done = template.render_captured_to(Value::from_pairs(context), &mut output).map(|_| ());
+        let done = template.render_captured_to(Value::from(context), &mut output).map(|_| ());
         done.map_err(|error| self.error(&error, output.hit))?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Render {
             template: self.name.clone(),

@@ -7,6 +7,7 @@ use headrace_domain::{Conversation, Message, ReasoningWish, Tool, ToolChoice};
 use minijinja::Value;
 use serde_json::Value as Json;
 
+use crate::fields::Fields;
 use crate::mask::Masker;
 use crate::part::Part;
 
@@ -53,17 +54,17 @@ pub(crate) fn variables(
     conversation: &Conversation,
     wish: Option<&ReasoningWish>,
     masker: &Masker<'_>,
-) -> Vec<(String, Value)> {
+) -> Vec<(Cow<'static, str>, Value)> {
     let given = &conversation.template;
     let own = given.iter().filter(|(key, _)| !OWN.contains(&key.as_str()));
-    let mut variables: Vec<(String, Value)> =
-        own.map(|(key, value)| (key.clone(), json(value, masker))).collect();
+    let mut variables: Vec<(Cow<'static, str>, Value)> =
+        own.map(|(key, value)| (Cow::Owned(key.clone()), json(value, masker))).collect();
     let enabled = wish.and_then(|wish| wish.enabled).map(Value::from);
     let effort = wish.and_then(|wish| wish.effort.as_deref()).map(|effort| text(effort, masker));
     for (key, value) in [("enable_thinking", &enabled), ("thinking", &enabled), ("reasoning_effort", &effort)]
     {
         if let Some(value) = value.as_ref().filter(|_| !given.contains_key(key)) {
-            variables.push((key.to_owned(), value.clone()));
+            variables.push((Cow::Borrowed(key), value.clone()));
         }
     }
     variables
@@ -121,7 +122,8 @@ pub(crate) fn messages(conversation: &Conversation, marks: Marks, masker: &Maske
 }
 
 fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
-    let mut fields = vec![("role", Value::from(message.role.name()))];
+    let mut fields = Fields::with_capacity(2);
+    fields.put("role", Value::from(message.role.name()));
     let texts = [
         ("content", &message.content),
         ("name", &message.name),
@@ -137,7 +139,7 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
             marks if key.starts_with("reasoning") => marks.text(Part::Reasoning(at), text, masker),
             _ => self::text(text, masker),
         };
-        fields.push((key, value));
+        fields.put(key, value);
     }
     if !message.tool_calls.is_empty() {
         let calls = message.tool_calls.iter().enumerate().map(|(number, call)| {
@@ -154,9 +156,9 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
                 ("function", function),
             ])
         });
-        fields.push(("tool_calls", calls.collect()));
+        fields.put("tool_calls", calls.collect());
     }
-    Value::from_pairs(fields)
+    Value::from(fields)
 }
 
 /// The tools as `transformers` shows them, or `None` where there are none or they must not be used.

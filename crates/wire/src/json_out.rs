@@ -5,6 +5,8 @@ use bytes::{BufMut, BytesMut};
 use headrace_domain::TokenLogprob;
 use serde::Serialize;
 
+use crate::json::plain_run;
+
 /// Text that is JSON already, or the parts of JSON that never change.
 pub(crate) fn raw(out: &mut BytesMut, text: &str) {
     out.put_slice(text.as_bytes());
@@ -14,6 +16,25 @@ pub(crate) fn raw(out: &mut BytesMut, text: &str) {
 pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
     // Writing into memory cannot fail, and what is written here has string keys only.
     let _ = serde_json::to_writer(out.writer(), value);
+}
+
+/// A string: as [`value`], faster where nothing in it has to be escaped.
+pub(crate) fn text(out: &mut BytesMut, text: &str) {
+    if plain_run(text.as_bytes()) < text.len() {
+        return value(out, text);
+    }
+    out.reserve(text.len() + 2);
+    out.put_u8(b'"');
+    raw(out, text);
+    out.put_u8(b'"');
+}
+
+/// A number that is nearly always one digit.
+pub(crate) fn index(out: &mut BytesMut, index: u32) {
+    match u8::try_from(index) {
+        Ok(digit @ 0..=9) => out.put_u8(b'0' + digit),
+        _ => value(out, &index),
+    }
 }
 
 /// A string's content, escaped, without its quotes: to be joined with more of the same.
@@ -137,6 +158,24 @@ mod tests {
         let mut out = BytesMut::new();
         write(&mut out);
         String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_short_ways_write_what_the_long_one_writes() {
+        let special = (0..=0x2029).filter_map(char::from_u32).map(String::from);
+        let words = ["", "a", "seven bytes and more", "été \u{1f600}"].map(str::to_owned);
+        for part in special.chain(words) {
+            for text in [part.clone(), format!("{part}more than eight"), format!("more than eight{part}")] {
+                assert_eq!(
+                    written(|out| self::text(out, &text)),
+                    written(|out| value(out, &text)),
+                    "{text:?}"
+                );
+            }
+        }
+        for number in (0..300).chain([u32::MAX]) {
+            assert_eq!(written(|out| index(out, number)), written(|out| value(out, &number)));
+        }
     }
 
     #[test]

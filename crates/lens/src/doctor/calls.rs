@@ -154,7 +154,7 @@ fn reads(patient: &Patient<'_>, family: ReplyFamily, written: &str) -> bool {
     };
     let mut parser = ReplyParser::new(&form, 0, CallIds::new(1));
     let mut events = Vec::new();
-    parser.push(written, Vec::new(), Vec::new(), &mut events);
+    parser.push(written.to_owned(), Vec::new(), Vec::new(), &mut events);
     parser.finish(FinishReason::Stop, &mut events);
     let named =
         events.iter().any(|event| matches!(event, ReplyEvent::ToolCallStart { name, .. } if name == NAME));

@@ -28,7 +28,7 @@ pub(crate) fn read(form: &ReplyForm, pieces: &[&str], reason: &FinishReason) -> 
     let mut parser = ReplyParser::new(form, 0, CallIds::new(9));
     let mut events = Vec::new();
     for piece in pieces {
-        parser.push(piece, Vec::new(), Vec::new(), &mut events);
+        parser.push((*piece).to_owned(), Vec::new(), Vec::new(), &mut events);
     }
     parser.finish(reason.clone(), &mut events);
     let mut read = Read { fault: parser.fault().map(|fault| fault.name()), ..Read::default() };
@@ -274,7 +274,7 @@ fn behind_the_bounds_of_a_thought_stands_the_answer() {
         let mut parser = ReplyParser::new(&form, 0, CallIds::from(RequestId::from_bits(1)));
         let mut events = Vec::new();
         let said = format!("{}Hm, enough.{}{}Yes.", bounds.open, bounds.close, bounds.onward);
-        said.chars().for_each(|c| parser.push(&c.to_string(), vec![1], Vec::new(), &mut events));
+        said.chars().for_each(|c| parser.push(c.to_string(), vec![1], Vec::new(), &mut events));
         parser.finish(FinishReason::Stop, &mut events);
         let told = |thought: bool| -> String {
             let texts = events.iter().filter_map(|event| match event {

@@ -321,7 +321,7 @@ fn whatever_passes_is_read_back() {
             };
             let mut parser = ReplyParser::new(&form, 0, CallIds::new(1));
             let mut events = Vec::new();
-            parser.push(&text, Vec::new(), Vec::new(), &mut events);
+            parser.push(text.clone(), Vec::new(), Vec::new(), &mut events);
             parser.finish(FinishReason::Stop, &mut events);
             let mut arguments = String::new();
             for event in &events {

@@ -37,7 +37,7 @@ fn read(family: ReplyFamily, pieces: &[&str], reason: FinishReason) -> Answer {
     for (at, piece) in pieces.iter().enumerate() {
         let id = u32::try_from(at).unwrap();
         let logprob = TokenLogprob { id, bytes: Vec::new(), logprob: Some(-1.0), top: Vec::new() };
-        parser.push(piece, vec![id], vec![logprob], &mut events);
+        parser.push((*piece).to_owned(), vec![id], vec![logprob], &mut events);
     }
     parser.finish(reason, &mut events);
     let mut answer = Answer::default();
@@ -210,7 +210,7 @@ fn why_a_call_is_none_is_told() {
         };
         let mut parser = ReplyParser::new(&form, 0, CallIds::new(1));
         let mut events = Vec::new();
-        parser.push(&text, Vec::new(), Vec::new(), &mut events);
+        parser.push(text.to_owned(), Vec::new(), Vec::new(), &mut events);
         parser.finish(FinishReason::Stop, &mut events);
         assert_eq!(parser.fault(), fault, "{text}");
     }

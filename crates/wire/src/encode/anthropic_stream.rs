@@ -12,7 +12,7 @@ use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use super::frame::{answer_id, write_explain};
 use crate::ErrorFacts;
 use crate::error::write_error;
-use crate::json_out::{raw, value};
+use crate::json_out::{self, raw, value};
 
 pub(super) struct AnthropicStream {
     meta: ReplyMeta,
@@ -126,7 +126,7 @@ fn write_delta(out: &mut BytesMut, index: u32, field: &str, text: &str) {
     value(out, &index);
     raw(out, ",\"delta\":{\"type\":");
     raw(out, field);
-    value(out, text);
+    json_out::text(out, text);
     raw(out, "}}\n\n");
 }
 

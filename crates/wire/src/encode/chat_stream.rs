@@ -13,7 +13,11 @@ use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
 use super::reasoning_details::{Detail, write_details};
 use crate::custom::Unwrap;
-use crate::json_out::{chat_logprobs, raw, value};
+use crate::json_out::{self, chat_logprobs, raw, value};
+
+/// How the delta of a text begins, and that of a text of the reasoning.
+const CONTENT: &str = ",\"delta\":{\"content\":";
+const REASONING: &str = ",\"delta\":{\"reasoning_content\":";
 
 pub(super) struct ChatStream {
     wanted: Wanted,
@@ -76,12 +80,12 @@ impl ChatStream {
         });
     }
 
-    /// A chunk of text under `key`, with what came beside it.
+    /// A chunk of text, with what came beside it; its delta begins so.
     fn text(
         &mut self,
         frame: &Frame,
         choice: u32,
-        (key, text): (&str, &str),
+        (delta, text): (&str, &str),
         (ids, logprobs): (&[u32], &[TokenLogprob]),
         out: &mut BytesMut,
     ) {
@@ -91,10 +95,8 @@ impl ChatStream {
             return;
         }
         frame.open(out, choice);
-        raw(out, ",\"delta\":{\"");
-        raw(out, key);
-        raw(out, "\":");
-        value(out, text);
+        raw(out, delta);
+        json_out::text(out, text);
         if logprobs.is_empty() {
             raw(out, "},\"logprobs\":null,\"finish_reason\":null");
         } else {
@@ -171,14 +173,14 @@ impl Choices for ChatStream {
                 self.open(frame, *choice, Some((&prompt.ids, &prompt.logprobs)), out);
             }
             ReplyEvent::Text { choice, text, ids, logprobs } => {
-                self.text(frame, *choice, ("content", text), (ids, logprobs), out);
+                self.text(frame, *choice, (CONTENT, text), (ids, logprobs), out);
             }
             ReplyEvent::Reasoning { choice, .. } if self.wanted.no_reasoning => {
                 self.open(frame, *choice, None, out);
             }
             ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 self.reasoning.entry(*choice).or_default().text.push_str(text);
-                self.text(frame, *choice, ("reasoning_content", text), (ids, logprobs), out);
+                self.text(frame, *choice, (REASONING, text), (ids, logprobs), out);
             }
             ReplyEvent::ReasoningSignature { choice, signature } => {
                 let signature = signature.clone();

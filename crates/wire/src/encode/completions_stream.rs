@@ -12,7 +12,7 @@ use super::completion_logprobs::{self, Offsets};
 use super::encoder::{ReplyMeta, Wanted};
 use super::frame::{Frame, PromptFields, write_finish_reason, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
-use crate::json_out::{raw, value};
+use crate::json_out::{self, raw, value};
 
 pub(super) struct CompletionsStream {
     wanted: Wanted,
@@ -62,7 +62,7 @@ impl CompletionsStream {
         }
         frame.open(out, choice);
         raw(out, ",\"text\":");
-        value(out, text);
+        json_out::text(out, text);
         raw(out, ",\"logprobs\":");
         if logprobs.is_empty() {
             raw(out, "null");

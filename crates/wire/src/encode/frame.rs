@@ -11,11 +11,14 @@ use headrace_domain::{
 use super::encoder::{KEEP_ALIVE, ReplyMeta, Wanted};
 use crate::ErrorFacts;
 use crate::error::write_error;
-use crate::json_out::{ids, prompt_logprobs, raw, value};
+use crate::json_out::{ids, index, prompt_logprobs, raw, value};
 
 /// A chunk's frame. Its beginning is the same for every chunk of an answer and is written once per request.
 pub(super) struct Frame {
+    /// Up to the index of a choice.
     head: BytesMut,
+    /// How many bytes of it stand before any choice.
+    before_choice: usize,
     tail: &'static str,
     include_usage: bool,
     /// After the end or an error nothing is written.
@@ -28,16 +31,17 @@ impl Frame {
         raw(&mut head, "data: ");
         write_head(&mut head, call.endpoint, meta, object);
         raw(&mut head, "[");
+        let before_choice = head.len();
+        raw(&mut head, "{\"index\":");
         // OpenAI: with usage asked for, every chunk but the last names it as null.
         let tail = if call.include_usage { ",\"usage\":null}\n\n" } else { "}\n\n" };
-        Self { head, tail, include_usage: call.include_usage, over: false }
+        Self { head, before_choice, tail, include_usage: call.include_usage, over: false }
     }
 
     /// Up to and with the choice's index.
     pub(super) fn open(&self, out: &mut BytesMut, choice: u32) {
         out.extend_from_slice(&self.head);
-        raw(out, "{\"index\":");
-        value(out, &choice);
+        index(out, choice);
     }
 
     /// The end of the choice and of the chunk.
@@ -57,7 +61,7 @@ impl Frame {
             return;
         }
         if self.include_usage || explain.is_some() {
-            out.extend_from_slice(&self.head);
+            out.extend_from_slice(self.head.get(..self.before_choice).unwrap_or_default());
             raw(out, "]");
             if self.include_usage {
                 write_usage(out, usage);

@@ -261,7 +261,7 @@ impl TokenSource {
                     said.extend_from_slice(&ids);
                 }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
-                    parser.push(&text, ids, logprobs, events);
+                    parser.push(text, ids, logprobs, events);
                 }
             }
             Event::Encoded(values) => {
