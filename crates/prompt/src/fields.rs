@@ -7,7 +7,10 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt};
 
-/// Names and what they stand for, in their order, each name once.
+/// So many names are compared one by one.
+const FEW: usize = 16;
+
+/// Names and what they stand for, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Fields(Vec<(Cow<'static, str>, Value)>);
 
@@ -19,7 +22,8 @@ impl Fields {
     /// `name` stands for `value`, whatever it stood for before.
     pub(crate) fn put(&mut self, name: impl Into<Cow<'static, str>>, value: Value) {
         let name = name.into();
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
+        // Of a name that is put twice among many, the map of them takes the last.
+        match self.0.iter_mut().take(FEW).find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
             None => self.0.push((name, value)),
         }
@@ -46,7 +50,11 @@ impl Object for Fields {
 }
 
 impl From<Fields> for Value {
+    /// More names than a few, which a caller may give, are looked up by their hashes.
     fn from(fields: Fields) -> Self {
+        if fields.0.len() > FEW {
+            return Self::from_pairs(fields.0);
+        }
         Self::from_object(fields)
     }
 }
@@ -83,6 +91,24 @@ mod tests {
             assert_eq!(shown(&fields, &map), shown(&map, &map), "{source}");
             let none = Value::from_pairs(Vec::<(&str, Value)>::new());
             assert_eq!(shown(&empty, &map), shown(&none, &map), "{source}");
+        }
+    }
+    #[test]
+    fn many_names_are_no_more_work_each_and_the_last_of_a_name_counts() {
+        for count in [FEW - 1, FEW, FEW + 1, 2 * FEW, 200_000] {
+            let mut fields = Fields::default();
+            for at in 0..count {
+                fields.put(format!("name {at}"), Value::from(at));
+            }
+            for at in [0, count / 2, count - 1] {
+                fields.put(format!("name {at}"), Value::from("again"));
+            }
+            let value = Value::from(fields);
+            assert_eq!(value.len(), Some(count));
+            for at in [0, count / 2, count - 1] {
+                assert_eq!(value.get_attr(&format!("name {at}")).unwrap(), Value::from("again"), "{count}");
+            }
+            assert_eq!(value.get_attr("name 1").unwrap(), Value::from(1), "{count}");
         }
     }
 }
