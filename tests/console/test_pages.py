@@ -166,6 +166,24 @@ def test_the_palette_leads_everywhere(canned, tabs):
     page.wait_for_function("() => location.hash === '#/now'")
 
 
+def test_the_palette_opens_again_before_the_browser_has_said_that_it_closed(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("now")
+    open_again = page.evaluate("""() => {
+        const press = (target, key, ctrlKey = false) => target.dispatchEvent(new KeyboardEvent('keydown', { key, ctrlKey, bubbles: true, cancelable: true }));
+        press(document, 'k', true);
+        press(document.querySelector('.palette input'), 'Enter');
+        press(document, 'k', true);
+        press(document, 'k', true);
+        return document.querySelectorAll('.palette[open]').length;
+    }""")
+    assert open_again == 1
+    page.wait_for_function("() => document.querySelectorAll('.palette').length === 1")
+    page.keyboard.type("audit")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.hash === '#/audit'")
+
+
 def test_a_viewer_is_offered_only_what_a_viewer_may(canned, tabs, books):
     books.role = "viewer"
     tab = tabs(canned).sign_in()

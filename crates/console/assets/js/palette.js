@@ -27,7 +27,8 @@ const MOST_SHOWN = 14;
 
 /** Opens it over what `find` makes of a text; a second time it stays as it is. */
 export function openPalette(find = everywhere, words = 'A page, an act, the id of a request, a page of the book') {
-  if (document.querySelector('.palette')) return;
+  // One that was just closed stays in the document until the browser says so.
+  if (document.querySelector('.palette[open]')) return;
   let found = [];
   let at = 0;
   const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'What was found' });
