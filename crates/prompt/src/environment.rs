@@ -10,7 +10,7 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Template, UndefinedBehavior};
 
 use crate::bounds::{CAP, TemplateLimits, TooLong, count};
 use crate::builtins;
@@ -34,8 +34,34 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
+/// What a template is called in its environment.
+const NAME: &str = "chat_template";
+
+/// A template in its environment.
+pub(crate) struct Compiled {
+    environment: Environment<'static>,
+    pub(crate) max_output_bytes: usize,
+}
+
+impl Compiled {
+    pub(crate) fn new(source: String, limits: TemplateLimits, masks: &Arc<MaskTable>) -> Result<Self, Error> {
+        let mut environment = new(limits, Arc::clone(masks));
+        environment.add_template_owned(NAME, source)?;
+        Ok(Self { environment, max_output_bytes: limits.max_output_bytes })
+    }
+
+    pub(crate) fn template(&self) -> Result<Template<'_, '_>, Error> {
+        self.environment.get_template(NAME)
+    }
+
+    /// How it is written.
+    pub(crate) fn syntax(&self) -> &SyntaxConfig {
+        self.environment.syntax()
+    }
+}
+
 /// An environment like `transformers`' sandbox: no loader, no auto-escaping, blocks trimmed.
-pub(crate) fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<'static> {
+fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<'static> {
     let max_bytes = limits.max_output_bytes;
     let mut environment = Environment::new();
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {

@@ -181,16 +181,16 @@ impl MaskTable {
 }
 
 /// Whether a character of `text` may be a mask, or stand for one: without a branch for each byte.
-fn may_have_masks(text: &str) -> bool {
+pub(crate) fn may_have_masks(text: &str) -> bool {
     text.bytes().fold(0, u8::max) >= POOL_LEAD
 }
 
 /// A text that was rendered between marks.
-pub(crate) struct Marked {
+pub(crate) struct Marked<T> {
     /// What stands before it, from the text before on.
-    pub(crate) before: String,
-    pub(crate) tag: String,
-    pub(crate) text: String,
+    pub(crate) before: T,
+    pub(crate) tag: T,
+    pub(crate) text: T,
 }
 
 /// Masks the strings of one request and unmasks what was rendered from them.
@@ -321,15 +321,28 @@ impl<'t> Masker<'t> {
 
     /// What was rendered from texts between marks, in its order; and what stands behind the last of them. `None` where the
     /// template took marks apart.
-    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<Marked>, String)> {
+    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<Marked<String>>, String)> {
         let put_back = |piece: &str| self.unmask(piece.to_owned()).into_text();
+        let (found, rest) = self.masked_between_marks(rendered)?;
+        let found = found.into_iter().map(|marked| Marked {
+            before: put_back(marked.before),
+            tag: marked.tag.to_owned(),
+            text: put_back(marked.text),
+        });
+        Some((found.collect(), put_back(rest)))
+    }
+
+    /// As [`Self::between_marks`], all masks in place.
+    pub(crate) fn masked_between_marks<'r>(
+        &self,
+        rendered: &'r str,
+    ) -> Option<(Vec<Marked<&'r str>>, &'r str)> {
         let mut pieces = rendered.split(self.table.beginning());
-        let mut before = put_back(pieces.next()?);
+        let mut before = pieces.next()?;
         let mut found = Vec::new();
         while let Some(tag) = pieces.next() {
             let (text, behind) = pieces.next()?.split_once(self.table.end())?;
-            let before = std::mem::replace(&mut before, put_back(behind));
-            found.push(Marked { before, tag: tag.to_owned(), text: put_back(text) });
+            found.push(Marked { before: std::mem::replace(&mut before, behind), tag, text });
         }
         Some((found, before))
     }

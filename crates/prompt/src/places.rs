@@ -7,8 +7,9 @@ use std::ops::Range;
 use headrace_domain::{Conversation, ToolChoice};
 use serde::de::IgnoredAny;
 
+use crate::options::RenderOptions;
 use crate::part::Part;
-use crate::template::{ChatTemplate, RenderOptions};
+use crate::template::ChatTemplate;
 use crate::values::Marks;
 
 /// Where a part stands in a prompt.

@@ -5,15 +5,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Conversation, ReasoningWish, UnixNanos};
+use headrace_domain::{Conversation, UnixNanos};
 use headrace_tokenizer::Tokenizer;
-use minijinja::{Environment, Value};
+use minijinja::Value;
 
 use crate::bounds::{self, Capped, TemplateLimits, TooLong};
-use crate::environment::{self, Raised};
+use crate::environment::{self, Compiled, Raised};
 use crate::error::TemplateError;
 use crate::fields::Fields;
 use crate::mask::{MaskTable, Masker};
+use crate::options::RenderOptions;
+use crate::outline::{self, Outline, Outlines};
 use crate::rendered::Rendered;
 use crate::shown::Shown;
 use crate::source::Source;
@@ -35,7 +37,9 @@ const DEFAULT_NAME: &str = "chat_template";
 /// literals that stand before `in` or beside `==` are masked when the template is compiled. A literal kept in a
 /// variable and then compared with `in` or `==` is not covered: the comparison fails, nothing else happens.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    compiled: Compiled,
+    /// Where it does nothing with texts but write them.
+    pub(crate) outlines: Option<Outlines>,
     name: String,
     masks: Arc<MaskTable>,
     /// `bos_token` and the like, as the template sees them.
@@ -87,17 +91,6 @@ impl SpecialTokenTexts {
     }
 }
 
-/// How to render.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RenderOptions<'w> {
-    /// End with the beginning of an assistant's message.
-    pub add_generation_prompt: bool,
-    /// What `strftime_now` shows, as UTC.
-    pub now: UnixNanos,
-    /// How much the model is to think, as far as the template has switches for that.
-    pub reasoning: Option<&'w ReasoningWish>,
-}
-
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatTemplate")
@@ -135,18 +128,23 @@ impl ChatTemplate {
         let named = named.into_iter().chain([("unk_token", &tokens.unk)]);
         let markup = tokens.markup.iter().chain(named.clone().filter_map(|(_, text)| text.as_ref()));
         let masks = Arc::new(MaskTable::new(markup.map(String::as_str), &parsed));
-        let mut environment = environment::new(limits, Arc::clone(&masks));
-        environment.add_template_owned(DEFAULT_NAME, parsed.rewritten(|c| masks.in_messages(c))).map_err(
-            |error| TemplateError::Compile {
+        let source_of_engine = parsed.rewritten(|c| masks.in_messages(c));
+        let compiled = Compiled::new(source_of_engine.clone(), limits, &masks).map_err(|error| {
+            TemplateError::Compile {
                 template: name.to_owned(),
                 line: error.line(),
                 reason: error.detail().unwrap_or("not valid Jinja").to_owned(),
-            },
-        )?;
+            }
+        })?;
+        let outlines = outline::only_writes(&source_of_engine, compiled.syntax())
+            .then(|| {
+                Compiled::new(source_of_engine, outline::part_of(limits), &masks).ok().map(Outlines::new)
+            })
+            .flatten();
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
         let tells_time = source.contains("strftime_now");
-        let asked =
-            environment.get_template(DEFAULT_NAME).map(|template| template.undeclared_variables(false));
+        let template = compiled.template();
+        let asked = template.map(|template| template.undeclared_variables(false));
         let asked = asked.unwrap_or_default();
         let switches = Switches {
             thinking: asked.contains("enable_thinking") || asked.contains("thinking"),
@@ -154,8 +152,8 @@ impl ChatTemplate {
             verbosity: asked.contains("verbosity"),
         };
         let name = name.to_owned();
-        let unknown =
-            Self { environment, name, masks, tokens, limits, tells_time, switches, shown: Shown::default() };
+        let shown = Shown::default();
+        let unknown = Self { compiled, outlines, name, masks, tokens, limits, tells_time, switches, shown };
         let shown = Shown::by(&|conversation| unknown.rendered_or_nothing(conversation));
         Ok(Self { shown, ..unknown })
     }
@@ -192,7 +190,29 @@ impl ChatTemplate {
         conversation: &Conversation,
         options: &RenderOptions<'_>,
     ) -> Result<Rendered, TemplateError> {
-        self.render_conversation(conversation, options, Marks::None)
+        match self.outlined(conversation, options) {
+            Some(rendered) => rendered,
+            None => self.render_conversation(conversation, options, Marks::None),
+        }
+    }
+
+    /// A conversation's texts within what the template writes around texts of such roles; nothing where that cannot be known.
+    fn outlined(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions<'_>,
+    ) -> Option<Result<Rendered, TemplateError>> {
+        let outlines = self.outlines.as_ref()?;
+        let key = outline::Key::of(conversation, options)?;
+        let outline = outlines.get(&key, || {
+            let (rendered, masker) = self
+                .render_marked_by(&outlines.compiled, &outline::stand_in(conversation), options, Marks::Texts)
+                .ok()?;
+            Outline::read(&rendered, &masker)
+        })?;
+        let texts = conversation.messages.iter().filter_map(|message| message.content.as_deref());
+        let masker = Masker::new(&self.masks, texts);
+        Some(masker.map(|masker| masker.unmask(outline.fill(conversation, &masker))))
     }
 
     /// Renders a conversation whose last message is the beginning of the answer: the text ends where that message
@@ -212,7 +232,7 @@ impl ChatTemplate {
         )
     }
 
-    fn render_conversation(
+    pub(crate) fn render_conversation(
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
@@ -229,6 +249,16 @@ impl ChatTemplate {
         options: &RenderOptions<'_>,
         marks: Marks,
     ) -> Result<(String, Masker<'_>), TemplateError> {
+        self.render_marked_by(&self.compiled, conversation, options, marks)
+    }
+
+    fn render_marked_by(
+        &self,
+        compiled: &Compiled,
+        conversation: &Conversation,
+        options: &RenderOptions<'_>,
+        marks: Marks,
+    ) -> Result<(String, Masker<'_>), TemplateError> {
         if conversation.messages.is_empty() {
             return Err(TemplateError::NoMessages);
         }
@@ -238,7 +268,7 @@ impl ChatTemplate {
         let messages = values::messages(conversation, marks, &masker);
         let tools = values::tools(conversation, marks, &masker);
         let extra = values::variables(conversation, options.reasoning, &masker);
-        let rendered = self.run(messages, tools, extra, options)?;
+        let rendered = self.run(compiled, self.context(messages, tools, extra, options))?;
         Ok((rendered, masker))
     }
 
@@ -268,7 +298,7 @@ impl ChatTemplate {
         let extra = extra.as_object().into_iter().flatten();
         let extra =
             extra.map(|(key, value)| (Cow::Owned(key.clone()), values::json(value, &masker))).collect();
-        let rendered = self.run(messages, tools, extra, options)?;
+        let rendered = self.run(&self.compiled, self.context(messages, tools, extra, options))?;
         self.finish(rendered, end, &masker)
     }
 
@@ -284,13 +314,13 @@ impl ChatTemplate {
         Ok(masker.unmask(cut))
     }
 
-    fn run(
+    fn context(
         &self,
         messages: Value,
         tools: Value,
         extra: Vec<(Cow<'static, str>, Value)>,
         options: &RenderOptions<'_>,
-    ) -> Result<String, TemplateError> {
+    ) -> Fields {
         let mut context = Fields::with_capacity(10);
         context.put("messages", messages);
         context.put("tools", tools);
@@ -301,10 +331,13 @@ impl ChatTemplate {
         }
         self.tokens.iter().for_each(|(name, value)| context.put(*name, value.clone()));
         extra.into_iter().for_each(|(name, value)| context.put(name, value));
-        let template =
-            self.environment.get_template(DEFAULT_NAME).map_err(|error| self.error(&error, false))?;
+        context
+    }
+
+    fn run(&self, compiled: &Compiled, context: Fields) -> Result<String, TemplateError> {
+        let template = compiled.template().map_err(|error| self.error(&error, false))?;
         bounds::start_counting();
-        let mut output = Capped::new(self.limits.max_output_bytes);
+        let mut output = Capped::new(compiled.max_output_bytes);
         let done = template.render_captured_to(Value::from(context), &mut output).map(|_| ());
         done.map_err(|error| self.error(&error, output.hit))?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Render {

@@ -1,0 +1,494 @@
+//! Whether a template does nothing with the texts of messages but write them out, so that what stands around them is the same
+//! whatever they say: read off its syntax tree. Whatever is not known to be harmless counts as harm.
+//! Must not know conversations, or what is made of the answer.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::ast::{
+    BinOpKind, Call, CallArg, CompareOpKind, Expr, ForLoop, Set, SetBlock, Spanned, Stmt, UnaryOpKind,
+};
+use minijinja::machinery::parse;
+use minijinja::syntax::SyntaxConfig;
+
+use crate::bounds::CAP;
+
+/// What of `loop` tells nothing of what is walked through.
+const OF_LOOPS: [&str; 10] =
+    ["index", "index0", "first", "last", "length", "revindex", "revindex0", "depth", "depth0", "cycle"];
+/// Tests that look at what kind of thing something is.
+const OF_KINDS: [&str; 10] = [
+    "string",
+    "defined",
+    "undefined",
+    "none",
+    "mapping",
+    "iterable",
+    "sequence",
+    "number",
+    "integer",
+    "boolean",
+];
+/// Functions whose values depend on what they are given alone.
+const FUNCTIONS: [&str; 2] = ["range", "dict"];
+
+/// What a value may depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Not on the texts of messages.
+    Free,
+    /// A string put together from texts of messages, none of them blank, and free ones; or free.
+    Text,
+    /// A message, or free.
+    Message,
+    /// Some of the messages, or free.
+    Messages,
+    /// A `namespace(…)`, whose fields change.
+    Space,
+}
+
+use Kind::{Free, Message, Messages, Space, Text};
+
+/// Whether what `source` writes is, for messages of the same roles whose texts neither are blank nor have white space at
+/// their ends, the same but for these texts.
+pub(crate) fn only_writes(source: &str, syntax: &SyntaxConfig) -> bool {
+    let Ok(root) = parse(source, "chat_template", syntax.clone()) else { return false };
+    let mut reader = Reader::default();
+    // A loop's body may read what it sets further down.
+    loop {
+        reader.learned = false;
+        if reader.statement(&root).is_none() {
+            return false;
+        }
+        if !reader.learned {
+            return true;
+        }
+    }
+}
+
+/// What is known so far, wherever in the template it is said. `None` of its functions: harm.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Variables.
+    names: BTreeMap<String, Kind>,
+    /// Fields of namespaces, whichever they belong to.
+    fields: BTreeMap<String, Kind>,
+    learned: bool,
+}
+
+/// What may be either.
+fn either(one: Kind, other: Kind) -> Option<Kind> {
+    match (one, other) {
+        (Free, kind) | (kind, Free) => Some(kind),
+        (one, other) => (one == other).then_some(one),
+    }
+}
+
+/// Something that is true or false whatever the texts say.
+fn truth(kind: Kind) -> Option<Kind> {
+    (kind != Space).then_some(Free)
+}
+
+fn free(kind: Kind) -> Option<Kind> {
+    (kind == Free).then_some(Free)
+}
+
+/// A string constant's text.
+fn word<'e>(expression: &'e Expr<'_>) -> Option<&'e str> {
+    match expression {
+        Expr::Const(constant) => constant.value.as_str(),
+        _ => None,
+    }
+}
+
+/// A constant that no text which is not empty, and no message, equals.
+fn is_nothing(expression: &Expr<'_>) -> bool {
+    match expression {
+        Expr::Const(constant) => {
+            let value = &constant.value;
+            value.is_none() || value.as_str() == Some("") || bool::try_from(value.clone()).is_ok()
+        }
+        _ => false,
+    }
+}
+
+impl Reader {
+    fn statements(&mut self, statements: &[Stmt<'_>]) -> Option<()> {
+        statements.iter().try_for_each(|statement| self.statement(statement))
+    }
+
+    fn statement(&mut self, statement: &Stmt<'_>) -> Option<()> {
+        match statement {
+            Stmt::Template(template) => self.statements(&template.children),
+            Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => Some(()),
+            Stmt::EmitExpr(written) => matches!(self.expression(&written.expr)?, Free | Text).then_some(()),
+            Stmt::ForLoop(walk) => self.walk(walk),
+            Stmt::IfCond(branch) => {
+                let asked = self.expression(&branch.expr)?;
+                truth(asked)?;
+                self.statements(&branch.true_body)?;
+                self.statements(&branch.false_body)
+            }
+            Stmt::WithBlock(block) => {
+                for (target, value) in &block.assignments {
+                    let kind = self.expression(value)?;
+                    self.assign(target, kind)?;
+                }
+                self.statements(&block.body)
+            }
+            Stmt::Set(set) => self.set(set),
+            Stmt::SetBlock(set) => self.set_block(set),
+            Stmt::Do(act) => self.call(&act.call).map(drop),
+            _ => None,
+        }
+    }
+
+    fn walk(&mut self, walk: &Spanned<ForLoop<'_>>) -> Option<()> {
+        let item = match self.expression(&walk.iter)? {
+            Free => Free,
+            Messages => Message,
+            Text | Message | Space => return None,
+        };
+        if walk.recursive {
+            return None;
+        }
+        self.assign(&walk.target, item)?;
+        if let Some(filter) = &walk.filter_expr {
+            let asked = self.expression(filter)?;
+            truth(asked)?;
+        }
+        self.statements(&walk.body)?;
+        self.statements(&walk.else_body)
+    }
+
+    fn set(&mut self, set: &Spanned<Set<'_>>) -> Option<()> {
+        let kind = self.expression(&set.expr)?;
+        self.assign(&set.target, kind)
+    }
+
+    fn set_block(&mut self, set: &Spanned<SetBlock<'_>>) -> Option<()> {
+        if set.filter.is_some() {
+            return None;
+        }
+        self.statements(&set.body)?;
+        self.assign(&set.target, Text)
+    }
+
+    fn assign(&mut self, target: &Expr<'_>, kind: Kind) -> Option<()> {
+        match target {
+            Expr::Var(name) => self.learn(name.id, kind, false),
+            Expr::GetAttr(field) => {
+                (self.expression(&field.expr)? == Space).then_some(())?;
+                self.learn(field.name, kind, true)
+            }
+            Expr::List(list) => self.unpack(&list.items, kind),
+            Expr::Tuple(tuple) => self.unpack(&tuple.items, kind),
+            _ => None,
+        }
+    }
+
+    /// What a free value is unpacked to is free.
+    fn unpack(&mut self, targets: &[Expr<'_>], kind: Kind) -> Option<()> {
+        free(kind)?;
+        targets.iter().try_for_each(|target| self.assign(target, Free))
+    }
+
+    fn learn(&mut self, name: &str, kind: Kind, field: bool) -> Option<()> {
+        let known = if field { &mut self.fields } else { &mut self.names };
+        let before = known.get(name).copied();
+        let now = either(before.unwrap_or(Free), kind)?;
+        if Some(now) != before {
+            known.insert(name.to_owned(), now);
+            self.learned = true;
+        }
+        Some(())
+    }
+
+    fn expression(&mut self, expression: &Expr<'_>) -> Option<Kind> {
+        match expression {
+            Expr::Const(_) => Some(Free),
+            Expr::Var(name) => self.variable(name.id),
+            Expr::Slice(slice) => {
+                for bound in [&slice.start, &slice.stop, &slice.step].into_iter().flatten() {
+                    let kind = self.expression(bound)?;
+                    free(kind)?;
+                }
+                let kind = self.expression(&slice.expr)?;
+                matches!(kind, Free | Messages).then_some(kind)
+            }
+            Expr::UnaryOp(operation) => {
+                let kind = self.expression(&operation.expr)?;
+                match operation.op {
+                    UnaryOpKind::Not => truth(kind),
+                    UnaryOpKind::Neg => free(kind),
+                }
+            }
+            Expr::BinOp(operation) => self.operation(operation.op, &operation.left, &operation.right),
+            Expr::Compare(compared) => {
+                let mut left = &compared.expr;
+                for next in &compared.ops {
+                    let equality = matches!(next.op, CompareOpKind::Eq | CompareOpKind::Ne);
+                    let within = matches!(next.op, CompareOpKind::In | CompareOpKind::NotIn);
+                    self.compare(equality, within, left, &next.expr)?;
+                    left = &next.expr;
+                }
+                Some(Free)
+            }
+            Expr::IfExpr(branch) => {
+                let asked = self.expression(&branch.test_expr)?;
+                truth(asked)?;
+                let one = self.expression(&branch.true_expr)?;
+                let other = branch.false_expr.as_ref().map_or(Some(Free), |other| self.expression(other))?;
+                either(one, other)
+            }
+            Expr::Filter(filter) => {
+                self.free_arguments(&filter.args)?;
+                let kind = self.expression(filter.expr.as_ref()?)?;
+                filtered(filter.name, filter.args.is_empty(), kind)
+            }
+            Expr::Test(test) => {
+                self.free_arguments(&test.args)?;
+                let kind = self.expression(&test.expr)?;
+                (kind == Free || (kind != Space && OF_KINDS.contains(&test.name))).then_some(Free)
+            }
+            Expr::GetAttr(field) => self.field(&field.expr, field.name),
+            Expr::GetItem(item) => match word(&item.subscript_expr) {
+                Some(name) => self.field(&item.expr, name),
+                None => {
+                    let at = self.expression(&item.subscript_expr)?;
+                    free(at)?;
+                    match self.expression(&item.expr)? {
+                        Free => Some(Free),
+                        Messages => Some(Message),
+                        Text | Message | Space => None,
+                    }
+                }
+            },
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => self.all_free(&list.items),
+            Expr::Tuple(tuple) => self.all_free(&tuple.items),
+            Expr::Map(map) => {
+                self.all_free(&map.keys)?;
+                self.all_free(&map.values)
+            }
+        }
+    }
+
+    fn variable(&self, name: &str) -> Option<Kind> {
+        let set = self.names.get(name).copied().unwrap_or(Free);
+        match name {
+            "messages" => either(Messages, set),
+            // They know what stands before and behind, and everything; `loop`'s harmless fields are looked at where they are read.
+            "loop" | "debug" | "self" | "strftime_now" => None,
+            _ => Some(set),
+        }
+    }
+
+    fn field(&mut self, of: &Expr<'_>, name: &str) -> Option<Kind> {
+        if matches!(of, Expr::Var(variable) if variable.id == "loop") {
+            return OF_LOOPS.contains(&name).then_some(Free);
+        }
+        match self.expression(of)? {
+            Free => Some(Free),
+            Message => Some(if name == "content" { Text } else { Free }),
+            Space => Some(self.fields.get(name).copied().unwrap_or(Free)),
+            Text | Messages => None,
+        }
+    }
+
+    fn operation(&mut self, operation: BinOpKind, left: &Expr<'_>, right: &Expr<'_>) -> Option<Kind> {
+        let equality = matches!(operation, BinOpKind::Eq | BinOpKind::Ne);
+        let within = matches!(operation, BinOpKind::In);
+        if equality || within {
+            return self.compare(equality, within, left, right);
+        }
+        let (left, right) = (self.expression(left)?, self.expression(right)?);
+        match operation {
+            BinOpKind::ScAnd | BinOpKind::ScOr => {
+                truth(left)?;
+                either(left, right)
+            }
+            BinOpKind::Add | BinOpKind::Concat => match (left, right) {
+                (Free, Free) => Some(Free),
+                (Free | Text, Free | Text) => Some(Text),
+                _ => None,
+            },
+            _ => free(left).and(free(right)),
+        }
+    }
+
+    fn compare(&mut self, equality: bool, within: bool, left: &Expr<'_>, right: &Expr<'_>) -> Option<Kind> {
+        let kinds = (self.expression(left)?, self.expression(right)?);
+        match kinds {
+            (Free, Free) => Some(Free),
+            // Which fields a message has is known.
+            (Free, Message) if within => Some(Free),
+            (Free, Text | Message | Messages) if equality && is_nothing(left) => Some(Free),
+            (Text | Message | Messages, Free) if equality && is_nothing(right) => Some(Free),
+            _ => None,
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>) -> Option<Kind> {
+        match &call.expr {
+            Expr::Var(function) if self.names.contains_key(function.id) => None,
+            // Whatever it says, nothing is rendered.
+            Expr::Var(function) if function.id == "raise_exception" => Some(Free),
+            Expr::Var(function) if function.id == "namespace" => {
+                self.free_arguments(&call.args)?;
+                Some(Space)
+            }
+            Expr::Var(function) if FUNCTIONS.contains(&function.id) => {
+                self.free_arguments(&call.args)?;
+                Some(Free)
+            }
+            Expr::GetAttr(method) => {
+                self.free_arguments(&call.args)?;
+                if matches!(&method.expr, Expr::Var(variable) if variable.id == "loop") {
+                    return (method.name == "cycle").then_some(Free);
+                }
+                match (self.expression(&method.expr)?, method.name) {
+                    (Free, _) => Some(Free),
+                    (Text, "strip" | "lstrip" | "rstrip") if call.args.is_empty() => Some(Text),
+                    (Message, "get") => match call.args.first()? {
+                        CallArg::Pos(name) => Some(if word(name)? == "content" { Text } else { Free }),
+                        _ => None,
+                    },
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn free_arguments(&mut self, arguments: &[CallArg<'_>]) -> Option<()> {
+        for argument in arguments {
+            let (CallArg::Pos(value)
+            | CallArg::Kwarg(_, value)
+            | CallArg::PosSplat(value)
+            | CallArg::KwargSplat(value)) = argument;
+            let kind = self.expression(value)?;
+            free(kind)?;
+        }
+        Some(())
+    }
+
+    fn all_free(&mut self, items: &[Expr<'_>]) -> Option<Kind> {
+        for item in items {
+            let kind = self.expression(item)?;
+            free(kind)?;
+        }
+        Some(Free)
+    }
+}
+
+/// What a filter makes of a value.
+fn filtered(name: &str, bare: bool, kind: Kind) -> Option<Kind> {
+    match (name, kind) {
+        (CAP, kind) => Some(kind),
+        (_, Free) => Some(Free),
+        ("trim", Text) if bare => Some(Text),
+        ("string" | "default" | "d", Text) => Some(Text),
+        ("length" | "count", Messages) => Some(Free),
+        ("first" | "last", Messages) => Some(Message),
+        ("list", Messages) => Some(Messages),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::only_writes;
+    use minijinja::syntax::SyntaxConfig;
+
+    fn found(source: &str) -> bool {
+        only_writes(source, &SyntaxConfig::default())
+    }
+
+    #[test]
+    fn templates_that_only_write_texts_are_told_from_others() {
+        let each = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
+        for harmless in [
+            String::new(),
+            "{{ messages[0].content }}{{ messages[-1]['content'] | trim }}".to_owned(),
+            each("<{{ m.role }}>{{ m['content'] }}"),
+            each("{{ '<' + m.role ~ m.content + '>' }}{{ loop.index }}{{ loop.cycle('a', 'b') }}"),
+            each("{% if m.content and not loop.last %}{{ m.content.strip() }}{% endif %}"),
+            each("{% if m.content is string and m.content != '' and m.content is not none %}x{% endif %}"),
+            each("{% if 'tool_calls' in m or m.tool_calls %}x{% endif %}{{ m.get('content') }}"),
+            each("{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception(m.content) }}{% endif %}"),
+            "{% set ns = namespace(s='', n=0) %}{% for m in messages %}{% set ns.s = ns.s + m.content %}\
+             {% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.s }}{{ ns.n }}"
+                .to_owned(),
+            "{% set messages = messages[1:] %}{{ (messages | last).content or 'none' }}{{ messages | length }}".to_owned(),
+            "{% set all %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ all | trim }}".to_owned(),
+            "{% for i in range(messages | length) %}{{ messages[i].content }}{% endfor %}".to_owned(),
+            "{{ tools | tojson }}{{ bos_token ~ (add_generation_prompt | upper) }}".to_owned(),
+        ] {
+            assert!(found(&harmless), "{harmless}");
+        }
+        for harm in [
+            "{{ messages }}".to_owned(),
+            "{{ messages | tojson }}".to_owned(),
+            "{{ debug() }}".to_owned(),
+            "{{ (messages | map(attribute='content') | list)[0][:2] }}".to_owned(),
+            each("{{ m }}"),
+            each("{{ m | length }}{{ m.items() }}"),
+            each("{{ m.content | length }}"),
+            each("{{ m.content | upper }}"),
+            each("{{ m.content | trim('x') }}"),
+            each("{{ m.content.strip('x') }}"),
+            each("{{ m.content[0] }}"),
+            each("{{ m.content[1:] }}"),
+            each("{{ m.content * 2 }}"),
+            each("{{ m.content.split('x')[0] }}"),
+            each("{{ m.content.startswith('x') }}"),
+            each("{% if 'x' in m.content %}y{% endif %}"),
+            each("{% if m.content in ['x'] %}y{% endif %}"),
+            each("{% if m.content == 'x' %}y{% endif %}"),
+            each("{% if m.content > '' %}y{% endif %}"),
+            each("{% if m.content is eq('x') %}y{% endif %}"),
+            each("{% if 1 == m.content != 'x' %}y{% endif %}"),
+            each("{% for c in m.content %}{{ c }}{% endfor %}"),
+            each("{% for k in m %}{{ k }}{% endfor %}"),
+            each("{{ [m.content] }}"),
+            each("{{ {'a': m.content} }}"),
+            each("{{ {m.content: 1} }}"),
+            each("{{ dict(a=m.content) }}"),
+            each("{{ messages[m.content] }}"),
+            each("{{ range(m.content) }}"),
+            each("{% set c = m.content %}{{ c | upper }}"),
+            each("{{ c | upper }}{% set c = m.content %}"),
+            each("{{ loop.previtem.content | upper }}"),
+            each("{{ loop.changed(m.content) }}"),
+            each("{% set l = loop %}{{ l.nextitem.content | upper }}"),
+            each("{% filter upper %}{{ m.content }}{% endfilter %}"),
+            each("{% set c | upper %}{{ m.content }}{% endset %}{{ c }}"),
+            each("{% set c %}{{ m.content }}{% endset %}{{ c | upper }}"),
+            each("{% with c = m.content %}{{ c | upper }}{% endwith %}"),
+            each("{% macro w(c) %}{{ c | upper }}{% endmacro %}{{ w(m.content) }}"),
+            each("{% set a, b = m.content, 1 %}{{ a | upper }}"),
+            each("{% do m.content.append(1) %}"),
+            each("{% set ns = namespace(c=m.content) %}{{ ns.c | upper }}"),
+            each("{% set ns = namespace() %}{% set ns.c = m.content %}{{ ns }}"),
+            each("{% set ns = namespace() %}{% set a = ns %}{% set a.c = m.content %}{{ ns.c | upper }}"),
+            each("{% set ns = namespace() %}{% set a = ns %}{% set a.c = m.content %}{{ ns['c'] | upper }}"),
+            each("{% set ns = namespace() %}{% set a = ns %}{% set a.c = m.content %}{{ ns | tojson }}"),
+            each(
+                "{% set ns = namespace() %}{% set ns.c = m.content %}{% set x = [ns] %}{{ x[0].c | upper }}",
+            ),
+            each("{% set ns = namespace() %}{% set ns.c = m.content %}{{ (ns or 1).c | upper }}"),
+            each("{% set raise_exception = namespace %}{{ raise_exception(c=m.content).c | upper }}"),
+            each("{{ {'f': debug}.f() }}"),
+            each("{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}"),
+            "{{ strftime_now('%Y') }}".to_owned(),
+            "{% include 'x' %}".to_owned(),
+            "{% block b %}{% endblock %}{{ self.b() }}".to_owned(),
+            "{{ messages | map(attribute='content') | join }}".to_owned(),
+            "{{ messages | selectattr('content', 'eq', 'x') | list | length }}".to_owned(),
+            "{% for m in messages if 'x' in m.content %}y{% endfor %}".to_owned(),
+            "{% for m in messages if m.content | length %}y{% endfor %}".to_owned(),
+        ] {
+            assert!(!found(&harm), "{harm}");
+        }
+    }
+}
