@@ -290,18 +290,18 @@ impl Carried {
                 said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
                     Said::Over => break,
                     Said::Lost(lost) => {
-                        if let Err(why) = move_on(gateway, dossier, line, reply, round, lost) {
+                        if let Err(why) = move_on(gateway, dossier, line, reply, round, *lost) {
                             return Ending::Failed(why);
                         }
                     }
-                    Said::Outrun(outrun) => round.outrun(gateway, dossier, outrun),
+                    Said::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
                     Said::Passed(passed) => {
                         reply.pass(&passed, dossier);
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
                     Said::More(more) => {
-                        ahead.take_in(reply, &mut round.source, &more, &mut events, dossier).await;
+                        ahead.take_in(reply, &mut round.source, more, &mut events, dossier).await;
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }

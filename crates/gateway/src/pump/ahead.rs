@@ -1,7 +1,6 @@
 //! What a source has said already is taken in together: each thing by itself would be a turn of everything that a call waits for.
 //! Must not know what is said.
 
-use futures_util::FutureExt;
 use headrace_domain::ReplyEvent;
 
 use crate::dossier::Dossier;
@@ -36,19 +35,21 @@ impl Ahead {
         &mut self,
         reply: &mut Reply,
         source: &mut Source,
-        first: &More,
+        mut more: More,
         events: &mut Vec<ReplyEvent>,
         dossier: &Dossier,
     ) {
-        reply.take(first, events, dossier).await;
+        let from_ns = more.at_ns;
         for _ in 0..TOGETHER {
-            match source.next(dossier, events).now_or_never() {
-                Some(Said::More(more)) => reply.take(&more, events, dossier).await,
+            match source.said_already(from_ns, dossier, events) {
+                Some(Said::More(next)) => more.join(next),
                 other => {
                     self.0 = other;
-                    return;
+                    break;
                 }
             }
         }
+        more.at_ns = source.took_in(from_ns, more.at_ns, dossier);
+        reply.take(&more, events, dossier).await;
     }
 }

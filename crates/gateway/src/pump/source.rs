@@ -1,8 +1,11 @@
 //! What answers a call: a source of reply events. One kind for each lane; whoever reads one does not see which it is.
 //! Must not know dialects, bytes or money.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
+use futures_util::FutureExt;
 use headrace_domain::{
     CacheMiss, EngineRun, EngineTrace, PriceTier, ReplyEvent, RequestId, Usage, UsageSource,
 };
@@ -157,8 +160,37 @@ impl Source {
     /// Waits for the next thing that is said, and adds its reply events to `events`. The wait may be given up at any time.
     pub(crate) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
         match self {
-            Self::Tokens(source) => source.next(dossier, events).await,
+            Self::Tokens(source) => poll_fn(|cx| source.poll_next(cx, None, dossier, events)).await,
             Self::Messages(source) => source.next(dossier, events).await,
+        }
+    }
+
+    /// As [`Self::next`], where it is said already. Of engines' jobs, all that is taken in since `from_ns` of the clock's monotonic time
+    /// is timed together ([`Self::took_in`]): a reading of the clock takes as long as many a token.
+    pub(crate) fn said_already(
+        &mut self,
+        from_ns: u64,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Option<Said> {
+        match self {
+            Self::Tokens(source) => {
+                let nobody = &mut Context::from_waker(Waker::noop());
+                match source.poll_next(nobody, Some(from_ns), dossier, events) {
+                    Poll::Ready(said) => Some(said),
+                    Poll::Pending => None,
+                }
+            }
+            Self::Messages(source) => source.next(dossier, events).now_or_never(),
+        }
+    }
+
+    /// All that was said already is taken in; the last of it was here at `at_ns`, if that is known. Returns when it was there to be
+    /// written.
+    pub(crate) fn took_in(&mut self, from_ns: u64, at_ns: u64, dossier: &Dossier) -> u64 {
+        match self {
+            Self::Tokens(source) => source.took_in(from_ns, dossier),
+            Self::Messages(_) => at_ns,
         }
     }
 

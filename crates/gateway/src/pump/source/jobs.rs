@@ -1,8 +1,7 @@
 //! The engine jobs of one call, one per prompt, read as one stream of events. Must not know what the events mean.
 
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_domain::{CacheMiss, EngineRun, EngineTrace, Usage};
@@ -211,26 +210,23 @@ impl Jobs {
 
     /// The next event of any job and which job it is of; `None` once all have ended. An engine that died shows as a
     /// job that ends without a report.
-    pub(super) async fn next(&mut self) -> Option<(usize, Option<Event>)> {
-        poll_fn(|cx| {
-            let count = self.jobs.len();
-            let mut open = false;
-            for step in 0..count {
-                let index = (self.next + step) % count;
-                let Some(job) = self.jobs.get_mut(index) else { continue };
-                if job.report.is_some() {
-                    continue;
-                }
-                open = true;
-                if let Poll::Ready(event) = job.events.poll_next(cx) {
-                    self.next = index + 1;
-                    job.take(event.as_ref());
-                    return Poll::Ready(Some((index, event)));
-                }
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
+        let count = self.jobs.len();
+        let mut open = false;
+        for step in 0..count {
+            let index = (self.next + step) % count;
+            let Some(job) = self.jobs.get_mut(index) else { continue };
+            if job.report.is_some() {
+                continue;
             }
-            if open { Poll::Pending } else { Poll::Ready(None) }
-        })
-        .await
+            open = true;
+            if let Poll::Ready(event) = job.events.poll_next(cx) {
+                self.next = index + 1;
+                job.take(event.as_ref());
+                return Poll::Ready(Some((index, event)));
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
     /// Cancels what still runs and waits until the engine has let go of all of it, at most [`RECEIPT_WAIT`] in all.

@@ -328,7 +328,7 @@ impl MessageSource {
                 std::mem::swap(self.asked.as_mut()?, &mut left);
             }
             let used = left.usage(self.likely_prompt());
-            return Some(Said::Outrun(Outrun { placement: left.let_go()?, used, failed }));
+            return Some(Said::Outrun(Box::new(Outrun { placement: left.let_go()?, used, failed })));
         }
     }
 
@@ -464,7 +464,7 @@ impl MessageSource {
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
             let known = asked.reader.usage().unwrap_or(likely);
-            Usage { output: 0, reasoning: 0, ..known }
+            Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
         Some(Said::More(More { prompt, tokens, meaningful, at_ns: 0 }))
@@ -494,14 +494,14 @@ impl MessageSource {
     }
 
     /// Something is wrong with what was said.
-    fn misread(&mut self, fault: &ReplyFault) -> Lost {
+    fn misread(&mut self, fault: &ReplyFault) -> Box<Lost> {
         if let Some(asked) = &mut self.asked {
             asked.ended_as(&faults::outcome_of(fault));
         }
         self.lost(faults::of_reply(fault))
     }
 
-    fn lost(&mut self, fault: faults::Fault) -> Lost {
+    fn lost(&mut self, fault: faults::Fault) -> Box<Lost> {
         let faults::Fault { mut why, cause, mut may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
         let mut goes_on = false;
@@ -512,7 +512,7 @@ impl MessageSource {
             why = resume.broke(why);
         }
         let (may_move, unless_seen) = (may_move && (!shown || goes_on), may_move && shown);
-        Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke }
+        Box::new(Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke })
     }
 
     /// Nothing that was said has left. It is as if it had not been.

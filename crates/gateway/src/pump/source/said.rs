@@ -6,16 +6,16 @@ use headrace_fleet::Placement;
 
 use crate::refused::Why;
 
-/// The next thing that a source says.
+/// The next thing that a source says. It is handed on by several hands, so what is rare in it stands apart.
 pub(crate) enum Said {
     /// More of the answer. Its reply events stand with those that wait.
     More(More),
     /// More of the answer, in the caller's dialect already.
     Passed(Passed),
     /// A part of the call has ended without its answer.
-    Lost(Lost),
+    Lost(Box<Lost>),
     /// Of two who had the call, one has it no longer.
-    Outrun(Outrun),
+    Outrun(Box<Outrun>),
     /// All parts have ended well.
     Over,
 }
@@ -37,19 +37,30 @@ pub(crate) struct Outrun {
     /// What it did, as far as that is known.
     pub(crate) used: Usage,
     /// What went wrong; `None`: the other one was faster.
-    pub(crate) failed: Option<Lost>,
+    pub(crate) failed: Option<Box<Lost>>,
 }
 
 /// What came with reply events.
 pub(crate) struct More {
     /// What the prompt takes, as far as it is known. It comes once, with the first of all.
-    pub(crate) prompt: Option<Usage>,
+    pub(crate) prompt: Option<Box<Usage>>,
     /// Tokens of the answer, from its start, that are whole with it, where its events have no ids to count.
     pub(crate) tokens: Option<u64>,
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
     /// When its events were there, in nanoseconds of the clock's monotonic time.
     pub(crate) at_ns: u64,
+}
+
+impl More {
+    /// With what came behind it.
+    pub(crate) fn join(&mut self, next: Self) {
+        let Self { prompt, tokens, meaningful, at_ns } = next;
+        self.prompt = self.prompt.take().or(prompt);
+        self.tokens = tokens.or(self.tokens);
+        self.meaningful |= meaningful;
+        self.at_ns = at_ns;
+    }
 }
 
 /// What goes to the client as it came.

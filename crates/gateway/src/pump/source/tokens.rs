@@ -2,6 +2,7 @@
 //! are taken out of it here (stage `postprocess`). Must not know dialects, bytes or money.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use headrace_domain::{
     CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent,
@@ -178,17 +179,23 @@ impl TokenSource {
         }
     }
 
-    /// Waits for the next event of any job and takes it in. Waiting may be given up at any time.
-    pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+    /// The next event of any job, taken in. Where the caller times it, with all that came since `timed_ns`, its time is not taken here.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        timed_ns: Option<u64>,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Poll<Said> {
         if let Some(first) = self.first.take() {
-            return self.take(0, *first, dossier, events);
+            return Poll::Ready(self.take(0, *first, timed_ns, dossier, events));
         }
-        match self.jobs.next().await {
+        self.jobs.poll_next(cx).map(|next| match next {
             None => Said::Over,
-            Some((job, event)) if self.racing => self.raced(job, event, dossier, events),
+            Some((job, event)) if self.racing => self.raced(job, event, timed_ns, dossier, events),
             Some((job, None)) => Said::Lost(self.lost(job, None)),
-            Some((job, Some(event))) => self.take(job, event, dossier, events),
-        }
+            Some((job, Some(event))) => self.take(job, event, timed_ns, dossier, events),
+        })
     }
 
     /// Takes an event of one of two jobs, of which one is enough.
@@ -196,12 +203,13 @@ impl TokenSource {
         &mut self,
         job: usize,
         event: Option<Event>,
+        timed_ns: Option<u64>,
         dossier: &Dossier,
         events: &mut Vec<ReplyEvent>,
     ) -> Said {
         let failed = match &event {
             Some(Event::Started { .. }) => {
-                return event.map_or(Said::Over, |event| self.take(job, event, dossier, events));
+                return event.map_or(Said::Over, |event| self.take(job, event, timed_ns, dossier, events));
             }
             Some(Event::Failed { error, .. }) => Some(self.lost(job, Some(error))),
             None => Some(self.lost(job, None)),
@@ -212,14 +220,21 @@ impl TokenSource {
         self.first = event.filter(|_| failed.is_none()).map(Box::new);
         let used = self.usage_of(leaves);
         match self.jobs.leave(leaves) {
-            Some(placement) => Said::Outrun(Outrun { placement, used, failed }),
+            Some(placement) => Said::Outrun(Box::new(Outrun { placement, used, failed })),
             None => Said::Over,
         }
     }
 
     /// Takes one event of the job of prompt `job`.
-    fn take(&mut self, job: usize, event: Event, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
-        let from = dossier.clock.monotonic_nanos();
+    fn take(
+        &mut self,
+        job: usize,
+        event: Event,
+        timed_ns: Option<u64>,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Said {
+        let from = timed_ns.unwrap_or_else(|| dossier.clock.monotonic_nanos());
         let before = events.len();
         let (mut cached, mut begun, mut meaningful) = (0, true, true);
         match event {
@@ -292,14 +307,23 @@ impl TokenSource {
         if let (Some(heard), Some(new)) = (&mut self.heard, events.get(before..)) {
             heard.take(new);
         }
-        let prompt = if begun { self.begin(cached) } else { None };
-        let at_ns = dossier.clock.monotonic_nanos();
-        self.postprocess_ns += at_ns.saturating_sub(from);
+        let prompt = if begun { self.begin(cached).map(Box::new) } else { None };
+        let at_ns = match timed_ns {
+            Some(from) => from,
+            None => self.took_in(from, dossier),
+        };
         Said::More(More { prompt, tokens: None, meaningful, at_ns })
     }
 
+    /// What was said since then is taken in by now.
+    pub(super) fn took_in(&mut self, from_ns: u64, dossier: &Dossier) -> u64 {
+        let now_ns = dossier.clock.monotonic_nanos();
+        self.postprocess_ns += now_ns.saturating_sub(from_ns);
+        now_ns
+    }
+
     /// A job has ended without its answer; without an error, its engine is gone.
-    fn lost(&self, job: usize, error: Option<&JobError>) -> Lost {
+    fn lost(&self, job: usize, error: Option<&JobError>) -> Box<Lost> {
         let (why, cause) = match error {
             Some(error) => (Why::job_failed(error), error.to_string()),
             None => (engine_died(), "the engine stopped without a word".to_owned()),
@@ -307,7 +331,8 @@ impl TokenSource {
         let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
         let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
         let broke = !matches!(error, Some(JobError::ShuttingDown | JobError::Refused(_)));
-        Lost { part: self.jobs.part(job), job, why, cause, may_move, unless_seen: false, broke }
+        let part = self.jobs.part(job);
+        Box::new(Lost { part, job, why, cause, may_move, unless_seen: false, broke })
     }
 
     /// The first that is said tells what the prompt takes.
