@@ -73,7 +73,7 @@ impl Kept {
 }
 
 /// A prompt with the ids of the answers in it that are known.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Continued {
     /// The prompt, where it is another than the one that was given.
     pub(crate) ids: Option<Vec<u32>>,
@@ -124,19 +124,20 @@ impl KeptIds {
         self.0.lock().put(*salt, end.before, ids, now);
     }
 
-    /// The prompt with the ids of answers that were generated, wherever their text is what it says.
+    /// The prompt with the ids of answers that were generated, wherever their text is what it says. `said` is the prompt's text, where
+    /// that is at hand: it is faster to read than that of its tokens, one by one.
     pub(crate) fn continued(
         &self,
         salt: &CacheSalt,
         tokenizer: &Tokenizer,
-        prompt: &[u32],
+        (prompt, said): (&[u32], Option<&str>),
         now: UnixNanos,
     ) -> Continued {
         if !tokenizer.is_bytewise() {
             return Continued::default();
         }
         let knows_any = self.0.lock().tenants.contains_key(salt);
-        let mut walk = Walk::new(salt, tokenizer, prompt);
+        let mut walk = Walk::new(salt, tokenizer, prompt, said);
         while walk.step() {
             if knows_any && walk.is_behind_markup() {
                 let known = self.0.lock().find(salt, walk.hash.value(), now);
@@ -226,6 +227,8 @@ struct Walk<'a> {
     prompt: &'a [u32],
     /// Ids of it that were read.
     at: usize,
+    /// What the others say, where that is known.
+    rest: Option<&'a [u8]>,
     hash: Hash,
     /// What goes on instead of those, once it is something else.
     other: Option<Vec<u32>>,
@@ -236,13 +239,57 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(salt: &CacheSalt, tokenizer: &'a Tokenizer, prompt: &'a [u32]) -> Self {
-        let hash = Hash::of(salt);
-        Self { tokenizer, prompt, at: 0, hash, other: None, markup: None, answers: 0, tokens: 0 }
+    fn new(salt: &CacheSalt, tokenizer: &'a Tokenizer, prompt: &'a [u32], said: Option<&'a str>) -> Self {
+        let (hash, rest) = (Hash::of(salt), said.map(str::as_bytes));
+        Self { tokenizer, prompt, at: 0, rest, hash, other: None, markup: None, answers: 0, tokens: 0 }
     }
 
-    /// Reads one id; whether there was one.
+    /// Reads on, no further than behind the next token of markup; whether there was anything.
     fn step(&mut self) -> bool {
+        self.read_run() || self.read_one()
+    }
+
+    /// Reads to behind the next token of markup, or to the end, if all of that is in the text as its tokens have it.
+    fn read_run(&mut self) -> bool {
+        // Where it is not, as where the tokenizer composes characters, the rest is read token by token.
+        let Some(text) = self.rest.take() else { return false };
+        let (tokenizer, ids) = (self.tokenizer, self.prompt.get(self.at..).unwrap_or(&[]));
+        let (mut bytes, mut markup) = (0, None);
+        let mut count = 0;
+        for id in ids {
+            bytes += match tokenizer.short_length(*id) {
+                0 => match self::text(tokenizer, *id) {
+                    Some(bytes) => bytes.len(),
+                    None => {
+                        markup = Some(*id);
+                        break;
+                    }
+                },
+                length => length,
+            };
+            count += 1;
+        }
+        let Some((run, rest)) = text.split_at_checked(bytes) else { return false };
+        let spelt = markup.map_or(Some(&[][..]), |id| tokenizer.token_bytes(id));
+        let Some(rest) = spelt.and_then(|spelt| rest.strip_prefix(spelt)) else { return false };
+        if count == 0 && markup.is_none() || markup.is_none() && !rest.is_empty() {
+            return false;
+        }
+        self.rest = Some(rest);
+        let count = count + usize::from(markup.is_some());
+        if let Some(other) = &mut self.other {
+            other.extend(ids.iter().take(count));
+        }
+        self.at += count;
+        self.hash.bytes(run);
+        if let Some(id) = markup {
+            self.take_markup(id);
+        }
+        true
+    }
+
+    /// Reads one id.
+    fn read_one(&mut self) -> bool {
         let Some(id) = self.prompt.get(self.at).copied() else { return false };
         self.at += 1;
         if let Some(other) = &mut self.other {
@@ -258,12 +305,14 @@ impl<'a> Walk<'a> {
         }
         match text(self.tokenizer, id) {
             Some(bytes) => self.hash.bytes(bytes),
-            None => {
-                self.hash.markup(id);
-                let ids = self.other.as_ref().map_or(self.at, Vec::len);
-                self.markup = Some((self.hash.value(), ids));
-            }
+            None => self.take_markup(id),
         }
+    }
+
+    fn take_markup(&mut self, id: u32) {
+        self.hash.markup(id);
+        let ids = self.other.as_ref().map_or(self.at, Vec::len);
+        self.markup = Some((self.hash.value(), ids));
     }
 
     fn is_behind_markup(&self) -> bool {
@@ -285,6 +334,10 @@ impl<'a> Walk<'a> {
         let before = other.len();
         other.extend_from_slice(own);
         self.at += said;
+        self.rest = self.rest.and_then(|rest| {
+            let length = |id: &u32| self.tokenizer.token_bytes(*id).map_or(0, <[u8]>::len);
+            rest.get(own.iter().map(length).sum()..)
+        });
         self.answers += 1;
         self.tokens = self.tokens.saturating_add(u32::try_from(own.len()).unwrap_or(u32::MAX));
         for (index, id) in own.iter().enumerate() {

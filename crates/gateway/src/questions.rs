@@ -181,7 +181,7 @@ impl Desk {
         let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
         // As the call would be: with former answers as they were generated.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
-        let past = with_past(&model, lane, &call, (&self.kept, &salt), ids, self.asker.now);
+        let past = with_past(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
         Ok(Answered::Here(count_body(past.ids.len() as u64, false)))
     }
 

@@ -148,6 +148,11 @@ impl Tokenizer {
         self.vocabulary.short_text(id)
     }
 
+    /// How many bytes [`Self::short_text`] has for a token; 0 where it has none.
+    pub fn short_length(&self, id: u32) -> usize {
+        self.vocabulary.short_length(id)
+    }
+
     /// The id of a token by its spelling in the vocabulary.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

@@ -108,6 +108,11 @@ impl Vocabulary {
         Some((self.words.get(id as usize).copied()?, usize::from(length)))
     }
 
+    /// How many bytes a piece of text has that has at most eight; 0: it is markup, longer, or has none.
+    pub(crate) fn short_length(&self, id: u32) -> usize {
+        self.lengths.get(id as usize).copied().map_or(0, usize::from)
+    }
+
     /// Makes ready what [`Self::short_text`] tells: it is asked of every token of a prompt.
     fn note_short_texts(&mut self) {
         let count = u32::try_from(self.flags.len()).unwrap_or(u32::MAX);

@@ -80,8 +80,21 @@ fn salt(tenant: &str) -> CacheSalt {
 
 const NOW: UnixNanos = UnixNanos::new(1_000);
 
+/// Reads a prompt token by token, and by its text; and by texts that are not its own.
+fn continued(kept: &KeptIds, salt: &CacheSalt, model: &Model, prompt: &[u32]) -> Continued {
+    let by = |said: Option<&str>| kept.continued(salt, &model.tokenizer, (prompt, said), NOW);
+    let (told, text) = (by(None), model.text(prompt));
+    let begun = &text[..text.floor_char_boundary(text.len() / 2)];
+    for said in
+        [text.as_str(), "", "x", begun, &format!("{text}x"), &format!("x{text}"), &text.replace(' ', "")]
+    {
+        assert_eq!(by(Some(said)), told, "{said:?}");
+    }
+    told
+}
+
 fn end_of(kept: &KeptIds, model: &Model, salt: &CacheSalt, prompt: &[u32]) -> (Vec<u32>, End) {
-    let continued = kept.continued(salt, &model.tokenizer, prompt, NOW);
+    let continued = continued(kept, salt, model, prompt);
     (continued.ids.unwrap_or_else(|| prompt.to_vec()), continued.end.unwrap())
 }
 
@@ -107,7 +120,7 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
             let (question, answer) = (said(3), said(6));
             sent.extend(model.said("user", &question));
             let prompt: Vec<u32> = sent.iter().copied().chain(model.open()).collect();
-            let continued = kept.continued(&own, &model.tokenizer, &prompt, NOW);
+            let continued = continued(&kept, &own, &model, &prompt);
             (told, different) = (told + continued.answers, different);
             let ids = continued.ids.clone().unwrap_or_else(|| prompt.clone());
             assert_eq!(model.text(&ids), model.text(&prompt), "seed {seed}, turn {turn}");
@@ -126,7 +139,7 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
         assert!(different > 1 && told > 1, "seed {seed}: too tame");
         // Nobody else goes on with them.
         let prompt: Vec<u32> = sent.iter().copied().chain(model.open()).collect();
-        assert_eq!(kept.continued(&salt("b"), &model.tokenizer, &prompt, NOW).ids, None);
+        assert_eq!(continued(&kept, &salt("b"), &model, &prompt).ids, None);
     }
 }
 
@@ -143,7 +156,7 @@ fn nothing_is_put_in_the_place_of_another_text() {
     let repeated = |question: &[u32], answer: &[u32]| {
         let ids =
             [question, &model.turn("assistant", answer), &model.said("user", "And?"), &model.open()].concat();
-        kept.continued(&own, &model.tokenizer, &ids, NOW)
+        continued(&kept, &own, &model, &ids)
     };
     let continued = repeated(&question, &model.ids("caches"));
     assert_eq!(

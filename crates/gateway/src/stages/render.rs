@@ -316,7 +316,8 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
             let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
             let (ids, text) = rendered(model, lane, conversation, &options)?;
             let kept = (&means.kept, &means.salt);
-            let past::Past { ids, told, keeper } = with_past(model, lane, call, kept, ids, means.now);
+            let past::Past { ids, told, keeper } =
+                with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
             let grammar = form::grammar(model, lane, call, &text)?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);

@@ -19,20 +19,21 @@ pub(crate) struct Past {
     pub(crate) keeper: Option<Keeper>,
 }
 
-/// The prompt with former answers as they were generated. Whoever names a seed wants what anybody would be answered who sends the same:
+/// The prompt, `said` its text, with former answers as they were generated. Whoever names a seed wants what anybody would be answered who sends the same:
 /// its prompt is what its text becomes.
 pub(crate) fn with_past(
     model: &ServedModel,
     lane: &TokenLane,
     call: &Call,
     (kept, salt): (&Arc<KeptIds>, &CacheSalt),
-    ids: Vec<u32>,
+    (ids, said): (Vec<u32>, Option<&str>),
     now: UnixNanos,
 ) -> Past {
     if model.policy.past_answers == PastAnswers::AsText || call.sampling.seed.is_some() {
         return Past { ids, told: None, keeper: None };
     }
-    let Continued { ids: other, answers, tokens, end } = kept.continued(salt, &lane.tokenizer, &ids, now);
+    let Continued { ids: other, answers, tokens, end } =
+        kept.continued(salt, &lane.tokenizer, (&ids, said), now);
     Past {
         ids: other.unwrap_or(ids),
         told: (answers > 0).then_some(KeptAnswers { answers, tokens }),
