@@ -200,6 +200,7 @@ mod tests {
             .map(str::to_owned);
         let tokens = SpecialTokenTexts {
             bos: Some("<s>".to_owned()),
+            eos: Some("</s>".to_owned()),
             markup: markup.to_vec(),
             ..SpecialTokenTexts::default()
         };
@@ -226,14 +227,18 @@ mod tests {
 
     #[test]
     fn of_well_known_templates_those_that_look_into_texts_are_run() {
-        let recorded: serde_json::Value =
-            serde_json::from_str(include_str!("../tests/data/templates.json")).unwrap();
+        let recorded = recorded();
         for (name, only_writes) in
-            [("chatml", true), ("mistral-inst", false), ("llama3-tools", false), ("hermes-think", false)]
+            [("chatml", true), ("mistral-inst", true), ("llama3-tools", false), ("hermes-think", false)]
         {
             let source = recorded["templates"][name].as_str().unwrap();
             assert_eq!(compiled(source, TemplateLimits::default()).outlines.is_some(), only_writes, "{name}");
         }
+    }
+
+    /// What was recorded of `transformers`, its templates included.
+    fn recorded() -> serde_json::Value {
+        serde_json::from_str(include_str!("../tests/data/templates.json")).unwrap()
     }
 
     fn texts() -> impl Strategy<Value = String> {
@@ -266,11 +271,14 @@ mod tests {
     proptest! {
         #[test]
         fn prompts_are_those_of_the_template_that_is_run(
-            messages in prop::collection::vec((0..4usize, texts()), 1..6), which in 0..3usize, thinking in prop::option::of(any::<bool>()),
+            messages in prop::collection::vec((0..4usize, texts()), 1..6), which in 0..5usize, thinking in prop::option::of(any::<bool>()),
             add_generation_prompt: bool,
         ) {
-            let source = [DEMO, TAGGED, ALTERNATING][which];
+            let recorded = recorded();
+            let well_known = |name: &str| recorded["templates"][name].as_str().unwrap();
+            let source = [DEMO, TAGGED, ALTERNATING, well_known("chatml"), well_known("mistral-inst")][which];
             let template = compiled(source, TemplateLimits::default());
+            prop_assert!(template.outlines.is_some());
             let roles = [Role::System, Role::User, Role::Assistant, Role::Tool];
             let messages: Vec<(Role, &str)> = messages.iter().map(|(role, text)| (roles[*role], text.as_str())).collect();
             let wish = ReasoningWish { enabled: thinking, effort: None, budget_tokens: None, hidden: false };

@@ -31,6 +31,9 @@ const OF_KINDS: [&str; 10] = [
 /// Functions whose values depend on what they are given alone.
 const FUNCTIONS: [&str; 2] = ["range", "dict"];
 
+/// Variables that are `none` where an outline is used, unless the template sets them.
+const NEVER_GIVEN: [&str; 2] = ["tools", "documents"];
+
 /// What a value may depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -125,8 +128,14 @@ impl Reader {
             Stmt::IfCond(branch) => {
                 let asked = self.expression(&branch.expr)?;
                 truth(asked)?;
-                self.statements(&branch.true_body)?;
-                self.statements(&branch.false_body)
+                let known = self.known(&branch.expr);
+                if known != Some(false) {
+                    self.statements(&branch.true_body)?;
+                }
+                if known != Some(true) {
+                    self.statements(&branch.false_body)?;
+                }
+                Some(())
             }
             Stmt::WithBlock(block) => {
                 for (target, value) in &block.assignments {
@@ -236,13 +245,21 @@ impl Reader {
             Expr::IfExpr(branch) => {
                 let asked = self.expression(&branch.test_expr)?;
                 truth(asked)?;
-                let one = self.expression(&branch.true_expr)?;
-                let other = branch.false_expr.as_ref().map_or(Some(Free), |other| self.expression(other))?;
-                either(one, other)
+                let known = self.known(&branch.test_expr);
+                let one = if known == Some(false) { Free } else { self.expression(&branch.true_expr)? };
+                let other = branch.false_expr.as_ref().filter(|_| known != Some(true));
+                either(one, other.map_or(Some(Free), |other| self.expression(other))?)
             }
             Expr::Filter(filter) => {
                 self.free_arguments(&filter.args)?;
                 let kind = self.expression(filter.expr.as_ref()?)?;
+                if kind == Messages && matches!(filter.name, "selectattr" | "rejectattr") {
+                    let field = filter.args.first().and_then(|field| match field {
+                        CallArg::Pos(field) => word(field),
+                        _ => None,
+                    });
+                    return (field == Some("role")).then_some(Messages);
+                }
                 filtered(filter.name, filter.args.is_empty(), kind)
             }
             Expr::Test(test) => {
@@ -301,7 +318,13 @@ impl Reader {
         if equality || within {
             return self.compare(equality, within, left, right);
         }
-        let (left, right) = (self.expression(left)?, self.expression(right)?);
+        let goes_on = match operation {
+            BinOpKind::ScAnd => self.known(left) != Some(false),
+            BinOpKind::ScOr => self.known(left) != Some(true),
+            _ => true,
+        };
+        let left = self.expression(left)?;
+        let right = if goes_on { self.expression(right)? } else { Free };
         match operation {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 truth(left)?;
@@ -313,6 +336,31 @@ impl Reader {
                 _ => None,
             },
             _ => free(left).and(free(right)),
+        }
+    }
+
+    /// Whether something is true, where that is known: nobody offers tools or gives documents where an outline is used.
+    fn known(&self, expression: &Expr<'_>) -> Option<bool> {
+        let is_absent = |name: &str| NEVER_GIVEN.contains(&name) && !self.names.contains_key(name);
+        match expression {
+            Expr::Var(name) => is_absent(name.id).then_some(false),
+            Expr::Test(test) => match (&test.expr, test.name) {
+                (Expr::Var(name), "none") => is_absent(name.id).then_some(true),
+                _ => None,
+            },
+            Expr::UnaryOp(operation) => match operation.op {
+                UnaryOpKind::Not => self.known(&operation.expr).map(|known| !known),
+                UnaryOpKind::Neg => None,
+            },
+            Expr::BinOp(operation) => {
+                let (left, right) = (self.known(&operation.left), self.known(&operation.right));
+                match operation.op {
+                    BinOpKind::ScAnd if left == Some(false) || right == Some(false) => Some(false),
+                    BinOpKind::ScOr if left == Some(true) || right == Some(true) => Some(true),
+                    _ => None,
+                }
+            }
+            _ => None,
         }
     }
 
@@ -422,6 +470,10 @@ mod tests {
             "{% set messages = messages[1:] %}{{ (messages | last).content or 'none' }}{{ messages | length }}".to_owned(),
             "{% set all %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ all | trim }}".to_owned(),
             "{% for i in range(messages | length) %}{{ messages[i].content }}{% endfor %}".to_owned(),
+            each("{% if tools is not none and m == messages[-1] %}{{ m | tojson }}{% endif %}"),
+            each("{{ m | tojson if tools else m.content }}{{ (tools and m | tojson) or m.content }}"),
+            each("{{ (not tools or m | tojson) and 1 }}{% if tools %}{{ m | tojson }}{% else %}{{ m.content }}{% endif %}"),
+            "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{{ users[-1].content }}".to_owned(),
             "{{ tools | tojson }}{{ bos_token ~ (add_generation_prompt | upper) }}".to_owned(),
         ] {
             assert!(found(&harmless), "{harmless}");
@@ -479,6 +531,20 @@ mod tests {
             each("{% set ns = namespace() %}{% set ns.c = m.content %}{{ (ns or 1).c | upper }}"),
             each("{% set raise_exception = namespace %}{{ raise_exception(c=m.content).c | upper }}"),
             each("{{ {'f': debug}.f() }}"),
+            each("{% if tools is not none or m == messages[-1] %}x{% endif %}"),
+            each("{% set tools = 1 %}{{ m | tojson if tools else m.content }}"),
+            each("{{ m | tojson if tools else m.content }}{% set tools = 1 %}"),
+            each("{% for tools in range(2) %}{% if tools %}{{ m | tojson }}{% endif %}{% endfor %}"),
+            each("{% if not tools %}{{ m | tojson }}{% endif %}"),
+            each("{% if not (tools is none) or m.content %}{{ m.content | upper }}{% endif %}"),
+            each("{{ tools or m | tojson }}"),
+            each("{% if tools is defined %}{{ m | tojson }}{% endif %}"),
+            each(
+                "{% set users = messages | selectattr('content', 'equalto', 'x') | list %}{{ users[-1].content }}",
+            ),
+            each("{% set users = messages | selectattr(m.content) | list %}{{ users[-1].content }}"),
+            each("{% set users = messages | selectattr('role') | list %}{{ users }}"),
+            each("{% set users = messages | map(attribute='role') | list %}{{ users[-1].content }}"),
             each("{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}"),
             "{{ strftime_now('%Y') }}".to_owned(),
             "{% include 'x' %}".to_owned(),
