@@ -18,9 +18,14 @@ pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
     let _ = serde_json::to_writer(out.writer(), value);
 }
 
+/// Whether nothing in a string has to be escaped.
+pub(crate) fn is_plain(text: &str) -> bool {
+    plain_run(text.as_bytes()) == text.len()
+}
+
 /// A string: as [`value`], faster where nothing in it has to be escaped.
 pub(crate) fn text(out: &mut BytesMut, text: &str) {
-    if plain_run(text.as_bytes()) < text.len() {
+    if !is_plain(text) {
         return value(out, text);
     }
     out.reserve(text.len() + 2);

@@ -18,6 +18,8 @@ use crate::json_out::{self, chat_logprobs, raw, value};
 /// How the delta of a text begins, and that of a text of the reasoning.
 const CONTENT: &str = ",\"delta\":{\"content\":";
 const REASONING: &str = ",\"delta\":{\"reasoning_content\":";
+/// Behind a delta that has no log-probabilities.
+const NO_LOGPROBS: &str = "},\"logprobs\":null,\"finish_reason\":null";
 
 pub(super) struct ChatStream {
     wanted: Wanted,
@@ -29,6 +31,44 @@ pub(super) struct ChatStream {
     prompt_sent: bool,
     /// By choice, once it has reasoning.
     reasoning: BTreeMap<u32, Reasoning>,
+    /// Around the texts of the choice that was first to say something.
+    around: Option<Around>,
+}
+
+/// What stands around the text of a chunk that has nothing beside it: the same for every one of a choice, and written once.
+struct Around {
+    choice: u32,
+    delta: &'static str,
+    /// Up to and with the text's quote.
+    before: BytesMut,
+    /// From the other quote on.
+    after: BytesMut,
+}
+
+impl Around {
+    fn new(frame: &Frame, choice: u32, delta: &'static str) -> Self {
+        let (mut before, mut after) = (BytesMut::with_capacity(320), BytesMut::with_capacity(80));
+        frame.open(&mut before, choice);
+        raw(&mut before, delta);
+        raw(&mut before, "\"");
+        raw(&mut after, "\"");
+        raw(&mut after, NO_LOGPROBS);
+        frame.close(&mut after);
+        Self { choice, delta, before, after }
+    }
+
+    fn write(&self, text: &str, out: &mut BytesMut) {
+        out.reserve(self.before.len() + text.len() + self.after.len());
+        if json_out::is_plain(text) {
+            out.extend_from_slice(&self.before);
+            raw(out, text);
+            return out.extend_from_slice(&self.after);
+        }
+        let (before, after) = (self.before.split_last(), self.after.split_first());
+        out.extend_from_slice(before.map_or(&[], |(_, before)| before));
+        value(out, text);
+        out.extend_from_slice(after.map_or(&[], |(_, after)| after));
+    }
 }
 
 /// The reasoning of a choice.
@@ -50,6 +90,7 @@ impl ChatStream {
             opened: Vec::new(),
             prompt_sent: false,
             reasoning: BTreeMap::new(),
+            around: None,
         };
         OpenAiStream::new(call, meta, "chat.completion.chunk", choices)
     }
@@ -85,7 +126,7 @@ impl ChatStream {
         &mut self,
         frame: &Frame,
         choice: u32,
-        (delta, text): (&str, &str),
+        (delta, text): (&'static str, &str),
         (ids, logprobs): (&[u32], &[TokenLogprob]),
         out: &mut BytesMut,
     ) {
@@ -94,11 +135,17 @@ impl ChatStream {
         if text.is_empty() && ids.is_empty() && logprobs.is_empty() {
             return;
         }
+        if logprobs.is_empty() && !self.wanted.token_ids {
+            let around = self.around.get_or_insert_with(|| Around::new(frame, choice, delta));
+            if around.choice == choice && around.delta == delta {
+                return around.write(text, out);
+            }
+        }
         frame.open(out, choice);
         raw(out, delta);
         json_out::text(out, text);
         if logprobs.is_empty() {
-            raw(out, "},\"logprobs\":null,\"finish_reason\":null");
+            raw(out, NO_LOGPROBS);
         } else {
             raw(out, "},\"logprobs\":{\"content\":[");
             chat_logprobs(out, logprobs);
@@ -122,7 +169,7 @@ impl ChatStream {
         frame.open(out, choice);
         raw(out, ",\"delta\":{");
         write_details(out, reasoning.details, std::slice::from_ref(&detail));
-        raw(out, "},\"logprobs\":null,\"finish_reason\":null");
+        raw(out, NO_LOGPROBS);
         frame.close(out);
         reasoning.details += 1;
     }

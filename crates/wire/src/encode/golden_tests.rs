@@ -498,3 +498,36 @@ fn hidden_thinking_is_said_and_not_shown() {
         assert!(!out.contains("secret") && !out.contains("reasoning_content"), "{out}");
     }
 }
+
+#[test]
+fn a_chunk_is_the_same_whichever_choice_spoke_first() {
+    let said =
+        |choice, text: &str| ReplyEvent::Text { choice, text: text.into(), ids: vec![7], logprobs: vec![] };
+    let thought = |choice, text: &str| ReplyEvent::Reasoning {
+        choice,
+        text: text.into(),
+        ids: vec![7],
+        logprobs: vec![],
+    };
+    for usage in [false, true] {
+        let call = call(
+            Endpoint::ChatCompletions,
+            &json!({"stream": true, "n": 2, "stream_options": {"include_usage": usage}}),
+        );
+        for text in ["a", "plain words, é 模 😀", "\"", "a\"b", "\\", "\n", "\u{1}", "\u{7f}", "</script>"]
+        {
+            let of_the_other = |first: &[ReplyEvent]| {
+                let events = [said(1, text), thought(1, text), said(1, text), finish(FinishReason::Stop)];
+                let written = written(&call, &[first, &events].concat(), None);
+                let lines = written.lines().filter(|line| line.contains("\"index\":1"));
+                lines.map(str::to_owned).collect::<Vec<_>>()
+            };
+            let alone = of_the_other(&[]);
+            assert_eq!(alone.len(), 4);
+            let chunk: Value = serde_json::from_str(alone[1].strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(chunk["choices"][0]["delta"], json!({"content": text}));
+            assert_eq!(of_the_other(&[said(0, "x")]), alone, "{text:?}");
+            assert_eq!(of_the_other(&[thought(1, "y")])[2..], alone[1..], "{text:?}");
+        }
+    }
+}
