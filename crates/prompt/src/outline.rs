@@ -325,6 +325,31 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_given_what_stands_around_the_texts_of_others() {
+        let template = compiled(TAGGED, TemplateLimits::default());
+        let roles = [Role::System, Role::User, Role::Assistant, Role::Tool];
+        let wishes = [None, Some(false), Some(true)]
+            .map(|enabled| ReasoningWish { enabled, ..ReasoningWish::default() });
+        let mut prompts = std::collections::BTreeSet::new();
+        for wish in &wishes {
+            for add_generation_prompt in [false, true] {
+                let options = RenderOptions { add_generation_prompt, ..options(Some(wish)) };
+                for first in roles {
+                    for of in
+                        [conversation(&[(first, "x")]), conversation(&[(first, "x"), (Role::User, "y")])]
+                    {
+                        let rendered = template.render(&of, &options);
+                        assert_eq!(rendered, run(&template, &of, &options), "{first:?} {options:?}");
+                        prompts.insert(rendered.unwrap().into_text());
+                    }
+                }
+            }
+        }
+        // To wish for no thoughts and to wish for nothing is the same to this template.
+        assert_eq!(prompts.len(), 2 * 2 * roles.len() * 2);
+    }
+
+    #[test]
     fn what_is_kept_is_bounded() {
         let template = compiled(DEMO, TemplateLimits::default());
         for which in 0..1 << 10_u32 {
