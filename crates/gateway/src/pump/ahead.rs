@@ -39,17 +39,23 @@ impl Ahead {
         events: &mut Vec<ReplyEvent>,
         dossier: &Dossier,
     ) {
-        let from_ns = more.at_ns;
+        let (from_ns, mut alone) = (more.at_ns, true);
         for _ in 0..TOGETHER {
             match source.said_already(from_ns, dossier, events) {
-                Some(Said::More(next)) => more.join(next),
+                Some(Said::More(next)) => {
+                    more.join(next);
+                    alone = false;
+                }
                 other => {
                     self.0 = other;
                     break;
                 }
             }
         }
-        more.at_ns = source.took_in(from_ns, more.at_ns, dossier);
+        // What came by itself was timed when it came.
+        if !alone {
+            more.at_ns = source.took_in(from_ns, more.at_ns, dossier);
+        }
         reply.take(&more, events, dossier).await;
     }
 }
