@@ -31,7 +31,7 @@ pub(super) struct ChatStream {
     prompt_sent: bool,
     /// By choice, once it has reasoning.
     reasoning: BTreeMap<u32, Reasoning>,
-    /// Around the texts of the choice that was first to say something.
+    /// Around the texts of the choice that was first to say something, of its reasoning or behind that.
     around: Option<Around>,
 }
 
@@ -137,7 +137,10 @@ impl ChatStream {
         }
         if logprobs.is_empty() && !self.wanted.token_ids {
             let around = self.around.get_or_insert_with(|| Around::new(frame, choice, delta));
-            if around.choice == choice && around.delta == delta {
+            if around.choice == choice {
+                if around.delta != delta {
+                    *around = Around::new(frame, choice, delta);
+                }
                 return around.write(text, out);
             }
         }
