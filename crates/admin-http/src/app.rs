@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{AdminCode, Clock, UnixNanos};
-use headrace_identity::{Directory, OperatorRecord, ProjectRecord};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use headrace_identity::{Directory, OperatorId, OperatorRecord, ProjectRecord};
+use tokio::sync::{Semaphore, broadcast};
 
 use crate::names::Names;
 use crate::pages::Pages;
+use crate::places::{NoPlace, Place, Places};
 use crate::plays::Plays;
 use crate::problem::Problem;
 use crate::seams::{Ask, Calls, House, Played, Playground, Prompts};
@@ -20,8 +21,12 @@ use crate::who::{Who, bad_credential, cookie_name};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
 const MAX_BLOCKING: usize = 16;
-/// Pages and programs that look on at once.
+/// Pages and programs that look on at once, in all and of one operator.
 const MAX_SUBSCRIBERS: usize = 64;
+const MAX_SUBSCRIBERS_PER_OPERATOR: usize = 16;
+/// Of a listener's connections, three in so many may serve requests of operators at once, and one in so many those of one
+/// operator: there is always one for health, and for another operator.
+const SERVING_SHARE: usize = 4;
 /// Rows about one subject that are looked through for one operator's.
 const MAX_NOTED: usize = 64;
 /// Changes that a slow subscriber may be behind before it misses some.
@@ -66,13 +71,17 @@ struct Inner {
     throttle: Throttle,
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
-    subscribers: Arc<Semaphore>,
+    subscribers: Places<OperatorId>,
+    /// Requests of operators that are being answered.
+    serving: Places<OperatorId>,
     plays: Plays,
 }
 
 impl App {
     /// Of these parts.
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: Parts, most_connections: usize) -> Self {
+        let share = most_connections.div_ceil(SERVING_SHARE);
+        let subscribers = MAX_SUBSCRIBERS.min(share.saturating_mul(2));
         let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
         Self(Arc::new(Inner {
             names: Names::new(Some(&parts.url)),
@@ -80,7 +89,9 @@ impl App {
             throttle: Throttle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
-            subscribers: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+            // An operator who only looks on can still ask.
+            subscribers: Places::new(subscribers, MAX_SUBSCRIBERS_PER_OPERATOR.min(share.div_ceil(2))),
+            serving: Places::new(most_connections.saturating_sub(share), share),
             plays: Plays::default(),
             parts,
         }))
@@ -179,9 +190,14 @@ impl App {
         self.0.parts.calls.as_ref()
     }
 
-    /// A place to look on from, if one is free.
-    pub(crate) fn subscriber(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0.subscribers).try_acquire_owned().ok()
+    /// A place to look on from, if the operator may have one.
+    pub(crate) fn subscriber(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+        self.0.subscribers.take(who.operator.id.clone())
+    }
+
+    /// A place for a request that is answered, if the operator may have one.
+    pub(crate) fn serving(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+        self.0.serving.take(who.operator.id.clone())
     }
 
     /// What is administered from here on.
