@@ -14,6 +14,7 @@ mod cli;
 mod commands;
 mod config;
 mod datadir;
+mod descriptors;
 mod doors;
 mod earth;
 mod encoders;

@@ -28,6 +28,7 @@ use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::Config;
 use crate::datadir::{self, DataDir};
+use crate::descriptors::{Descriptors, in_proportion};
 use crate::doors::{can_listen, not_running, url};
 use crate::engines::Engines;
 use crate::first_start::{FirstKey, Keys, Setup};
@@ -45,7 +46,9 @@ use crate::running::InMemory;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, playground, reload};
+use crate::{
+    canaries, commands, descriptors, gauges, hardening, machine, models, objects, output, playground, reload,
+};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -96,7 +99,9 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     };
     let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log: filter };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
-    let config = checked.config;
+    let mut config = checked.config;
+    let descriptors = Descriptors::raise();
+    fit_connections(&mut config, descriptors);
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
@@ -119,6 +124,19 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     log.flush(LOG_CLOSE);
     runtime.shutdown_background();
     code
+}
+
+/// Takes no more connections than there are descriptors for, in all and of one peer.
+fn fit_connections(config: &mut Config, descriptors: Descriptors) {
+    let edge = &mut config.server.edge;
+    let wanted = edge.max_connections;
+    let most = descriptors.most_connections(wanted, !config.upstreams.is_empty());
+    if let Some(shortage) = descriptors.shortage(wanted, most) {
+        output::note(&shortage);
+    }
+    edge.max_connections_per_peer = in_proportion(edge.max_connections_per_peer, wanted, most);
+    edge.max_connections = most;
+    config.admin.most_connections = descriptors.most_operators();
 }
 
 /// How it began.
@@ -323,6 +341,7 @@ impl House {
         }
         self.upstreams.take_over(fronted, &self.metrics, runtime.handle());
         gauges::register(&self.metrics, &self.ledger, &self.limits);
+        descriptors::register(&self.metrics);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
         gauges::register_shadows(&self.metrics, &gateway);

@@ -129,13 +129,13 @@ const OWN: &[Field] = &[
         "server.max_connections",
         count(1, 1_000_000),
         "4096",
-        "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503.",
+        "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503. A start takes fewer, and says so, where the process may have too few files open.",
     ),
     field(
         "server.max_connections_per_peer",
         count(1, 1_000_000),
         "",
-        "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them.",
+        "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them. Unless it is all of them, the last sixteenth is for addresses with few.",
     ),
     field(
         "server.max_refusals_per_peer",
