@@ -248,13 +248,13 @@ async fn one_key_has_a_part_of_the_places_and_another_gets_one() {
 async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
     let mut config = config();
     config.max_body_bytes = 16 * 1024;
-    config.memory_bytes_per_key = 100 * 1024;
+    config.memory_bytes_per_key = 150 * 1024;
     config.memory_bytes = 1024 * 1024;
     let served = serve(config).await;
     let half = frame(0x01, &[b'a'; 40 * 1024]);
     let mut held = open_raw(&served, "good").await;
     held.write_all(&half).await.unwrap();
-    // A fragment costs twice its bytes: another one does not fit, and its peer is told so.
+    // A fragment costs three times its bytes: another one does not fit, and its peer is told so.
     let mut other = open_raw(&served, "good").await;
     let _ = other.write_all(&half).await;
     let mut told = Vec::new();
