@@ -89,6 +89,9 @@ pub enum Outcome {
     Token(u32),
     /// Stored, and the sequence has ended.
     Ended,
+    /// Stored but for the last position, which is to be computed again: no token could be sampled from it yet. Only for a chunk that
+    /// reached the last known token.
+    Repeat,
     /// Not to be trusted: the sequence ends and nothing of this step enters the cache.
     Failed,
 }
