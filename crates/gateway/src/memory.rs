@@ -54,6 +54,11 @@ impl Memory {
         self.calls.taken()
     }
 
+    /// Takes nothing yet for a call of `key`.
+    pub(crate) fn for_call_of(&self, key: &KeyId) -> Reserved {
+        self.calls.for_call_of(key.clone())
+    }
+
     /// Takes `bytes` for a call of `key`, or nothing.
     pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<Reserved, NoMemory> {
         let reserved = self.calls.for_call_of(key.clone());

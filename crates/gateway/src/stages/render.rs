@@ -4,14 +4,17 @@
 
 use std::sync::Arc;
 
+use headrace_call_api::Reserved;
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage,
-    UnixNanos,
+    CachePin, CacheSalt, Call, Code, KeptAnswers, KeyId, ProjectId, Prompt, Sampling, SamplingDefaults,
+    Stage, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
+use headrace_grammar::FormOwner;
 use headrace_prompt::RenderOptions;
 use headrace_wire::CacheDiagnosis;
+use parking_lot::Mutex;
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
@@ -57,7 +60,8 @@ impl Moderated {
             let salt = salt(gateway, &principal.project, &model, &call);
             let long = taken.turn.is_some();
             raw::may_spell(&model, &call, &principal.key)?;
-            let written = write(gateway, &catalog, &model, call, salt, taken, long).await?;
+            let owner = (&principal.key, tenant_number(principal.org.as_str()));
+            let written = write(gateway, &catalog, &model, (call, salt), owner, taken, long).await?;
             (call, taken) = (written.call, written.kept);
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
                 Ok(written) => break (written, salt),
@@ -124,7 +128,9 @@ impl Work {
         };
         let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
         let salt = salt(gateway, project, &model, &self.call);
-        let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
+        let owner = (self.memory.key(), self.tenant.0);
+        let written =
+            write(gateway, &self.catalog, &model, (self.call.clone(), salt), owner, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
         let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
@@ -170,8 +176,8 @@ async fn write<T: Send + 'static>(
     gateway: &Gateway,
     catalog: &Catalog,
     model: &Arc<ServedModel>,
-    call: Box<Call>,
-    salt: CacheSalt,
+    (call, salt): (Box<Call>, CacheSalt),
+    (key, tenant): (&KeyId, u64),
     kept: T,
     long: bool,
 ) -> Result<Written<T>, Why> {
@@ -181,6 +187,8 @@ async fn write<T: Send + 'static>(
         salt,
         bounds: (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens),
         now: gateway.parts().clock.now(),
+        tenant,
+        compiling: Mutex::new(form::is_held(&call).then(|| gateway.memory().for_call_of(key))),
     };
     // What an answer is held to is compiled, and what is to be shortened is rendered several times, which may take as long as a
     // long prompt.
@@ -206,6 +214,21 @@ struct Means {
     /// Tokens of an answer, and of all texts that are encoded.
     bounds: (u32, u32),
     now: UnixNanos,
+    /// For whom a form is compiled, and the reservation that the memory for it is added to.
+    tenant: u64,
+    compiling: Mutex<Option<Reserved>>,
+}
+
+impl Means {
+    /// What `compile` makes in the tenant's name, with memory of the call's key.
+    fn form_of<T>(&self, compile: impl FnOnce(&FormOwner<'_>) -> T) -> T {
+        let reserve = |bytes| -> Option<Box<dyn Send>> {
+            let memory = self.compiling.lock().take()?;
+            memory.resize(bytes).ok()?;
+            Some(Box::new(memory))
+        };
+        compile(&FormOwner { tenant: self.tenant, memory: Some(&reserve) })
+    }
 }
 
 fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
@@ -318,7 +341,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
             let kept = (&means.kept, &means.salt);
             let past::Past { ids, told, keeper } =
                 with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
-            let grammar = form::grammar(model, lane, call, &text)?;
+            let grammar = means.form_of(|owner| form::grammar(model, lane, call, &text, owner))?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
             let prompts = vec![ids.into()];
@@ -330,7 +353,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
         Prompt::Raw(items) => {
             let each =
                 items.iter().enumerate().map(|(index, item)| raw::encode(model, lane, call, index, item));
-            let grammar = form::grammar(model, lane, call, "")?;
+            let grammar = means.form_of(|owner| form::grammar(model, lane, call, "", owner))?;
             let prompts = each.collect::<Result<_, _>>()?;
             Ok(Encoded { grammar, ..Encoded::of(prompts) })
         }
