@@ -546,6 +546,10 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> 
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
+        // What the caller's own form used up is paid for like an answer that was cancelled.
+        Ending::Failed(why) if why.code == Code::FormLost => {
+            (bill(used, nothing, SettleOutcome::Failed), failed(why))
+        }
         Ending::Failed(why) => {
             let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
             (bill(charged, lost, SettleOutcome::Failed), failed(why))

@@ -355,8 +355,18 @@ impl Why {
             JobError::Form { .. } => Code::FormLost,
             JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => Code::EngineFailed,
         };
-        let why =
-            Self::new(code, format!("{error}. What was not delivered is not charged.")).at(Stage::Decode);
+        let charged = match error {
+            JobError::Form { why } => format!(
+                "{error}: {why}. What was computed until then is charged. Use a form with fewer alternatives, shorter patterns \
+                 and lists, or less ambiguity."
+            ),
+            _ => format!("{error}. What was not delivered is not charged."),
+        };
+        let mut why = Self::new(code, charged).at(Stage::Decode);
+        if let JobError::Form { .. } = error {
+            // Its reason may repeat text of the answer.
+            why = why.keeping(format!("{error}."));
+        }
         match error {
             JobError::Expired { retry_after } => why.retry_after(*retry_after),
             JobError::ShuttingDown => why.retry_after(Duration::from_secs(1)),

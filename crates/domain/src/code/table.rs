@@ -477,10 +477,11 @@ codes! {
         "The model gave values that are not numbers."
         "The call ends, its KV blocks never enter the cache, and what was not delivered is not charged. With one \
          model and prompt it happens again: report the model.";
-    FormLost "form_lost" Decode (500 Internal)
-        "The answer could not be held to its form any further: following the form came to take more work than one token may."
-        "The call ends there, others go on. What was not delivered is not charged. A form with fewer alternatives, shorter \
-         patterns and lists or less ambiguity takes less.";
+    FormLost "form_lost" Decode (400 InvalidRequest)
+        "The answer could not be held to its form any further: following the form took more work than one token, or the whole \
+         answer, may take."
+        "The call ends, and others continue. What was computed until then is charged, as for a cancelled call. The message has \
+         the bound. A form with fewer alternatives, shorter patterns and lists or less ambiguity takes less.";
     AnswerOffForm "answer_off_form" Postprocess (502 Internal)
         "The finished answer is not of the form that was asked for: it is no JSON, or does not fit the schema. The message names \
          the place in the answer, and the keyword that is not kept."
