@@ -32,7 +32,7 @@ pub(crate) const MASK_FUEL_UNITS: u64 = 100_000;
 pub(crate) const MASK_ITEMS: usize = 50_000;
 /// What the parser may compute for one token of one answer: taking it, or finding what may follow. Processor time; the last bound,
 /// behind those of its work.
-pub(crate) const STEP_TIME: Duration = Duration::from_millis(200);
+pub(crate) const STEP_TIME: Duration = Duration::from_millis(100);
 /// States that the lexer of one answer may come to, of 1 to 2 KiB.
 pub(crate) const MAX_LEXER_STATES: usize = 16_000;
 /// The automaton of a regular expression: its transitions, the sets of states that its states stand for, and the expression unfolded.

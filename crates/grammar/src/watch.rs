@@ -113,18 +113,12 @@ fn look() {
 impl Work {
     fn look(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.begun);
-        let is_over = match (self.effort.spent(), self.first) {
-            (Spent::Time(spent), None) => {
-                // What it computed before this look counts in full.
-                self.first = Some(spent.saturating_sub(elapsed));
-                false
-            }
-            (Spent::Time(spent), Some(first)) => {
-                elapsed >= self.most && spent.saturating_sub(first) >= self.most
-            }
-            (Spent::All | Spent::Unknown, _) => elapsed >= self.most,
+        let is_over = match self.effort.spent() {
+            // A process that was stopped, or got no processor, is not at fault.
+            Spent::Time(spent) => spent.saturating_sub(*self.first.get_or_insert(spent)) >= self.most,
+            Spent::All | Spent::Unknown => elapsed >= self.most * SLOWED_TIMES,
         };
-        if is_over || elapsed >= self.most * SLOWED_TIMES {
+        if is_over {
             self.handle.cancel();
         }
     }

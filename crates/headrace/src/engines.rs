@@ -9,7 +9,7 @@ use headrace_domain::Clock;
 use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use headrace_fleet::Worker;
 use headrace_gateway::{Lane, TokenLane};
-use headrace_grammar::{Bounds, Compiler, GrammarFault};
+use headrace_grammar::{Bounds, Compiler, FormOwner, GrammarFault};
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;
 use headrace_worker::{HeldTo, Offer};

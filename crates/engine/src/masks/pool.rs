@@ -10,10 +10,12 @@ use parking_lot::{Condvar, Mutex};
 use super::{InlineMasks, MaskRunner, MaskTask};
 
 /// Bounds of the number of threads.
-const MIN_THREADS: usize = 2;
-const MAX_THREADS: usize = 4;
-/// One thread for each so many processors.
-const PROCESSORS_PER_THREAD: usize = 4;
+const MIN_THREADS: usize = 4;
+const MAX_THREADS: usize = 8;
+/// Processors for each thread, between these bounds.
+const PROCESSORS_PER_THREAD: usize = 2;
+/// A tenant may have one of so many threads, and always one.
+const THREADS_PER_TENANT_THREAD: usize = 4;
 
 /// Threads for mask tasks. They start with the first task and end when the pool is dropped.
 pub(crate) struct MaskPool {
@@ -54,7 +56,7 @@ impl MaskPool {
         let threads = (processors / PROCESSORS_PER_THREAD).clamp(MIN_THREADS, MAX_THREADS);
         let queue = Queue {
             tenants: HashMap::new(),
-            max_per_tenant: (threads - 1).max(1),
+            max_per_tenant: (threads / THREADS_PER_TENANT_THREAD).max(1),
             served_ns: 0,
             closed: false,
         };
