@@ -17,6 +17,8 @@ mod usual;
 mod usual_message;
 
 #[cfg(test)]
+mod bound_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod responses_tests;
@@ -103,6 +105,9 @@ impl ReplyReader {
             }
         }
         self.answer.generated += reading.facts.tokens;
+        if reading.out.is_some() {
+            self.answer.is_bounded()?;
+        }
         Ok(reading.facts)
     }
 
