@@ -22,6 +22,7 @@ mod response;
 pub mod rfc3339;
 mod sampling;
 mod shadow;
+mod shown;
 mod stage;
 mod structure;
 mod timeline;
@@ -50,6 +51,7 @@ pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob}
 pub use response::ResponseAsk;
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use shadow::{Compared, ShadowOf, ShadowedCall};
+pub use shown::steers_terminals;
 pub use stage::{Stage, StageSpan};
 pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, TaggedForm};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};

@@ -249,9 +249,13 @@ fn traces(at: &At) -> Result<PathBuf, CommandError> {
 
 /// Says what came of it.
 fn tell(told: Result<String, CommandError>) -> ExitCode {
+    tell_by(output::say, told)
+}
+
+fn tell_by(say: fn(&str), told: Result<String, CommandError>) -> ExitCode {
     match told {
         Ok(text) => {
-            output::say(&text);
+            say(&text);
             ExitCode::SUCCESS
         }
         Err(error) => error.exit(),
