@@ -62,14 +62,23 @@ impl Memory {
 
     /// Takes `bytes` instead of what the call has, or leaves it as it is.
     pub(crate) fn resize(&self, reserved: &Reserved, bytes: u64) -> Result<(), NoMemory> {
-        let most = self.bounds.key.min(self.bounds.all);
-        reserved.resize(bytes).map_err(|no_room| match no_room {
-            _ if bytes > most => NoMemory::Never { needed: bytes, bound: most },
+        reserved.resize(bytes).map_err(|no_room| self.bounds.passed(no_room, reserved.key()))
+    }
+}
+
+impl MemoryBounds {
+    /// Names the bound that a call of `key` would pass.
+    pub(crate) fn passed(&self, no_room: NoRoom, key: &KeyId) -> NoMemory {
+        let most = self.key.min(self.all);
+        match no_room {
+            NoRoom::OfKey { needed, .. } | NoRoom::OfAll { needed, .. } if needed > most => {
+                NoMemory::Never { needed, bound: most }
+            }
             NoRoom::OfKey { needed, taken, bound } => {
-                NoMemory::Key { key: reserved.key().clone(), needed, taken, bound }
+                NoMemory::Key { key: key.clone(), needed, taken, bound }
             }
             NoRoom::OfAll { needed, taken, bound } => NoMemory::All { needed, taken, bound },
-        })
+        }
     }
 }
 

@@ -296,7 +296,7 @@ impl Carried {
                     }
                     Said::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
                     Said::Passed(passed) => {
-                        reply.pass(&passed, dossier);
+                        reply.pass(passed, dossier);
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }

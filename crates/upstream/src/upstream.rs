@@ -14,7 +14,7 @@ use crate::cache::{self, CacheEvent};
 use crate::figures::Figures;
 use crate::gate::Asker;
 use crate::kind::Kind;
-use crate::listing::ListedModel;
+use crate::listing::Listing;
 use crate::load;
 use crate::load::gauge::Gauge;
 use crate::names;
@@ -73,11 +73,11 @@ impl Upstream {
         self.server.health()
     }
 
-    /// The models that it lists, asked now.
+    /// The models that it lists, asked now: a bounded number of them.
     ///
     /// # Errors
     /// What it answered instead, or why it did not, in words that name what may be wrong in the configuration.
-    pub async fn models(&self) -> Result<Vec<ListedModel>, ProbeError> {
+    pub async fn models(&self) -> Result<Listing, ProbeError> {
         probe::models(&self.server).await
     }
 
@@ -183,11 +183,11 @@ pub struct RelayModel {
 
 impl RelayModel {
     fn post(&self, url: Url, ask: RelayAsk) -> Box<dyn RelayAnswer> {
-        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within } = ask;
+        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within, bounds } = ask;
         let dialect = endpoint.dialect();
         let gauge = Arc::clone(&self.gauge);
         let asker = Asker { tenant, weight };
-        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge };
+        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge, bounds };
         Box::new(Answer::new(Arc::clone(&self.server), post))
     }
 }

@@ -466,6 +466,10 @@ codes! {
     UpstreamFailed "upstream_failed" Upstream (502 Internal)
         "The upstream failed: an error, an answer that broke off or was none of its dialect's, a redirect."
         "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
+    UpstreamAnswerTooLarge "upstream_answer_too_large" Upstream (502 Internal)
+        "The upstream sent more than its answer may have: more bytes than the upstream's bounds, more than four times what was asked \
+         for, or more than the memory of the key's calls (`gateway.max_key_memory`)."
+        "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
     Untranslatable "untranslatable" Render (400 InvalidRequest)
         "The endpoint has no counterpart in the dialect of the model's upstreams."
         "The message says which endpoint they have. A parameter that cannot be carried over is refused by its name, as \

@@ -280,6 +280,8 @@ causes! {
         "The upstream found fault with the request: temperature: must be at most 1.";
     UpstreamFailed Operator "The server behind broke off, or answered with an error of its own."
         "The upstream failed: its answer broke off. What was not delivered is not charged.";
+    UpstreamAnswerTooLarge Operator "A server behind that ignores `max_tokens`, or sends something else than an answer."
+        "The upstream of the model sent more than the 4194304 bytes that its answer's body may have. What was not delivered is not charged.";
     Untranslatable Caller "An endpoint of one dialect for a model whose servers speak another."
         "`completions` has no counterpart at the model's upstreams, which speak Anthropic's messages. Use `/v1/chat/completions`.";
     EngineFailed Operator "A fault in the computation of this call."

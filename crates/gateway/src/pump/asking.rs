@@ -6,11 +6,12 @@ use headrace_domain::{Code, Dialect, Endpoint};
 use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
 use headrace_wire::relay::{Edits, ReplyReader, SoFar, edited, resumed};
 
-use crate::config::Records;
+use crate::Gateway;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Messages, Work};
 
+use super::source::allowance::Allowance;
 use super::source::resume::Begun;
 
 /// A target that was asked.
@@ -19,6 +20,8 @@ pub(crate) struct Asking {
     pub(crate) reader: ReplyReader,
     /// Its answer is in the caller's dialect and goes out as it comes.
     pub(crate) as_is: bool,
+    /// How much of its answer is taken.
+    pub(crate) allowance: Allowance,
 }
 
 /// Puts the call to a target, from its beginning or from what there is of an answer, in the trace of its last attempt. Nothing is waited
@@ -27,7 +30,7 @@ pub(crate) struct Asking {
 /// # Errors
 /// The call cannot be said in the target's dialect, or the target does not go on with others' answers.
 pub(super) fn ask(
-    records: &dyn Records,
+    gateway: &Gateway,
     dossier: &Dossier,
     work: &Work,
     messages: &Messages,
@@ -57,7 +60,11 @@ pub(super) fn ask(
     // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
     let as_asked = own && messages.chat.is_none();
     let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
-    headers.extend(records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+    headers
+        .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+    // The block of timings has its place in answers that are written here.
+    let as_is = as_asked && !call.explain && !messages.may_resume;
+    let allowance = Allowance::new(work, dossier, gateway.memory().bounds(), as_is);
     let ask = RelayAsk {
         request: dossier.id,
         tenant: work.tenant,
@@ -67,12 +74,13 @@ pub(super) fn ask(
         stream: call.stream,
         headers,
         head_within: call.timeout,
+        bounds: allowance.bounds(),
     };
     Ok(Asking {
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
-        // The block of timings has its place in answers that are written here.
-        as_is: as_asked && !call.explain && !messages.may_resume,
+        as_is,
+        allowance,
     })
 }
 

@@ -16,6 +16,10 @@ use crate::state::Work;
 
 pub(crate) mod said;
 
+pub(super) mod allowance;
+
+pub(super) mod asked;
+
 pub(super) mod messages;
 
 pub(super) mod tokens;
@@ -28,9 +32,10 @@ pub(crate) mod faults;
 
 pub(super) mod heard;
 
+use asked::Asked;
 use heard::Heard;
 use jobs::Handed;
-use messages::{Asked, MessageSource};
+use messages::MessageSource;
 use said::Said;
 use tokens::{Begun, TokenSource};
 

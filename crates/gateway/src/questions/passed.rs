@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage};
-use headrace_engine_api::{RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, Tenant};
+use headrace_engine_api::{
+    AnswerBounds, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, Tenant,
+};
 use headrace_fleet::{Trail, Tried};
 use headrace_identity::Principal;
 use headrace_wire::count_body;
@@ -95,6 +97,7 @@ impl Passed {
             stream: false,
             headers: asks.headers.to_vec(),
             head_within: Some(COUNT_WITHIN),
+            bounds: AnswerBounds::up_to(MOST_COUNT_BYTES as u64),
         })
     }
 

@@ -21,6 +21,7 @@ mod kept;
 mod memory;
 mod moves;
 mod notices;
+mod overlong;
 mod panics;
 mod parts;
 mod passed_responses;

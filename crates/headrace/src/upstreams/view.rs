@@ -5,8 +5,12 @@ use std::time::Duration;
 use headrace_admin::{LoadView, UpstreamModelView, UpstreamView};
 use headrace_engine_api::{LoadReport, Reported};
 use headrace_fleet::WorkerStatus;
+use headrace_upstream::Listing;
 
 use super::Site;
+
+/// The most models that are told by name.
+pub(super) const NAMES_TOLD: usize = 8;
 
 impl Site {
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
@@ -65,4 +69,21 @@ fn load_view(load: &LoadReport) -> Option<LoadView> {
     };
     let LoadReport { running, waiting, cache_used_permille, .. } = *load;
     Some(LoadView { running, waiting, cache_used_permille, age_s })
+}
+
+/// Some names of models, and how many more there are.
+pub(super) fn told(models: &Listing) -> String {
+    if models.is_empty() {
+        return "it lists no model".to_owned();
+    }
+    let names: Vec<&str> = models.iter().take(NAMES_TOLD).map(|model| model.id.as_str()).collect();
+    let more = match models.len().saturating_sub(NAMES_TOLD) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let left_out = match models.left_out {
+        0 => String::new(),
+        left_out => format!("; {left_out} further entries are left out"),
+    };
+    format!("{}{more}{left_out}", names.join(", "))
 }
