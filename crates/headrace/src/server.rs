@@ -159,7 +159,8 @@ impl House {
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
         let workers = models::workers(&config)?;
         let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
-        let names = running.iter().map(|model| model.served.name.to_string()).collect();
+        let served = running.iter().map(|model| model.served.name.to_string());
+        let names = served.chain(gauges::labelled(&config).map(str::to_owned)).collect();
         let metrics = Arc::new(Metrics::new(&MetricsConfig {
             models: names,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -407,7 +408,6 @@ impl House {
         }
         let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.books), sites);
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
-        fronted.models.iter().for_each(|model| self.metrics.add_model(model.name.as_str()));
         Ok(fronted)
     }
 
