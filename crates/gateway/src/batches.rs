@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use headrace_domain::{HoldId, NanoDollars, RequestId, Stage, UnixNanos};
 use headrace_ledger::{Command, LedgerRefusal, Verdict};
-use headrace_objects::{BatchRecord, BatchState, BatchStatus, BatchTimes, LineEnd, LineRecord};
+use headrace_objects::{BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, LineEnd, LineRecord};
 use headrace_wire::named_request;
 use tokio_util::sync::CancellationToken;
 
@@ -59,11 +59,20 @@ impl Gateway {
     /// # Errors
     /// Why they cannot be read.
     pub async fn resume_batches(self: &Arc<Self>) -> Result<usize, String> {
+        self.resume_batches_before(UnixNanos::new(u64::MAX)).await
+    }
+
+    /// As [`Self::resume_batches`], of those that were created before a time: while this process runs others.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resume_batches_before(self: &Arc<Self>, before: UnixNanos) -> Result<usize, String> {
         if self.objects().files().is_none() {
             return Ok(0);
         }
         let open = self.objects().ask_files(|store| store.open_batches()).await;
-        let open = open.map_err(|why| why.message.clone())?;
+        let mut open = open.map_err(|why| why.message.clone())?;
+        open.retain(|batch| batch.state.created < before);
         let count = open.len();
         open.into_iter().for_each(|batch| self.run_batch(batch));
         Ok(count)
@@ -213,8 +222,11 @@ impl Job<'_> {
     async fn read(self) -> Result<Option<BatchRecord>, Why> {
         let (batch, limits) = (self.batch.clone(), self.gateway.config().wire.clone());
         let ends = self.ends.clone();
-        let found =
-            self.gateway.objects().ask_files(move |store| read::read(store, &batch, &limits, &ends)).await?;
+        let found = self
+            .gateway
+            .objects()
+            .ask_files(move |store| read::read_within_bounds(store, &batch, &limits, &ends))
+            .await?;
         match found {
             Read::Stopped => self.look_again().await,
             Read::Whole => {
@@ -254,8 +266,16 @@ impl Job<'_> {
                 if is_all {
                     break;
                 }
-                let id = batch.id.clone();
-                match gateway.objects().ask_files(move |store| store.lines(&id, from, AHEAD_BYTES)).await {
+                let (id, project) = (batch.id.clone(), batch.project.clone());
+                let ask = move |store: &dyn BatchStore| {
+                    let more = store.lines(&id, from, AHEAD_BYTES)?;
+                    if !more.is_empty() {
+                        // What could not be kept is not computed.
+                        store.check_room(&project)?;
+                    }
+                    Ok(more)
+                };
+                match gateway.objects().ask_files(ask).await {
                     Ok(more) => {
                         is_all = more.is_empty();
                         from = more.last().map_or(from, |line| line.at + 1);

@@ -18,6 +18,9 @@ const SEATS: usize = 32;
 /// Responses that are on their way to the store at once: who stopped waiting for one leaves it there, also where a disk hangs.
 const PUTS: usize = 256;
 
+/// How long a client waits that met a full disk.
+const FULL_WAIT: Duration = Duration::from_secs(30);
+
 /// The store, and what is worked on for it.
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
@@ -55,6 +58,15 @@ impl Objects {
     ) -> Result<T, Why> {
         let store = Arc::clone(&self.store);
         self.blocking(move || ask(&*store)).await
+    }
+
+    /// Refuses what is to be stored if the last look at the disk found no room. Never waits.
+    pub(crate) fn check_room(&self) -> Result<(), Why> {
+        if self.store.is_full() {
+            let why = "there was none at the last look".to_owned();
+            return Err(Why::of_objects(&ObjectError::DiskFull { why }));
+        }
+        Ok(())
     }
 
     /// Stores a response, or what it has become; with `items`, adds those to its conversation.
@@ -125,6 +137,11 @@ impl Why {
         match error {
             ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
                 .with_limit(rule, "objects", *limit, *observed),
+            ObjectError::DiskFull { why } => {
+                tracing::warn!(why, "the disk has no room for objects");
+                let message = "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
+                Self::new(Code::DiskFull, message).retry_after(FULL_WAIT)
+            }
             ObjectError::Unavailable { why } => {
                 tracing::error!(why, "objects cannot be stored or read");
                 let message =

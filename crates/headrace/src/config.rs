@@ -19,6 +19,8 @@ mod routes;
 pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
+pub(crate) mod storage;
+mod stores;
 mod table;
 mod telemetry;
 mod thinking;
@@ -55,6 +57,7 @@ use admin::AdminSettings;
 use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
 use relayed::{RelayedConfig, UpstreamConfig};
+use storage::StorageSettings;
 use value::Parsed;
 use variables::WORKER_SECRET;
 
@@ -97,6 +100,8 @@ pub(crate) struct Config {
     pub(crate) objects: ObjectLimits,
     /// Bounds on files and batches.
     pub(crate) files: FileLimits,
+    /// Where objects are kept, and how much of the disk they leave free.
+    pub(crate) storage: StorageSettings,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     /// What other Headraces sign with who may send jobs; `None`: nobody may.
@@ -242,6 +247,7 @@ impl Config {
             gateway: read.gateway(),
             objects: read.objects(),
             files: read.files(),
+            storage: read.storage(),
             traces: read.traces(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
@@ -506,41 +512,6 @@ impl Reader {
             self.fault("wire", error);
             WireLimits::default()
         })
-    }
-
-    fn objects(&self) -> ObjectLimits {
-        let long = |path| self.long(path).unwrap_or(1);
-        ObjectLimits {
-            retention_seconds: self.duration("objects.retention").as_secs(),
-            max_object_bytes: long("objects.max_object"),
-            max_responses_per_project: long("objects.max_responses_per_project"),
-            max_response_bytes_per_project: long("objects.max_response_bytes_per_project"),
-            max_conversations_per_project: long("objects.max_conversations_per_project"),
-            max_items_per_conversation: long("objects.max_items_per_conversation"),
-            max_turns: self.size("objects.max_turns").unwrap_or(1),
-            max_history_bytes: long("objects.max_history"),
-        }
-    }
-
-    fn files(&self) -> FileLimits {
-        let long = |path| self.long(path).unwrap_or(1);
-        FileLimits {
-            max_file_bytes: long("objects.max_file"),
-            max_files_per_project: long("objects.max_files_per_project"),
-            max_file_bytes_per_project: long("objects.max_file_bytes_per_project"),
-            max_open_batches_per_project: long("objects.max_open_batches_per_project"),
-            max_requests_per_batch: long("objects.max_requests_per_batch"),
-        }
-    }
-
-    fn traces(&self) -> TraceSettings {
-        let max_age = Some(self.duration("traces.max_age")).filter(|age| !age.is_zero());
-        TraceSettings {
-            retention: TraceRetention { max_records: self.long("traces.max_records").unwrap_or(1), max_age },
-            queue_records: self.size("traces.queue_records").unwrap_or(1),
-            recent_records: self.size("traces.recent_records").unwrap_or(0),
-            strangers_per_second: self.count("traces.strangers_per_second").unwrap_or(0),
-        }
     }
 }
 

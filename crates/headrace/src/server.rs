@@ -17,7 +17,9 @@ use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
-use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
+use headrace_store::disk::{DiskGuard, DiskSpace};
+use headrace_store::late::LateTraceStore;
+use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use headrace_worker::{Desk, Tickets};
 use tokio::task::JoinHandle;
@@ -37,6 +39,7 @@ use crate::insight::Insight;
 use crate::known_calls::KnownCalls;
 use crate::log::Log;
 use crate::models::Plan;
+use crate::objects::Objects;
 use crate::outward::{Outward, page, register_log};
 use crate::prompts::Sights;
 use crate::records::StoredRecords;
@@ -141,6 +144,7 @@ struct House {
     limits: Limits,
     metrics: Arc<Metrics>,
     recorder: Arc<Recorder>,
+    objects: Objects,
     engines: Arc<Engines>,
     upstreams: Arc<Upstreams>,
 }
@@ -184,7 +188,11 @@ impl House {
                 report.orphans.len()
             ));
         }
-        let traces = SqliteTraceStore::open(&datadir::trace_file(data_dir.path()), config.traces.retention);
+        let objects = Objects::open(&data_dir, &config)?;
+        let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
+        let max_bytes = config.storage.traces_on(DiskSpace::of(data_dir.path()).ok());
+        let file = datadir::trace_file(data_dir.path());
+        let traces = LateTraceStore::open(&file, config.traces.retention, max_bytes, guard);
         let traces = traces.map_err(|error| error.to_string())?;
         let recorder = RecorderConfig {
             queue_records: config.traces.queue_records,
@@ -209,6 +217,7 @@ impl House {
             limits,
             metrics,
             recorder,
+            objects,
             engines: Arc::new(engines),
         })
     }
@@ -282,7 +291,13 @@ impl House {
         let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));
         let admin = admin.transpose()?;
         let address = edge.local_addr().to_string();
-        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
+        let _address = match self.data_dir.publish_address(&address) {
+            Ok(published) => Some(published),
+            Err(why) => {
+                output::note(&format!("warning: programs that look for this server do not find it: {why}"));
+                None
+            }
+        };
         let welcome = Welcome {
             url: &url,
             metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
@@ -316,8 +331,7 @@ impl House {
     /// The gateway, which goes on with what an earlier process left, and is counted.
     fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
-        objects::take_over(runtime, &gateway);
-        objects::resume(runtime, &gateway);
+        objects::take_over(runtime, &gateway, self.clock.now());
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }
@@ -412,8 +426,7 @@ impl House {
     }
 
     fn gateway(&mut self, fronted: &Fronted) -> Result<Arc<Gateway>, String> {
-        let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
-        let reader = reader.map_err(|error| error.to_string())?;
+        let reader = SqliteTraceReader::late(&datadir::trace_file(self.data_dir.path()));
         let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
         let offer =
             offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -425,8 +438,8 @@ impl House {
             books: Arc::new(self.ledger.clone()),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
-            objects: objects::open(&self.data_dir, self.config.objects)?,
-            files: Some(objects::open_files(&self.data_dir, self.config.files)?),
+            objects: Arc::clone(&self.objects.objects),
+            files: Some(Arc::clone(&self.objects.files)),
             cache_secret: self.data_dir.cache_salt(),
             owner: self.owner,
         };
@@ -501,7 +514,9 @@ impl House {
 
     fn stores(&self) -> Stores {
         let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
-        Stores { ledger, directory, recorder: Arc::clone(&self.recorder) }
+        let (recorder, ballast) = (Arc::clone(&self.recorder), Arc::clone(self.data_dir.ballast()));
+        let [objects, files] = self.objects.watched.clone();
+        Stores { ledger, directory, recorder, objects, files, ballast }
     }
 }
 

@@ -46,6 +46,12 @@ impl All {
         (found.0.project == *project && found.0.expires > now).then_some(found)
     }
 
+    /// The bytes of the items of a project's conversations.
+    fn item_bytes(&self, project: &ProjectId) -> usize {
+        let own = self.conversations.values().filter(|(has, _)| has.project == *project);
+        own.flat_map(|(_, items)| items).map(|item| item.json.len()).sum()
+    }
+
     fn response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Option<usize> {
         let is_it = |response: &ResponseRecord| {
             response.id == id && response.project == *project && response.expires > now
@@ -54,10 +60,13 @@ impl All {
     }
 }
 
-fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord]) -> Result<(), ObjectError> {
+/// Checks the bounds on items that are added to `have` others, of a project whose items have `held` bytes.
+fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord], held: usize) -> Result<(), ObjectError> {
     let bytes: usize = items.iter().map(|item| item.json.len()).sum();
     fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
-    fits("max_items_per_conversation", limits.max_items_per_conversation, (have + items.len()) as u64)
+    fits("max_items_per_conversation", limits.max_items_per_conversation, (have + items.len()) as u64)?;
+    let most = limits.max_conversation_bytes_per_project;
+    fits("max_conversation_bytes_per_project", most, (held + bytes) as u64)
 }
 
 fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
@@ -69,9 +78,9 @@ impl ObjectStore for MemoryObjects {
         fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
         let mut all = self.all.lock();
         if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
-            let later = self.later(response.created);
+            let (later, held) = (self.later(response.created), all.item_bytes(&response.project));
             if let Some((conversation, has)) = all.conversation(&response.project, id, response.created) {
-                more(&self.limits, has.len(), items)?;
+                more(&self.limits, has.len(), items, held)?;
                 has.extend_from_slice(items);
                 conversation.expires = later.max(conversation.expires);
             }
@@ -101,6 +110,15 @@ impl ObjectStore for MemoryObjects {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Where responses and items have as many bytes as they may have.
+    fn is_full(&self) -> bool {
+        let all = self.all.lock();
+        let responses: u64 = all.responses.iter().map(ResponseRecord::bytes).sum();
+        let items = all.conversations.values().flat_map(|(_, items)| items);
+        let items: u64 = items.map(|item| item.json.len() as u64).sum();
+        responses.saturating_add(items) >= self.limits.max_total_bytes
     }
 
     fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
@@ -152,8 +170,8 @@ impl ObjectStore for MemoryObjects {
         conversation: &ConversationRecord,
         items: &[ItemRecord],
     ) -> Result<(), ObjectError> {
-        more(&self.limits, 0, items)?;
         let mut all = self.all.lock();
+        more(&self.limits, 0, items, all.item_bytes(&conversation.project))?;
         let own = all.conversations.values().filter(|(has, _)| has.project == conversation.project).count();
         fits("max_conversations_per_project", self.limits.max_conversations_per_project, own as u64 + 1)?;
         all.conversations.insert(conversation.id.clone(), (conversation.clone(), items.to_vec()));
@@ -205,10 +223,11 @@ impl ObjectStore for MemoryObjects {
     ) -> Result<bool, ObjectError> {
         let later = self.later(now);
         let mut all = self.all.lock();
+        let held = all.item_bytes(project);
         let Some((conversation, has)) = all.conversation(project, conversation, now) else {
             return Ok(false);
         };
-        more(&self.limits, has.len(), items)?;
+        more(&self.limits, has.len(), items, held)?;
         has.extend_from_slice(items);
         conversation.expires = later.max(conversation.expires);
         Ok(true)

@@ -19,6 +19,10 @@ pub struct ObjectLimits {
     pub max_response_bytes_per_project: u64,
     /// Conversations of a project; further ones are refused.
     pub max_conversations_per_project: u64,
+    /// Bytes of the items of a project's conversations; more are refused.
+    pub max_conversation_bytes_per_project: u64,
+    /// Bytes of the responses and conversations of all projects; more are refused.
+    pub max_total_bytes: u64,
     /// Items of one conversation; further ones are refused.
     pub max_items_per_conversation: u64,
     /// Responses that one goes on from, one after the other.
@@ -36,6 +40,8 @@ impl Default for ObjectLimits {
             max_responses_per_project: 100_000,
             max_response_bytes_per_project: 1 << 30,
             max_conversations_per_project: 10_000,
+            max_conversation_bytes_per_project: 1 << 30,
+            max_total_bytes: 1 << 40,
             max_items_per_conversation: 10_000,
             max_turns: 1_000,
             max_history_bytes: 32 << 20,
@@ -55,6 +61,11 @@ pub enum ObjectError {
         /// What it would have come to.
         observed: u64,
     },
+    /// The disk has no room for customers' data.
+    DiskFull {
+        /// How much is free, and how much must stay so; or what the disk said.
+        why: String,
+    },
     /// What keeps them does not work.
     Unavailable {
         /// What it said.
@@ -68,6 +79,7 @@ impl fmt::Display for ObjectError {
             Self::Full { rule, limit, observed } => {
                 write!(f, "`objects.{rule}` is {limit}, and this would come to {observed}")
             }
+            Self::DiskFull { why } => write!(f, "the disk has no room for objects: {why}"),
             Self::Unavailable { why } => write!(f, "objects cannot be stored or read: {why}"),
         }
     }
@@ -214,4 +226,14 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// [`ObjectError::Unavailable`]
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError>;
+
+    /// Why nothing can be stored now, as a look at the disk and the last write say. May wait for the disk.
+    fn failing(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the last look at the disk found no room. Never waits.
+    fn is_full(&self) -> bool {
+        false
+    }
 }

@@ -18,6 +18,8 @@ const LIMITS: ObjectLimits = ObjectLimits {
     max_responses_per_project: 4,
     max_response_bytes_per_project: 1_800,
     max_conversations_per_project: 3,
+    max_conversation_bytes_per_project: 3_000,
+    max_total_bytes: 1 << 30,
     max_items_per_conversation: 5,
     max_turns: 3,
     max_history_bytes: 400,

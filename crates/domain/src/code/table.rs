@@ -281,6 +281,10 @@ codes! {
     ObjectsUnavailable "objects_unavailable" Route (503 Overloaded)
         "What clients store cannot be written or read now."
         "Try again; `store: false` needs none of it. The log says what is wrong with the disk.";
+    DiskFull "disk_full" Route (507 Overloaded)
+        "The server's disk has no room for what clients store: what is free is left to the ledger and the keys."
+        "Delete files or responses, send `store: false`, or try again later. Calls that store nothing are answered. Operators: make \
+         room, or put `objects_dir` on another disk; `objects.min_free_disk` is what is left free.";
     BackgroundFull "background_full" Route (429 RateLimit)
         "As many responses are worked on in the background as are taken at once."
         "Wait for some of them, or send `background: false`.";

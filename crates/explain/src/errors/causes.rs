@@ -180,6 +180,8 @@ causes! {
         "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
     ObjectsUnavailable Operator "The disk is full or failing."
         "What clients store cannot be written now. Try again; `store: false` needs none of it.";
+    DiskFull Operator "Uploads, batches or something else filled the disk."
+        "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
     BackgroundFull Both "Many background responses at once."
         "As many responses are worked on in the background as are taken at once (64).";
     TooManyLookUps Caller "A loop that asks for traces."

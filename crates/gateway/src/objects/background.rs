@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use headrace_call_api::Frames;
-use headrace_domain::{Code, KeyId};
+use headrace_domain::{Code, KeyId, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord};
 use headrace_wire::response_begun;
 use serde_json::{Value, json};
@@ -231,9 +231,18 @@ impl Gateway {
     /// # Errors
     /// Why they cannot be read or written.
     pub async fn fail_unfinished(&self) -> Result<usize, String> {
+        self.fail_unfinished_before(UnixNanos::new(u64::MAX)).await
+    }
+
+    /// As [`Self::fail_unfinished`], of those that were created before a time: while this process works on others.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fail_unfinished_before(&self, before: UnixNanos) -> Result<usize, String> {
         let now = self.parts().clock.now();
         let told = self.objects().ask(move |store| {
-            let left = store.unfinished(now)?;
+            let mut left = store.unfinished(now)?;
+            left.retain(|record| record.created < before);
             let count = left.len();
             for mut record in left {
                 record.body = body_of(&record.body, Came::Broken);

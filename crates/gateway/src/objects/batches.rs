@@ -18,6 +18,8 @@ use crate::{Answer, Gateway};
 use super::ask::{Listing, Query};
 use super::{Told, owned};
 
+/// The bound on batches under way.
+const OPEN_RULE: &str = "max_open_batches_per_project";
 /// What a file of requests is for.
 const PURPOSE: &str = "batch";
 
@@ -69,7 +71,7 @@ impl Gateway {
         let batch = batch.clone();
         let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
         stored.map_err(|why| match why.code {
-            Code::ObjectsFull => {
+            Code::ObjectsFull if why.limit.as_ref().is_some_and(|limit| limit.rule == OPEN_RULE) => {
                 let mut full = Why::new(Code::BatchesFull, why.message.clone())
                     .retry_after(std::time::Duration::from_secs(60));
                 full.limit.clone_from(&why.limit);

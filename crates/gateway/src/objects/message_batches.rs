@@ -92,6 +92,8 @@ impl Gateway {
                 // Nobody is told of it, and nothing of it runs.
                 let fail = |state: &mut BatchState, _| state.status = BatchStatus::Failed;
                 self.change_batch(&batch.id, fail).await?;
+                let id = batch.id.clone();
+                self.objects().ask_files(move |store| store.clear_lines(&id)).await?;
                 return Err(why);
             }
         };

@@ -79,7 +79,8 @@ fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<
     could_pay(gateway, principal).map(|()| lease)
 }
 
-fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
+/// Refuses a caller whose organisation could not pay for any call.
+pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
     let parts = gateway.parts();
     if gateway.catalog().has_free_model() {
         return Ok(());

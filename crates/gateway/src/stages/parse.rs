@@ -78,6 +78,10 @@ impl Received {
         }
         let goes_on =
             call.response.as_ref().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
+        let is_kept = call.response.as_ref().is_some_and(|ask| ask.store || ask.conversation.is_some());
+        if is_kept && dossier.copy().is_none() {
+            gateway.objects().check_room()?;
+        }
         let turns = dossier.turns.as_ref();
         forget_input(&mut call, turns.is_some());
         if let Some(turns) = turns {

@@ -6,14 +6,16 @@ use super::kinds::{
     DAY, GIB, HOUR, ITEMS, ITEMS_OR_NONE, KIB, LONG_RATE, MIB, MINUTE, RATE, THREADS, TIB, bytes, count,
     millis, seconds,
 };
-use super::otel;
 use super::value::Kind;
+use super::{otel, storage};
 
 pub(crate) use super::field::Field;
 use super::field::field;
 
 /// Every setting, by section.
-pub(crate) const FIELDS: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
+pub(crate) const FIELDS: &[Field] =
+    &joined::<{ WITH_OTEL.len() + storage::FIELDS.len() }>(WITH_OTEL, storage::FIELDS);
+const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
 /// Two lists as one. Every index is below the length of its list, or this would not compile.
 const fn joined<const N: usize>(first: &[Field], more: &[Field]) -> [Field; N] {

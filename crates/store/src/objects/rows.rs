@@ -7,20 +7,24 @@ use headrace_objects::{
 };
 use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::FormatError;
+use crate::sqlite::{FormatError, is_full};
 
 /// What a statement gives: nothing is written of a transaction that gives this.
 pub(crate) struct Looked(ObjectError);
 
 impl From<sqlx::Error> for Looked {
     fn from(error: sqlx::Error) -> Self {
-        Self(ObjectError::Unavailable { why: error.to_string() })
+        let why = error.to_string();
+        Self(if is_full(&error) { ObjectError::DiskFull { why } } else { ObjectError::Unavailable { why } })
     }
 }
 
 impl From<FormatError> for Looked {
     fn from(error: FormatError) -> Self {
-        Self(ObjectError::Unavailable { why: error.to_string() })
+        match error {
+            FormatError::Sqlite(error) => error.into(),
+            other => Self(ObjectError::Unavailable { why: other.to_string() }),
+        }
     }
 }
 
@@ -294,6 +298,12 @@ pub(super) async fn add_items(
             .execute(&mut *connection)
             .await?;
     }
+    let held: Option<(i64,)> = sqlx::query_as("SELECT bytes FROM held_items WHERE project = ?")
+        .bind(project.as_str())
+        .fetch_optional(connection)
+        .await?;
+    let held = held.map_or(0, |(bytes,)| bytes.unsigned_abs());
+    fits("max_conversation_bytes_per_project", limits.max_conversation_bytes_per_project, held)?;
     Ok(true)
 }
 
