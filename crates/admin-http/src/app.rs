@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{AdminCode, Clock, UnixNanos};
-use headrace_identity::{Directory, OperatorRecord, ProjectRecord};
+use headrace_identity::{AuthRefusal, Directory, OperatorRecord, ProjectRecord};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::names::Names;
@@ -15,7 +15,7 @@ use crate::plays::Plays;
 use crate::problem::Problem;
 use crate::seams::{Ask, Calls, House, Played, Playground, Prompts};
 use crate::sessions::Sessions;
-use crate::throttle::Throttle;
+use crate::throttle::{CountedAs, Mark, Throttle};
 use crate::who::{Who, bad_credential, cookie_name};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
@@ -117,28 +117,46 @@ impl App {
 
     /// Whose key this is. Wrong ones are counted by peer.
     pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
-        self.attempt(peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))
+        let mark = Mark::of(key);
+        let who = self.0.throttle.counted_as(peer, mark, false);
+        let found = self.attempt(who, peer, || {
+            self.sessions().operators().authenticate(key).map_err(bad_credential)
+        })?;
+        self.0.throttle.passed(mark);
+        Ok(found)
     }
 
-    /// Lets a peer show something that it may have guessed. What is good is good, whoever else of that address guesses: keys and links
-    /// have too many bits to be found by trying. Whoever is wrong too often is told to wait, and no longer why it was wrong.
-    pub(crate) fn attempt<T>(
+    /// Who has a link, which works no longer then. Wrong ones are counted by peer.
+    pub(crate) fn by_link(&self, link: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
+        let mark = Mark::of(link);
+        let waits = mark.is_some_and(|mark| self.sessions().has_link_like(mark));
+        let who = self.0.throttle.counted_as(peer, mark, waits);
+        let now = self.now();
+        let enter = || self.sessions().enter(link, now).ok_or_else(|| bad_credential(AuthRefusal::Unknown));
+        self.attempt(who, peer, enter)
+    }
+
+    /// Looks at what a peer shows and may have guessed, unless too much of it was wrong lately: then right and wrong ones are
+    /// answered alike, without a look.
+    fn attempt<T>(
         &self,
+        who: CountedAs,
         peer: IpAddr,
         look: impl FnOnce() -> Result<T, Problem>,
     ) -> Result<T, Problem> {
-        let wrong = match look() {
-            Ok(found) => return Ok(found),
-            Err(wrong) => wrong,
-        };
         let (throttle, now) = (&self.0.throttle, self.now());
-        throttle.may_try(peer, now).map_err(|seconds| {
-            let message = format!("too many keys or links were wrong: try again in {seconds} s");
-            Problem::new(AdminCode::TooManyAttempts, message).retry_after(seconds)
+        throttle.may_try(who, now).map_err(|seconds| {
+            let message = format!(
+                "too many keys or links from your address were wrong, and this one was not looked at: try again in {seconds} s"
+            );
+            Problem::new(AdminCode::TooManyAttempts, message)
+                .retry_after(seconds)
+                .remedy("headrace operators link ID makes a link, which has attempts of its own")
         })?;
-        throttle.failed(peer, now);
-        tracing::warn!(%peer, "a key or link of an operator was wrong");
-        Err(wrong)
+        look().inspect_err(|_| {
+            throttle.failed(who, now);
+            tracing::warn!(%peer, "a key or link of an operator was wrong");
+        })
     }
 
     /// Does it, off the event loop, in the name of who asks. Whoever asked may be gone before it is done: it is done all the same.

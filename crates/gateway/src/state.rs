@@ -30,6 +30,8 @@ pub(crate) struct Arrived {
 /// Its caller is known.
 pub(crate) struct Authenticated {
     pub(crate) principal: Arc<Principal>,
+    /// Revocations that the directory had when the key was looked up.
+    pub(crate) revocations: u64,
     pub(crate) endpoint: Endpoint,
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct Admitted {
 pub(crate) struct Caller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) lease: Lease,
+    /// As [`Authenticated::revocations`].
+    pub(crate) revocations: u64,
 }
 
 impl Deref for Caller {

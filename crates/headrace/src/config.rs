@@ -421,6 +421,8 @@ impl Reader {
             queue_sequences: size("scheduler.queue_sequences"),
             queue_tokens: self.long("scheduler.queue_tokens").unwrap_or(1),
             max_bypass: self.count("scheduler.max_bypass").unwrap_or(0),
+            idle_patience_ns: u64::try_from(self.duration("scheduler.idle_patience").as_nanos())
+                .unwrap_or(u64::MAX),
             dedup_tokens: size("scheduler.dedup_tokens"),
             prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(Parsed::Flag(true))),
             prefix_lifetime_ns: match self.parsed("scheduler.prefix_lifetime") {

@@ -45,6 +45,7 @@ mod running;
 mod server;
 mod sights;
 mod signals;
+mod spending;
 mod stored;
 mod upstreams;
 mod welcome;

@@ -19,7 +19,7 @@ use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
-use headrace_worker::{Desk, Tickets};
+use headrace_worker::{Desk, ProcessId, Tickets};
 use tokio::task::JoinHandle;
 
 use self::serving::{Behind, End, Open, left_open};
@@ -45,7 +45,7 @@ use crate::running::InMemory;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, playground, reload};
+use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, playground, reload, spending};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -316,6 +316,7 @@ impl House {
     /// The gateway, which goes on with what an earlier process left, and is counted.
     fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
+        gateway.keep_shadow_spending(spending::of(self.data_dir.path()));
         objects::take_over(runtime, &gateway);
         objects::resume(runtime, &gateway);
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
@@ -361,7 +362,14 @@ impl House {
     /// Where other Headraces send jobs, if they may.
     fn annex(&self) -> Option<Arc<dyn Annex>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
-        let tickets = Tickets::new(secret);
+        let process = match ProcessId::fresh() {
+            Ok(process) => process,
+            Err(error) => {
+                output::note(&format!("warning: no jobs are taken: this machine gives no random numbers: {error}"));
+                return None;
+            }
+        };
+        let tickets = Tickets::new(secret, process);
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");

@@ -65,6 +65,8 @@ pub struct StepPlan {
     pub started: Vec<Started>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
+    /// Sequences of idle work that are served as normal work from this step on, until they end or stand still.
+    pub raised: Vec<SeqId>,
     /// Sequences that came too late for this step or any other.
     pub expired: Vec<Expired>,
     /// When it was planned, in the caller's nanoseconds.
@@ -103,6 +105,7 @@ impl StepPlan {
         self.chunks.clear();
         self.started.clear();
         self.preempted.clear();
+        self.raised.clear();
         self.expired.clear();
         self.planned_ns = now_ns;
     }

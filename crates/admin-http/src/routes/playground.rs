@@ -29,6 +29,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const MAX_KEY_BYTES: usize = 255;
 /// Longest body of a call, in bytes: images travel in it.
 const MAX_CALL_BYTES: usize = 8 * 1024 * 1024;
+/// How often it is looked whether the operator of a call was revoked.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) async fn chat(
     app: State<App>,
@@ -112,7 +114,16 @@ async fn call(
                             Err(problem) => problem.played(),
                         }
                     };
-                    made.take_in(played).await;
+                    let mut taking = std::pin::pin!(Arc::clone(&made).take_in(played));
+                    let mut looks = tokio::time::interval(LOOK_EVERY);
+                    loop {
+                        tokio::select! {
+                            () = &mut taking => return,
+                            _ = looks.tick() => if app.sessions().operators().active(&who.operator.id).is_none() {
+                                made.stop();
+                            }
+                        }
+                    }
                 });
                 (play, false)
             }

@@ -24,6 +24,10 @@ use super::running::{Running, Splitter};
 
 /// Responses that are worked on in the background at once.
 const MOST_RUNNING: usize = 1_024;
+/// As many of them are kept for organisations that have fewer than [`FEW`].
+const KEPT_FOR_FEW: usize = MOST_RUNNING / 4;
+/// See [`KEPT_FOR_FEW`].
+const FEW: usize = 32;
 /// Bytes of a response's events that are kept.
 const MOST_EVENT_BYTES: usize = 8 << 20;
 /// What a follower takes beside what waits for it.
@@ -101,17 +105,12 @@ async fn note(
     let memory = gateway.memory().reserve(&keyed.principal.key, 1);
     let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
     let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
-    let running = Arc::new(Running::new(project, events, memory));
+    let org = keyed.principal.org.clone();
+    let running = Arc::new(Running::new((project, org.clone()), events, memory));
     {
         let mut all = gateway.objects().running.lock();
-        if all.len() >= MOST_RUNNING {
-            let message = format!(
-                "{MOST_RUNNING} responses are worked on in the background, as many as are taken at once."
-            );
-            return Err(
-                Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1))
-            );
-        }
+        let of_org = all.values().filter(|other| other.org == org).count();
+        has_place(all.len(), of_org)?;
         all.insert(record.id.clone(), Arc::clone(&running));
     }
     match gateway.objects().put(record.clone(), Vec::new()).await {
@@ -121,6 +120,20 @@ async fn note(
             Err(why)
         }
     }
+}
+
+/// Whether one more may be worked on, while so many are and so many of these are the organisation's own. What one organisation
+/// leaves is enough for others.
+fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
+    let most = if of_org < FEW { MOST_RUNNING } else { MOST_RUNNING - KEPT_FOR_FEW };
+    if all < most {
+        return Ok(());
+    }
+    let message = format!(
+        "{all} responses are worked on in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
+         further place of {most}. Wait for some of yours, cancel them, or send `background: false`."
+    );
+    Err(Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))
 }
 
 async fn run(
@@ -207,7 +220,8 @@ impl Gateway {
     pub(super) fn follow(&self, key: &KeyId, running: &Arc<Running>, from: usize) -> Result<Answer, Why> {
         let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
         let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
-        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory));
+        let beat = self.beats().join_stream(key.clone());
+        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory, beat));
         Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
     }
 
@@ -243,5 +257,30 @@ impl Gateway {
             Ok(count)
         });
         told.await.map_err(|why| why.message.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_organisation_leaves_places_to_others_in_the_background() {
+        // Two together take what they can.
+        let (mut orgs, mut all) = ([0, 0], 0);
+        while let Some(org) = (0..2).find(|org| has_place(all, orgs[*org]).is_ok()) {
+            (orgs[org], all) = (orgs[org] + 1, all + 1);
+        }
+        assert!(all <= MOST_RUNNING - KEPT_FOR_FEW + FEW, "{all}");
+        // Seven more have their few each.
+        for _ in 0..7 {
+            let mut own = 0;
+            while own < FEW {
+                assert!(has_place(all, own).is_ok(), "{all} {own}");
+                (own, all) = (own + 1, all + 1);
+            }
+        }
+        assert!(has_place(all, 0).is_err() || all < MOST_RUNNING);
+        assert!(has_place(MOST_RUNNING, 0).is_err(), "the bound holds for all");
     }
 }

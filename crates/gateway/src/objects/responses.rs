@@ -13,7 +13,7 @@ use crate::refused::Why;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::Query;
-use super::running::{END, as_sse};
+use super::running::{END, as_sse, ends_well};
 use super::{Told, owned};
 
 /// How long a cancelled response may take to end before its look-up is answered all the same.
@@ -101,7 +101,9 @@ fn replayed(found: &ResponseRecord, from: usize) -> Told {
     for event in events.iter().skip(from) {
         out.extend_from_slice(&as_sse(event.get().as_bytes()));
     }
-    out.extend_from_slice(END.as_bytes());
+    if events.last().is_some_and(|event| ends_well(event.get().as_bytes())) {
+        out.extend_from_slice(END.as_bytes());
+    }
     let body = AnswerBody::Whole(out.freeze());
     Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
 }

@@ -22,13 +22,14 @@ impl Keyed {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
+        self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
         let copy = dossier.shadow.as_deref_mut().and_then(Shadow::copy_mut);
         // A copy costs its caller nothing: its hold stands for what the house loses by it.
         let (amount, is_copy) = match copy {
             None => (most, false),
             Some(copy) => {
-                if !copy.pay(most, now) {
+                if !copy.pay(most, now).await {
                     return Err(beyond_budget(most));
                 }
                 (NanoDollars::ZERO, true)

@@ -33,6 +33,7 @@ mod regions;
 mod relays;
 mod responses;
 mod resumes;
+mod revoked;
 mod routes;
 mod shadows;
 mod swaps;

@@ -273,6 +273,12 @@ const OWN: &[Field] = &[
         "How many sequences may start before one that came first and does not fit yet.",
     ),
     field(
+        "scheduler.idle_patience",
+        millis(10, 3600 * 1000),
+        "1s",
+        "How long idle work (`service_tier: \"flex\"`, batches) is passed over before one request of it is served as normal work.",
+    ),
+    field(
         "scheduler.dedup_tokens",
         count(0, 1 << 20),
         "32",
