@@ -9,6 +9,7 @@ mod cache_mark;
 mod call;
 mod clock;
 mod code;
+mod concern;
 mod conversation;
 mod encode;
 mod end_user;
@@ -36,6 +37,7 @@ pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawWish, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
+pub use concern::{Ask, Concern};
 pub use conversation::{
     ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice,
 };

@@ -2,7 +2,8 @@
 //! answer come back, event by event. It knows neither what they mean nor how they travel.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -24,12 +25,23 @@ pub trait Relay: Send + Sync {
     /// otherwise. `None`: it does not tell.
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>>;
 
+    /// Whether the server may be handed addresses that it would fetch. A name is looked up for that, within a bound of time.
+    ///
+    /// # Errors
+    /// The index of the first address that it may not be handed.
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        Box::pin(ready(if urls.is_empty() { Ok(()) } else { Err(0) }))
+    }
+
     /// How busy it is, as far as that is known.
     fn load(&self) -> LoadReport;
 
     /// Whether it takes calls.
     fn health(&self) -> Health;
 }
+
+/// The verdict on addresses, when it is known.
+pub type Screening = Pin<Box<dyn Future<Output = Result<(), usize>> + Send>>;
 
 /// A relay that several rooms share.
 pub type SharedRelay = Arc<dyn Relay>;
@@ -51,6 +63,37 @@ pub struct RelayFacts {
     pub abandoned: Abandoned,
     /// How it goes on with an answer that somebody else began.
     pub resumes: Resumes,
+    /// How its cache of prefixes separates tenants.
+    pub cache: PrefixCache,
+    /// The extras that calls may ask for without a price of their own.
+    pub allow_unpriced: Arc<[&'static str]>,
+}
+
+/// How a server's cache of prefixes separates the tenants who share our credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PrefixCache {
+    /// By a label in this field of every body.
+    Labelled(&'static str),
+    /// By a label in this field of bodies that ask for text. Others have no such field.
+    LabelledText(&'static str),
+    /// Not at all. Callers do not see what was cached if there are several organisations.
+    Hidden,
+    /// Not at all, and callers see what was cached: an operator decided that.
+    #[default]
+    Disclosed,
+}
+
+impl PrefixCache {
+    /// The field for the tenant's label in a body that is sent to `endpoint`.
+    pub const fn label_field(self, endpoint: Endpoint) -> Option<&'static str> {
+        let encodes = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
+        match self {
+            Self::Labelled(field) => Some(field),
+            Self::LabelledText(field) if !encodes => Some(field),
+            Self::LabelledText(_) => None,
+            Self::Hidden | Self::Disclosed => None,
+        }
+    }
 }
 
 /// How a server goes on with an answer in messages that somebody else began.

@@ -113,7 +113,8 @@ impl Gateway {
             Answered::Elsewhere(passed) => passed,
         };
         let Questioner { principal, dossier, headers, .. } = asked;
-        let asks = For { principal, request: dossier.id, headers };
+        let now = self.parts().clock.now();
+        let asks = For { principal, request: dossier.id, headers, now };
         tokio::select! {
             biased;
             told = passed.answer(&catalog, asks) => told,

@@ -3,6 +3,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod arithmetic;
+mod extras;
 mod field;
 pub(crate) mod fields;
 mod kinds;

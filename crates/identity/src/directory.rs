@@ -143,6 +143,11 @@ impl Directory {
         self.records.read().orgs.values().cloned().collect()
     }
 
+    /// Whether there is more than one organisation.
+    pub fn has_several_orgs(&self) -> bool {
+        self.records.read().orgs.len() > 1
+    }
+
     /// One organisation.
     pub fn org(&self, id: &OrgId) -> Option<OrgRecord> {
         self.records.read().orgs.get(id).cloned()

@@ -22,6 +22,7 @@ mod server;
 mod spec;
 mod tokens;
 mod upstream;
+mod urls;
 mod workers;
 
 pub use cache::{CacheEvent, CacheFeed, StoredBlocks, StoredLabel};
@@ -32,4 +33,5 @@ pub use probe::ProbeError;
 pub use spec::{Bounds, Http2, Pool, Queue, Timeouts, UpstreamSpec, UseHttp2};
 pub use tokens::{TokenModel, TokenModelSpec};
 pub use upstream::{RelayModel, Upstream};
+pub use urls::{AllowedHost, UrlPolicy};
 pub use workers::WorkerModel;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::UnixNanos;
-use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
+use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Screening};
 use headrace_worker::{About, Words};
 use reqwest::Url;
 
@@ -21,6 +21,7 @@ use crate::names;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
+use crate::urls::UrlPolicy;
 use crate::workers::asking;
 
 /// One server. Cheap to clone: all clones are the same one.
@@ -159,8 +160,11 @@ impl Upstream {
             context_window,
             abandoned: spec.abandoned,
             resumes: spec.kind.resumes(),
+            cache: spec.prefix_cache(),
+            allow_unpriced: spec.allow_unpriced.as_slice().into(),
         };
-        RelayModel { server: Arc::clone(&self.server), facts, gauge: self.server.loads.gauge(model) }
+        let urls = Arc::new(spec.url_policy());
+        RelayModel { server: Arc::clone(&self.server), facts, urls, gauge: self.server.loads.gauge(model) }
     }
 }
 
@@ -178,6 +182,7 @@ impl fmt::Debug for Upstream {
 pub struct RelayModel {
     server: Arc<Server>,
     facts: RelayFacts,
+    urls: Arc<UrlPolicy>,
     gauge: Arc<Gauge>,
 }
 
@@ -205,6 +210,11 @@ impl Relay for RelayModel {
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
         let counts = self.server.spec.kind.counts_tokens();
         counts.then(|| self.post(self.server.count_url().clone(), ask))
+    }
+
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        let policy = Arc::clone(&self.urls);
+        Box::pin(async move { policy.screen_now(&urls).await })
     }
 
     fn load(&self) -> LoadReport {

@@ -300,6 +300,14 @@ codes! {
          do not see: letters of another script that look alike (a Cyrillic `о`), words spelt with other characters \
          between their letters, and words split over two messages or fields.";
 
+    ExtraUnpriced "extra_unpriced" Render (400 InvalidRequest)
+        "The call asks for something that a provider charges for beside tokens, and it has no price here."
+        "The message names the field. Leave it out. Operators: set a price under `[[prices]]` (`per_search`, or prices with `tier` or \
+         `above`), or list the extra in `allow_unpriced` of the upstream.";
+    UrlNotAllowed "url_not_allowed" Render (400 InvalidRequest)
+        "The call names an address that the model's server would fetch, and may not be handed."
+        "All reasons are answered alike. Send the data in the body (`data:`). Operators: `urls` of the upstream is `off`, `public` or a \
+         list of hosts.";
     ContextLengthExceeded "context_length_exceeded" Render (400 InvalidRequest)
         "Prompt and answer together do not fit the context window, or never fit the engine's KV cache."
         "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \

@@ -190,6 +190,10 @@ causes! {
     ContentPolicy Both "A rule of the operator's on content matched something in the call: also tool descriptions and earlier turns."
         "The rule `internal-names` does not let this pass.";
 
+    ExtraUnpriced Both "A tool of the provider's, such as web search, a dearer class of service, sound in the answer."
+        "`tools[0].type`: the extra `web_search` has no price here. Leave it out. Operators: set its price, or list it in `allow_unpriced` of the upstream." "tools[0].type";
+    UrlNotAllowed Both "An image or a file is named by its address, and the model's server runs inside the operator's network."
+        "`messages[0].content[1].image_url.url`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the upstream." "messages[0].content[1].image_url.url";
     ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
         "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."

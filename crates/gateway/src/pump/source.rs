@@ -24,6 +24,7 @@ pub(super) mod jobs;
 
 pub(super) mod resume;
 
+pub(crate) mod conceal;
 pub(crate) mod faults;
 
 pub(super) mod heard;

@@ -81,7 +81,12 @@ pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars)
     // Whoever answers in messages says in which class of service it did; a batch is one of ours, whoever answers.
     let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
+    let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
+    let amount = amount.and_then(|amount| match searches {
+        0 => Ok(amount),
+        searches => amount.checked_add(quote.hold_for_searches(searches)?),
+    });
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
 }
 

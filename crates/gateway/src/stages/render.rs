@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage,
-    UnixNanos,
+    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Residency, Sampling, SamplingDefaults,
+    Stage, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
@@ -21,6 +21,8 @@ use crate::lane::{Lane, TokenLane};
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
+use screen::{Cleared, Screen};
+
 pub(crate) mod estimate;
 
 mod budget;
@@ -32,6 +34,8 @@ mod past;
 mod pins;
 
 mod raw;
+
+pub(crate) mod screen;
 
 pub(crate) mod shorten;
 
@@ -46,6 +50,8 @@ pub(crate) use past::with_past;
 pub(crate) use words::{could_fit, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
+/// Prompt tokens of what one web search finds, at most: they are held for as those of the prompt.
+const TOKENS_OF_A_SEARCH: u64 = 10_000;
 /// What is told where another model answers than the one that was looked at.
 const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
 
@@ -73,7 +79,8 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) = written;
+        screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
         dossier.record.kept_answers = past.told;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
@@ -126,8 +133,10 @@ impl Work {
         let salt = salt(gateway, project, &model, &self.call);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
+        let served = (&*self.catalog, &*model);
+        screened(gateway, served, &call, messages.as_mut(), &self.residency, dossier).await?;
         dossier.record.kept_answers = past.told;
         let mut work = Self {
             body_bytes: self.body_bytes,
@@ -157,6 +166,31 @@ impl Work {
         dossier.mark(Stage::Cache);
         Ok(work)
     }
+}
+
+/// Judges what a relayed call asks for beside tokens, and notes which servers may be sent it.
+async fn screened(
+    gateway: &Gateway,
+    (catalog, model): (&Catalog, &ServedModel),
+    call: &Call,
+    messages: Option<&mut Messages>,
+    regions: &Residency,
+    dossier: &Dossier,
+) -> Result<(), Why> {
+    let Some(messages) = messages else { return Ok(()) };
+    let parts = gateway.parts();
+    messages.shows_shared_cache = !parts.directory.has_several_orgs();
+    let Some(relayed) = Cleared::body(messages.chat.as_deref().unwrap_or(call)) else { return Ok(()) };
+    let headers = if messages.chat.is_none() { &*dossier.dialect_headers } else { &[] };
+    let screen = Screen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
+    // Most calls ask for nothing that is to be judged; of the others, names may be looked up.
+    if screen.is_needed() {
+        let cleared = Box::pin(screen.clear()).await?;
+        (messages.cleared, messages.most_searches) = (Some(cleared.upstreams), cleared.most_searches);
+        let found = cleared.most_searches.saturating_mul(TOKENS_OF_A_SEARCH);
+        messages.most_prompt_tokens = messages.most_prompt_tokens.saturating_add(found);
+    }
+    Ok(())
 }
 
 /// A call as it is put to a model, or why it cannot be; and what was kept meanwhile.

@@ -13,6 +13,7 @@ mod delays;
 mod encodes;
 mod ends;
 mod explains;
+mod extras;
 mod fallbacks;
 mod forms;
 mod holds;

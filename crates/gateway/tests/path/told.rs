@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
-    Abandoned, Engine, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
-    RelayHead, RelayedEvent, Reported, Resumes,
+    Abandoned, Engine, Health, LoadReport, PrefixCache, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent,
+    RelayFacts, RelayHead, RelayedEvent, Reported, Resumes, Screening,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Answer, Catalog, Lane, MessageLane, NameRules, Offer, Policy, Route, ServedModel};
@@ -52,6 +52,16 @@ pub(crate) struct Told {
     pub(crate) tells_load: AtomicBool,
     /// Where it is.
     region: Option<Region>,
+    /// What the addresses begin with that it may be handed.
+    may_fetch: String,
+}
+
+/// The same server with other facts, and other addresses that it may be handed.
+pub(crate) fn altered(server: Arc<Told>, may_fetch: &str, alter: impl FnOnce(&mut RelayFacts)) -> Arc<Told> {
+    let mut server = Arc::into_inner(server).unwrap();
+    may_fetch.clone_into(&mut server.may_fetch);
+    alter(&mut server.facts);
+    Arc::new(server)
 }
 
 pub(crate) struct Telling {
@@ -94,6 +104,11 @@ impl Relay for Told {
         (self.facts.dialect == Dialect::Anthropic).then(|| self.send(ask))
     }
 
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        let refused = urls.iter().position(|url| !url.starts_with(&self.may_fetch));
+        Box::pin(std::future::ready(refused.map_or(Ok(()), Err)))
+    }
+
     fn load(&self) -> LoadReport {
         let told = self.tells_load.load(Ordering::SeqCst);
         let reported = if told { Reported::Now } else { Reported::Never };
@@ -125,11 +140,14 @@ pub(crate) fn server_in(
             context_window: None,
             abandoned: Abandoned::Abort,
             resumes: Resumes::Never,
+            cache: PrefixCache::Disclosed,
+            allow_unpriced: Arc::default(),
         },
         scripts: Mutex::new(scripts.into()),
         asked: Mutex::default(),
         gate: Arc::default(),
         let_go: Arc::default(),
+        may_fetch: "https://".to_owned(),
         tells_load: AtomicBool::new(true),
     })
 }

@@ -4,6 +4,7 @@
 mod answer;
 mod anthropic;
 mod calls;
+mod conceal;
 mod facts;
 mod fault;
 mod finish;
@@ -25,6 +26,7 @@ mod round_trip_tests;
 #[cfg(test)]
 mod usual_tests;
 
+pub use conceal::{concealed, concealed_class, concealed_usage};
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};
 pub use usage::ReportedUsage;

@@ -19,6 +19,7 @@ use crate::dossier::Dossier;
 use crate::pump::asking::Asking;
 use crate::state::Work;
 
+use super::conceal::Conceal;
 use super::faults;
 use super::heard::Heard;
 use super::resume::{Begun, Resume};
@@ -61,6 +62,7 @@ pub(crate) struct Asked {
     answered_ns: Option<u64>,
     /// What comes goes to the client as it is.
     as_is: bool,
+    conceal: Conceal,
     /// What came before anything of the answer did, such as its role. It goes out with that: until then another server may
     /// answer, and the client must not see both.
     opening: BytesMut,
@@ -74,7 +76,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(facts: &RelayFacts, asking: Asking, placement: Placement) -> Self {
-        let Asking { answer, reader, as_is } = asking;
+        let Asking { answer, reader, as_is, conceal } = asking;
         Self {
             facts: facts.clone(),
             answer: Some(answer),
@@ -82,6 +84,7 @@ impl Asked {
             placement: Some(placement),
             answered_ns: None,
             as_is,
+            conceal,
             opening: BytesMut::new(),
             heard: false,
             shown: false,
@@ -361,11 +364,12 @@ impl MessageSource {
                     (true, Some(_)) => Some(&mut self.overheard),
                     (true, None) => None,
                 };
+                let conceal = asked.conceal;
                 match asked.reader.whole(&body, out) {
                     Ok(facts) => {
                         asked.ended = true;
                         self.hear(events.get(before..).unwrap_or_default());
-                        self.told(&facts, body, dossier)
+                        self.told(&facts, conceal.whole(body), dossier)
                     }
                     Err(fault) => Some(Said::Lost(self.misread(&fault))),
                 }
@@ -412,16 +416,13 @@ impl MessageSource {
 
     /// An event as it came. The last one of a response has what ends every stream behind it, which its server may leave out.
     fn whole_end(&self, facts: &EventFacts, event: &RelayedEvent) -> Bytes {
+        let Some(asked) = self.asked.as_ref().filter(|asked| asked.as_is) else { return event.raw.clone() };
+        let shown = asked.conceal.event(event);
         let is_response = self.work.call.endpoint == Endpoint::Responses;
-        let as_is = self.asked.as_ref().is_some_and(|asked| asked.as_is);
-        if !(facts.kind == EventKind::End && is_response && as_is) {
-            return event.raw.clone();
+        if !(facts.kind == EventKind::End && is_response) {
+            return shown;
         }
-        let end = end_of_stream(Endpoint::Responses);
-        let mut bytes = BytesMut::with_capacity(event.raw.len() + end.len());
-        bytes.extend_from_slice(&event.raw);
-        bytes.extend_from_slice(end);
-        bytes.freeze()
+        [&shown[..], end_of_stream(Endpoint::Responses)].concat().into()
     }
 
     /// Keeps what is to be judged: what is told in events, or what was overheard.
@@ -463,7 +464,7 @@ impl MessageSource {
         }
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
-            let known = asked.reader.usage().unwrap_or(likely);
+            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(likely));
             Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
@@ -558,7 +559,8 @@ impl MessageSource {
 
     pub(super) fn usage(&self) -> Usage {
         let last = self.usage_of_last();
-        self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()))
+        let all = self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()));
+        self.asked.as_ref().map_or(all, |asked| asked.conceal.usage(all))
     }
 
     /// What whoever was asked last has done.

@@ -50,6 +50,7 @@ impl ReportedUsage {
             cache_write_1h: self.cache_write_1h,
             output: self.output,
             reasoning: self.reasoning,
+            web_searches: self.web_searches,
         }
     }
 }
