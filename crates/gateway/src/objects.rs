@@ -13,6 +13,7 @@ pub(crate) mod keep;
 mod message_batches;
 mod moderations;
 pub(crate) mod newest;
+pub(crate) mod reads;
 pub(crate) mod references;
 mod responses;
 pub(crate) mod running;

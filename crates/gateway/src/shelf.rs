@@ -13,7 +13,7 @@ use crate::batches::places::Batches;
 use crate::objects::running::Running;
 use crate::refused::Why;
 
-/// Questions to the store that are answered at once: each may hold all that a response goes on from.
+/// Questions to the store that are answered at once. Memory for what they read is reserved before they are asked.
 const SEATS: usize = 32;
 /// Responses that are on their way to the store at once: who stopped waiting for one leaves it there, also where a disk hangs.
 const PUTS: usize = 256;
@@ -23,7 +23,7 @@ pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
     /// Files and batches; `None`: they are not kept here.
     files: Option<Arc<dyn BatchStore>>,
-    seats: Semaphore,
+    seats: Arc<Semaphore>,
     puts: Arc<Semaphore>,
     /// Responses in the background, by their ids.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
@@ -40,7 +40,7 @@ impl Objects {
         Self {
             store,
             files,
-            seats: Semaphore::new(SEATS),
+            seats: Arc::new(Semaphore::new(SEATS)),
             puts: Arc::new(Semaphore::new(PUTS)),
             running: Mutex::default(),
             batches: Batches::default(),
@@ -94,8 +94,12 @@ impl Objects {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Why> {
-        // It is never closed.
-        let _seat = self.seats.acquire().await;
+        // It is never closed. The work keeps it to its end, also if its caller stops waiting.
+        let seat = Arc::clone(&self.seats).acquire_owned().await;
+        let work = move || {
+            let _seat = seat;
+            work()
+        };
         tokio::task::spawn_blocking(work).await.map_err(|_| stopped())
     }
 
@@ -125,6 +129,10 @@ impl Why {
         match error {
             ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
                 .with_limit(rule, "objects", *limit, *observed),
+            ObjectError::Grew => {
+                let message = "What is read was added to meanwhile. Try again.";
+                Self::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
+            }
             ObjectError::Unavailable { why } => {
                 tracing::error!(why, "objects cannot be stored or read");
                 let message =

@@ -64,7 +64,7 @@ pub(crate) struct Received {
 pub(crate) struct Taken {
     /// Bytes of its body: no less than all the text in it that a template may show.
     pub(crate) body_bytes: usize,
-    pub(crate) memory: Reserved,
+    pub(crate) memory: Arc<Reserved>,
     /// Its turn, where it is long.
     pub(crate) turn: Option<Turn>,
 }

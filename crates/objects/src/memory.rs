@@ -6,8 +6,8 @@ use headrace_domain::{ProjectId, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    ResponseStatus, Told, Turn, page,
+    ConversationRecord, History, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, ObjectStore, Page,
+    PageAsk, ResponseRecord, ResponseStatus, Stored, Told, list_of, page,
 };
 
 /// See the top of the file.
@@ -123,28 +123,74 @@ impl ObjectStore for MemoryObjects {
         Ok(found.map(|at| all.responses.remove(at)).is_some())
     }
 
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
-        let mut turns = Vec::new();
-        let (mut next, mut bytes) = (Some(id.to_owned()), 0);
+    fn size(
+        &self,
+        project: &ProjectId,
+        what: Stored<'_>,
+        now: UnixNanos,
+    ) -> Result<Option<u64>, ObjectError> {
+        let bytes = |items: Vec<ItemRecord>| {
+            items.iter().map(|item| (item.id.len() + item.json.len()) as u64).sum::<u64>()
+        };
+        match what {
+            Stored::Response(id) => Ok(self.response(project, id, now)?.map(|response| response.bytes())),
+            Stored::History(of) => {
+                let lists = self.history(project, of, u64::MAX, now)?;
+                Ok(lists.map(|lists| lists.iter().map(|list| list.len() as u64).sum()))
+            }
+            Stored::Page(id, ask) => {
+                // With the row behind it that says whether more follow.
+                let ask = PageAsk { limit: ask.rows(), ..ask.clone() };
+                Ok(self.items(project, id, &ask, now)?.map(|page| bytes(page.items)))
+            }
+            Stored::Item(of, id) => Ok(self.item(project, of, id, now)?.map(|item| bytes(vec![item]))),
+        }
+    }
+
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError> {
+        let (mut lists, mut bytes) = (Vec::new(), 0);
+        let mut fit = |more: usize| {
+            bytes += more as u64;
+            fits("max_history_bytes", self.limits.max_history_bytes, bytes)?;
+            if bytes > most_bytes { Err(ObjectError::Grew) } else { Ok(()) }
+        };
+        let mut next = match of {
+            History::Response(id) => Some(id.to_owned()),
+            History::Conversation(id) => {
+                let mut all = self.all.lock();
+                let Some((_, items)) = all.conversation(project, id, now) else { return Ok(None) };
+                for page in items.chunks(MOST_ITEMS) {
+                    let list = list_of(page);
+                    fit(list.len())?;
+                    lists.push(list);
+                }
+                return Ok(Some(lists));
+            }
+        };
         while let Some(id) = next {
             let Some(response) = self.response(project, &id, now)? else { return Ok(None) };
             if response.status != ResponseStatus::Ended {
                 return Ok(None);
             }
-            bytes += (response.input.len() + response.output.len()) as u64;
-            turns.push(Turn { input: response.input, output: response.output });
-            fits("max_turns", self.limits.max_turns as u64, turns.len() as u64)?;
-            fits("max_history_bytes", self.limits.max_history_bytes, bytes)?;
+            fits("max_turns", self.limits.max_turns as u64, lists.len() as u64 / 2 + 1)?;
+            fit(response.input.len() + response.output.len())?;
+            lists.extend([response.output, response.input]);
             next = response.previous;
         }
-        turns.reverse();
-        Ok(Some(turns))
+        lists.reverse();
+        Ok(Some(lists))
     }
 
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError> {
         let all = self.all.lock();
         let open = |has: &&ResponseRecord| has.status == ResponseStatus::InProgress && has.expires > now;
-        Ok(all.responses.iter().filter(open).cloned().collect())
+        Ok(all.responses.iter().filter(open).map(|has| (has.project.clone(), has.id.clone())).collect())
     }
 
     fn create_conversation(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use headrace_domain::{ProjectId, UnixNanos};
 
-use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord, Turn};
+use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord};
 
 /// How much is kept, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct ObjectLimits {
     pub max_items_per_conversation: u64,
     /// Responses that one goes on from, one after the other.
     pub max_turns: usize,
-    /// Bytes of all that one goes on from.
+    /// Bytes of the items that one call continues: of a chain of responses or of a conversation.
     pub max_history_bytes: u64,
 }
 
@@ -55,6 +55,8 @@ pub enum ObjectError {
         /// What it would have come to.
         observed: u64,
     },
+    /// The objects grew after their size was read.
+    Grew,
     /// What keeps them does not work.
     Unavailable {
         /// What it said.
@@ -68,12 +70,35 @@ impl fmt::Display for ObjectError {
             Self::Full { rule, limit, observed } => {
                 write!(f, "`objects.{rule}` is {limit}, and this would come to {observed}")
             }
+            Self::Grew => f.write_str("what is read grew meanwhile"),
             Self::Unavailable { why } => write!(f, "objects cannot be stored or read: {why}"),
         }
     }
 }
 
 impl std::error::Error for ObjectError {}
+
+/// The items that a call continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History<'a> {
+    /// A response, and the chain of responses before it.
+    Response(&'a str),
+    /// A conversation.
+    Conversation(&'a str),
+}
+
+/// What a look-up reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored<'a> {
+    /// A response with its input, output, body and events.
+    Response(&'a str),
+    /// The items that a call continues.
+    History(History<'a>),
+    /// A page of a conversation's items, with the row behind it.
+    Page(&'a str, &'a PageAsk),
+    /// An item of a conversation, by the conversation's id and its own.
+    Item(&'a str, &'a str),
+}
 
 /// Called once with what became of something that was to be stored, by whatever thread knows it; it must not wait.
 pub type Told = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
@@ -108,18 +133,31 @@ pub trait ObjectStore: Send + Sync {
     /// [`ObjectError::Unavailable`]
     fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError>;
 
-    /// What went in and came out of a response and of all that it goes on from, oldest first. `None`: it, or one of those, is not
-    /// there, or has not ended.
+    /// The bytes that a look-up would read. Reads none of them, so that a caller can reserve memory first. `None` if the object is
+    /// missing; for a history also if a response of the chain has not ended.
     ///
     /// # Errors
-    /// [`ObjectError`]
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError>;
+    /// [`ObjectError::Full`] for a history beyond [`ObjectLimits::max_turns`] or [`ObjectLimits::max_history_bytes`].
+    fn size(&self, project: &ProjectId, what: Stored<'_>, now: UnixNanos)
+    -> Result<Option<u64>, ObjectError>;
 
-    /// Responses that are said to be worked on, of any project: what a process that stopped has left.
+    /// The items that a call continues, as JSON lists, oldest first. `None` as for [`Self::size`].
+    ///
+    /// # Errors
+    /// [`ObjectError::Grew`] if they have more than `most_bytes`; [`ObjectError::Full`] as for [`Self::size`].
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError>;
+
+    /// The projects and ids of responses that are said to be worked on: what a process that stopped has left.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`]
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError>;
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError>;
 
     /// Stores a new conversation with its first items.
     ///

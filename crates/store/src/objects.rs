@@ -4,6 +4,7 @@
 mod kept;
 mod put;
 pub(crate) mod rows;
+mod sizes;
 
 use std::fmt;
 use std::path::Path;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    Told, Turn,
+    ConversationRecord, History, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk,
+    ResponseRecord, Stored, Told,
 };
 
 use crate::pair::Pair;
@@ -127,12 +128,30 @@ impl ObjectStore for SqliteObjects {
         })
     }
 
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
+    fn size(
+        &self,
+        project: &ProjectId,
+        what: Stored<'_>,
+        now: UnixNanos,
+    ) -> Result<Option<u64>, ObjectError> {
         let limits = &self.kept.limits;
-        self.kept.pair.read(async |connection| rows::turns(connection, limits, project, id, now).await)
+        self.kept.pair.read(async |connection| sizes::size(connection, limits, project, what, now).await)
     }
 
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError> {
+        let limits = &self.kept.limits;
+        self.kept
+            .pair
+            .read(async |connection| sizes::history(connection, limits, project, (of, most_bytes), now).await)
+    }
+
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError> {
         self.kept.pair.read(async |connection| rows::unfinished(connection, now).await)
     }
 

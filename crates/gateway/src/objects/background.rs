@@ -11,6 +11,8 @@ use headrace_call_api::Frames;
 use headrace_domain::{Code, KeyId};
 use headrace_objects::{ItemRecord, ResponseRecord};
 use headrace_wire::response_begun;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::dossier::Dossier;
@@ -28,6 +30,8 @@ const MOST_RUNNING: usize = 1_024;
 const MOST_EVENT_BYTES: usize = 8 << 20;
 /// What a follower takes beside what waits for it.
 const FOLLOWER_MEMORY: u64 = 128 << 10;
+/// A record of a response in the background is held this many times at most: itself, a copy for the store, and the store's own.
+const RECORD_COPIES: u64 = 4;
 /// Tries to store what has ended.
 const TRIES: u32 = 10;
 
@@ -98,7 +102,8 @@ async fn note(
     let created = dossier.record.started;
     let expires = gateway.objects().expires(created);
     let record = begun(dossier.id, project.clone(), (created, expires), &ask, body);
-    let memory = gateway.memory().reserve(&keyed.principal.key, 1);
+    // Its record is kept, and copied to the store, also when the call has given back its own memory.
+    let memory = gateway.memory().reserve(&keyed.principal.key, record.bytes().saturating_mul(RECORD_COPIES));
     let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
     let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
     let running = Arc::new(Running::new(project, events, memory));
@@ -168,12 +173,23 @@ fn body_of(begun: &str, came: Came) -> String {
     let mut body: Value = serde_json::from_str(begun).unwrap_or_default();
     let (status, error) = match came {
         Came::Last(event) => {
-            let event: Value = serde_json::from_slice(&event).unwrap_or_default();
-            match event
-                .get("response")
-                .filter(|response| response.get("status") != Some(&json!("in_progress")))
-            {
-                Some(response) => return response.to_string(),
+            /// The response that an event ends with, as it is spelt.
+            #[derive(Deserialize)]
+            struct Event<'a> {
+                #[serde(borrow)]
+                response: &'a RawValue,
+            }
+            #[derive(Deserialize)]
+            struct Status {
+                status: Option<String>,
+            }
+            let is_over = |response: &&RawValue| {
+                serde_json::from_str::<Status>(response.get())
+                    .is_ok_and(|told| told.status.as_deref() != Some("in_progress"))
+            };
+            let event = serde_json::from_slice::<Event<'_>>(&event).ok();
+            match event.map(|event| event.response).filter(is_over) {
+                Some(response) => return response.get().to_owned(),
                 None => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
             }
         }
@@ -233,9 +249,11 @@ impl Gateway {
     pub async fn fail_unfinished(&self) -> Result<usize, String> {
         let now = self.parts().clock.now();
         let told = self.objects().ask(move |store| {
-            let left = store.unfinished(now)?;
-            let count = left.len();
-            for mut record in left {
+            // One at a time: each may be as large as any object.
+            let mut count = 0;
+            for (project, id) in store.unfinished(now)? {
+                let Some(mut record) = store.response(&project, &id, now)? else { continue };
+                count += 1;
                 record.body = body_of(&record.body, Came::Broken);
                 ended(&mut record);
                 store.put_response(&record, &[])?;

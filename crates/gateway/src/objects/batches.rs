@@ -16,6 +16,7 @@ use crate::refused::Why;
 use crate::{Answer, Gateway};
 
 use super::ask::{Listing, Query};
+use super::reads::{BATCH_ROW_BYTES, keeping};
 use super::{Told, owned};
 
 /// What a file of requests is for.
@@ -82,10 +83,11 @@ impl Gateway {
     /// `GET /v1/batches`
     pub(super) async fn list_batches(&self, principal: &Principal, query: &[(String, String)]) -> Told {
         let ask = Query::read_of(query, &Listing::BATCHES)?.page;
+        let memory = self.reserve_page(principal, &ask, BATCH_ROW_BYTES)?;
         let (batches, has_more) = self.batches_of(principal, BatchKind::OfFiles, ask).await?;
         let item = |batch: BatchRecord| ItemRecord { json: told(&batch).to_string(), id: batch.id };
         let page = Page { items: batches.into_iter().map(item).collect(), has_more };
-        Ok(Answer::json(200, page.json()))
+        Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
     pub(super) async fn batches_of(

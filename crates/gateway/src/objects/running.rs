@@ -16,6 +16,9 @@ use crate::delivery::{self, Delivery};
 /// Bytes that wait for a follower before no more are given to it.
 const FOLLOWER_BYTES: usize = 64 * 1024;
 
+/// Events that are stored are held this many times beside the ones that are followed.
+const STORED_COPIES: u64 = 4;
+
 /// See the top of the file.
 pub(crate) struct Running {
     pub(super) project: ProjectId,
@@ -83,15 +86,21 @@ impl Running {
         let _ = tokio::time::timeout(within, progress.wait_for(|progress| progress.done)).await;
     }
 
-    /// All events as a JSON list; `None`: not all are here.
+    /// All events as a JSON list. `None` if not all are here, or there is no memory to store them.
     pub(super) fn events(&self) -> Option<String> {
         let log = self.log.lock();
-        if log.given_up {
+        // The list, and the store's copies of it.
+        if log.given_up || self.memory.add((log.bytes as u64).saturating_mul(STORED_COPIES)).is_err() {
             return None;
         }
         let events: Vec<&str> =
             log.events.iter().filter_map(|event| std::str::from_utf8(event).ok()).collect();
         Some(format!("[{}]", events.join(",")))
+    }
+
+    /// Whether all events so far can be followed.
+    pub(super) fn has_events(&self) -> bool {
+        !self.log.lock().given_up
     }
 
     fn next(&self, at: usize) -> Next {

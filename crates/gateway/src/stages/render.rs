@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use headrace_call_api::Reserved;
 use headrace_domain::{
     CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage,
     UnixNanos,
@@ -18,6 +19,7 @@ use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::kept_ids::{Keeper, KeptIds};
 use crate::lane::{Lane, TokenLane};
+use crate::memory::Room;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
@@ -43,7 +45,7 @@ pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
 pub(crate) use past::with_past;
-pub(crate) use words::{could_fit, out_of_vocabulary, rendered, shown, text_alone};
+pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
 /// What is told where another model answers than the one that was looked at.
@@ -57,7 +59,8 @@ impl Moderated {
             let salt = salt(gateway, &principal.project, &model, &call);
             let long = taken.turn.is_some();
             raw::may_spell(&model, &call, &principal.key)?;
-            let written = write(gateway, &catalog, &model, call, salt, taken, long).await?;
+            let own = (salt, Arc::clone(&taken.memory));
+            let written = write(gateway, &catalog, &model, call, own, taken, long).await?;
             (call, taken) = (written.call, written.kept);
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
                 Ok(written) => break (written, salt),
@@ -79,7 +82,6 @@ impl Moderated {
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
         let keeps_words = residency.allows(gateway.config().region.as_ref());
-        let memory = Arc::new(memory);
         let work = Box::new(Work {
             call,
             body_bytes,
@@ -124,7 +126,8 @@ impl Work {
         };
         let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
         let salt = salt(gateway, project, &model, &self.call);
-        let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
+        let own = (salt, Arc::clone(&self.memory));
+        let written = write(gateway, &self.catalog, &model, self.call.clone(), own, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
         let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
@@ -171,7 +174,7 @@ async fn write<T: Send + 'static>(
     catalog: &Catalog,
     model: &Arc<ServedModel>,
     call: Box<Call>,
-    salt: CacheSalt,
+    (salt, memory): (CacheSalt, Arc<Reserved>),
     kept: T,
     long: bool,
 ) -> Result<Written<T>, Why> {
@@ -179,6 +182,7 @@ async fn write<T: Send + 'static>(
         fleet: Arc::clone(catalog.fleet()),
         kept: Arc::clone(gateway.kept_ids()),
         salt,
+        memory,
         bounds: (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens),
         now: gateway.parts().clock.now(),
     };
@@ -203,6 +207,7 @@ struct Means {
     fleet: Arc<Fleet>,
     kept: Arc<KeptIds>,
     salt: CacheSalt,
+    memory: Arc<Reserved>,
     /// Tokens of an answer, and of all texts that are encoded.
     bounds: (u32, u32),
     now: UnixNanos,
@@ -283,7 +288,7 @@ fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Resul
         Ok(()) => {}
         Err(why) => return (call, Err(why)),
     }
-    match shorten::shortened(model, call, means.now) {
+    match shorten::shortened(model, call, (means.now, Room(&means.memory))) {
         Ok(call) => {
             let encoded = encode(model, &call, means);
             (call, encoded)
@@ -297,7 +302,7 @@ fn encode(model: &ServedModel, call: &Call, means: &Means) -> Result<Encoded, Wh
     match &model.lane {
         Lane::Tokens(lane) => tokens(model, lane, call, means),
         Lane::Vectors(lane) => {
-            let prompts = texts::encode(model, lane, call, most_tokens)?;
+            let prompts = texts::encode(model, lane, call, most_tokens, Room(&means.memory))?;
             Ok(Encoded::of(prompts))
         }
         Lane::Messages(_) => {
@@ -314,7 +319,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
-            let (ids, text) = rendered(model, lane, conversation, &options)?;
+            let (ids, text) = rendered(model, lane, conversation, &options, Room(&means.memory))?;
             let kept = (&means.kept, &means.salt);
             let past::Past { ids, told, keeper } =
                 with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
@@ -328,8 +333,8 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let each =
-                items.iter().enumerate().map(|(index, item)| raw::encode(model, lane, call, index, item));
+            let room = Room(&means.memory);
+            let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, room));
             let grammar = form::grammar(model, lane, call, "")?;
             let prompts = each.collect::<Result<_, _>>()?;
             Ok(Encoded { grammar, ..Encoded::of(prompts) })

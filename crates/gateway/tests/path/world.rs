@@ -28,7 +28,7 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
-use headrace_objects::{MemoryObjects, ObjectLimits};
+use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
 
@@ -376,10 +376,14 @@ pub(crate) struct Setup {
     pub(crate) region: Option<&'static str>,
     /// How much of clients' objects is kept.
     pub(crate) objects: ObjectLimits,
+    /// Where they are kept. `None` for memory.
+    pub(crate) stored_in: Option<Arc<dyn ObjectStore>>,
     /// The model is an encoder, which makes this.
     pub(crate) makes: Option<Makes>,
     /// Whose tokenizer the model has: a directory beside this room's manifest.
     pub(crate) words_of: &'static str,
+    /// Another tokenizer, as a `tokenizer.json`.
+    pub(crate) tokenizer_json: Option<&'static [u8]>,
     /// What the engine can do.
     pub(crate) capabilities: Capabilities,
     pub(crate) policy: Policy,
@@ -401,8 +405,10 @@ impl Default for Setup {
             template: None,
             region: None,
             objects: ObjectLimits::default(),
+            stored_in: None,
             makes: None,
             words_of: "../../demo-model/checkpoint",
+            tokenizer_json: None,
             capabilities: capabilities(),
             policy: Policy::default(),
         }
@@ -467,7 +473,10 @@ impl World {
             books: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
-            objects: Arc::new(MemoryObjects::new(setup.objects)),
+            objects: setup
+                .stored_in
+                .clone()
+                .unwrap_or_else(|| Arc::new(MemoryObjects::new(setup.objects))),
             files: None,
             cache_secret: [9; 32],
             owner: Owner::new(1),
@@ -625,8 +634,8 @@ pub(crate) fn capabilities() -> Capabilities {
 fn served(name: ModelName, setup: &Setup) -> ServedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(setup.words_of);
     let checkpoint = Checkpoint::open(&dir).unwrap();
-    let tokenizer =
-        Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
+    let json = setup.tokenizer_json.unwrap_or_else(|| checkpoint.tokenizer_json());
+    let tokenizer = Arc::new(Tokenizer::new(json, checkpoint.tokenizer_config()).unwrap());
     if let Some(makes) = setup.makes {
         let lane = VectorLane {
             tokenizer,

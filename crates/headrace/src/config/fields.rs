@@ -505,7 +505,7 @@ const OWN: &[Field] = &[
         "1000",
         "Responses that one may go on from, one after the other.",
     ),
-    field("objects.max_history", bytes(KIB, GIB), "\"32MiB\"", "What they may hold together."),
+    field("objects.max_history", bytes(KIB, GIB), "\"32MiB\"", "Bytes of the responses, or of the conversation, that one call continues."),
     field("objects.max_file", bytes(KIB, TIB), "\"512MiB\"", "The most that one file may have."),
     field("objects.max_files_per_project", count(1, 1 << 40), "10000", "Files and parts of a project."),
     field("objects.max_file_bytes_per_project", bytes(KIB, TIB), "\"10GiB\"", "The same in bytes."),
