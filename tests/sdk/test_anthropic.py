@@ -185,7 +185,7 @@ BAD = [
     (
         {
             "messages": [
-                {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}
+                {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}]}
             ]
         },
         "messages[0].content[0]",

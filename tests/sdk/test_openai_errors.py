@@ -39,7 +39,7 @@ BAD = [
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]}]},
         "messages[0].content[0]",
     ),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),

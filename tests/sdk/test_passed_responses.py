@@ -24,6 +24,7 @@ name = "far"
 kind = "openai"
 url = "{url}"
 responses = "pass"
+allow_unpriced = ["web_search"]
 price = {{ input = "1", cached_input = "0.1", output = "4" }}
 
 [[models]]

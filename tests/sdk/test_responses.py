@@ -197,7 +197,7 @@ def test_tools_are_called_and_their_outputs_answered(client, weather_tool):
 
 
 def test_an_image_is_refused_by_its_place_where_nobody_can_see_it(client):
-    image = {"role": "user", "content": [{"type": "input_image", "image_url": "https://x/a.png"}]}
+    image = {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,aGk="}]}
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=MODEL, input=[image])
     # A server behind ours is asked in chat, and names the place there.

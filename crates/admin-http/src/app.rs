@@ -6,22 +6,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{AdminCode, Clock, UnixNanos};
-use headrace_identity::{Directory, OperatorRecord, ProjectRecord};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use headrace_identity::{AuthRefusal, Directory, OperatorId, OperatorRecord, ProjectRecord};
+use tokio::sync::{Semaphore, broadcast};
 
 use crate::names::Names;
 use crate::pages::Pages;
+use crate::places::{NoPlace, Place, Places};
 use crate::plays::Plays;
 use crate::problem::Problem;
 use crate::seams::{Ask, Calls, House, Played, Playground, Prompts};
 use crate::sessions::Sessions;
-use crate::throttle::Throttle;
+use crate::throttle::{CountedAs, Mark, Throttle};
 use crate::who::{Who, bad_credential, cookie_name};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
 const MAX_BLOCKING: usize = 16;
-/// Pages and programs that look on at once.
+/// Pages and programs that look on at once, in all and of one operator.
 const MAX_SUBSCRIBERS: usize = 64;
+const MAX_SUBSCRIBERS_PER_OPERATOR: usize = 16;
+/// Of a listener's connections, three in so many may serve requests of operators at once, and one in so many those of one
+/// operator: there is always one for health, and for another operator.
+const SERVING_SHARE: usize = 4;
 /// Rows about one subject that are looked through for one operator's.
 const MAX_NOTED: usize = 64;
 /// Changes that a slow subscriber may be behind before it misses some.
@@ -66,13 +71,17 @@ struct Inner {
     throttle: Throttle,
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
-    subscribers: Arc<Semaphore>,
+    subscribers: Places<OperatorId>,
+    /// Requests of operators that are being answered.
+    serving: Places<OperatorId>,
     plays: Plays,
 }
 
 impl App {
     /// Of these parts.
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: Parts, most_connections: usize) -> Self {
+        let share = most_connections.div_ceil(SERVING_SHARE);
+        let subscribers = MAX_SUBSCRIBERS.min(share.saturating_mul(2));
         let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
         Self(Arc::new(Inner {
             names: Names::new(Some(&parts.url)),
@@ -80,7 +89,9 @@ impl App {
             throttle: Throttle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
-            subscribers: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+            // An operator who only looks on can still ask.
+            subscribers: Places::new(subscribers, MAX_SUBSCRIBERS_PER_OPERATOR.min(share.div_ceil(2))),
+            serving: Places::new(most_connections.saturating_sub(share), share),
             plays: Plays::default(),
             parts,
         }))
@@ -117,28 +128,45 @@ impl App {
 
     /// Whose key this is. Wrong ones are counted by peer.
     pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
-        self.attempt(peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))
+        let mark = Mark::of(key);
+        let who = self.0.throttle.counted_as(peer, mark, false);
+        let found = self
+            .attempt(who, peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))?;
+        self.0.throttle.passed(mark);
+        Ok(found)
     }
 
-    /// Lets a peer show something that it may have guessed. What is good is good, whoever else of that address guesses: keys and links
-    /// have too many bits to be found by trying. Whoever is wrong too often is told to wait, and no longer why it was wrong.
-    pub(crate) fn attempt<T>(
+    /// Who has a link, which works no longer then. Wrong ones are counted by peer.
+    pub(crate) fn by_link(&self, link: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
+        let mark = Mark::of(link);
+        let waits = mark.is_some_and(|mark| self.sessions().has_link_like(mark));
+        let who = self.0.throttle.counted_as(peer, mark, waits);
+        let now = self.now();
+        let enter = || self.sessions().enter(link, now).ok_or_else(|| bad_credential(AuthRefusal::Unknown));
+        self.attempt(who, peer, enter)
+    }
+
+    /// Looks at what a peer shows and may have guessed, unless too much of it was wrong lately: then right and wrong ones are
+    /// answered alike, without a look.
+    fn attempt<T>(
         &self,
+        who: CountedAs,
         peer: IpAddr,
         look: impl FnOnce() -> Result<T, Problem>,
     ) -> Result<T, Problem> {
-        let wrong = match look() {
-            Ok(found) => return Ok(found),
-            Err(wrong) => wrong,
-        };
         let (throttle, now) = (&self.0.throttle, self.now());
-        throttle.may_try(peer, now).map_err(|seconds| {
-            let message = format!("too many keys or links were wrong: try again in {seconds} s");
-            Problem::new(AdminCode::TooManyAttempts, message).retry_after(seconds)
+        throttle.may_try(who, now).map_err(|seconds| {
+            let message = format!(
+                "too many keys or links from your address were wrong, and this one was not looked at: try again in {seconds} s"
+            );
+            Problem::new(AdminCode::TooManyAttempts, message)
+                .retry_after(seconds)
+                .remedy("headrace operators link ID makes a link, which has attempts of its own")
         })?;
-        throttle.failed(peer, now);
-        tracing::warn!(%peer, "a key or link of an operator was wrong");
-        Err(wrong)
+        look().inspect_err(|_| {
+            throttle.failed(who, now);
+            tracing::warn!(%peer, "a key or link of an operator was wrong");
+        })
     }
 
     /// Does it, off the event loop, in the name of who asks. Whoever asked may be gone before it is done: it is done all the same.
@@ -179,9 +207,14 @@ impl App {
         self.0.parts.calls.as_ref()
     }
 
-    /// A place to look on from, if one is free.
-    pub(crate) fn subscriber(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0.subscribers).try_acquire_owned().ok()
+    /// A place to look on from, if the operator may have one.
+    pub(crate) fn subscriber(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+        self.0.subscribers.take(who.operator.id.clone())
+    }
+
+    /// A place for a request that is answered, if the operator may have one.
+    pub(crate) fn serving(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+        self.0.serving.take(who.operator.id.clone())
     }
 
     /// What is administered from here on.

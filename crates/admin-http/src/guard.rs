@@ -1,8 +1,11 @@
 //! Before every route: whose name this listener is asked by, who asks, whether another page made the browser ask, and whether the
 //! role may. What has no entry is refused. Must not know what a route does.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
@@ -10,9 +13,16 @@ use axum::response::{IntoResponse, Response};
 
 use crate::access::{Access, AccessTable};
 use crate::app::App;
+use crate::listener::On;
+use crate::places::NoPlace;
 use crate::problem::Problem;
 use crate::who::{ByCookie, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
+use bytes::Bytes;
 use headrace_domain::AdminCode;
+use hyper::body::{Frame, SizeHint};
+
+/// After how many seconds an operator with too many requests may try again.
+const TRY_AGAIN_S: u64 = 1;
 
 /// Around everything, pages too: the name that was asked, and headers that bind what a browser may do with an answer.
 pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -42,12 +52,59 @@ pub(crate) async fn guard(
 ) -> Response {
     match admit(&app, &table, &request) {
         Ok(Some(who)) => {
+            let place = match app.serving(&who) {
+                Ok(place) => place,
+                Err(none) => return too_many(none).into_response(),
+            };
+            // Until the last byte of the answer is taken.
+            let serving = request.extensions().get::<On>().map(|On(line)| line.serve());
             request.extensions_mut().insert(who);
-            next.run(request).await
+            let response = next.run(request).await;
+            response.map(|body| Body::new(Held { body, _held: (place, serving) }))
         }
         Ok(None) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }
+}
+
+/// The body of an answer, with what is held until the body is dropped.
+struct Held<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Held<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn too_many(none: NoPlace) -> Problem {
+    let message = match none {
+        NoPlace::OfHolder(has) => {
+            format!(
+                "this operator has {has} requests under way, as many as one may have now: wait for some of them"
+            )
+        }
+        NoPlace::All(most) => {
+            format!("{most} requests of operators are under way, as many as may be at once")
+        }
+    };
+    Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
 }
 
 /// Who it is, where the route asks for that.

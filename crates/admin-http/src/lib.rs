@@ -3,12 +3,14 @@
 
 mod access;
 mod app;
+mod connections;
 mod guard;
 mod input;
 mod listener;
 mod names;
 mod page;
 mod pages;
+mod places;
 mod plays;
 mod problem;
 mod router;

@@ -1,9 +1,10 @@
 //! The socket: a listener of its own, bounds on connections and on the time of a head. Knows bytes and HTTP, no route.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,17 +13,30 @@ use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tower_service::Service;
+
+use crate::connections::{Connections, Entry, Line};
 
 /// Ports that are tried, one after the other, where the first is taken.
 pub const MAX_PORTS_TRIED: u16 = 20;
-/// Connections at once; more wait.
+/// Connections at once, unless the program says otherwise. Of one more, the one gives way that has been without a request of an
+/// operator for longest.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a head may take, and a connection may be silent between requests.
+/// Connections that have given way and are not closed yet. Beyond them none is taken.
+const MAX_CLOSING: usize = 16;
+/// Connections that give way at once where there are no file descriptors left.
+const LET_GO_AT_ONCE: usize = 4;
+/// How long a head may take, and a connection may be silent between requests, as long as there is room.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a peer may take nothing of what waits for it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Longest request line and headers together, in bytes.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 /// Most headers.
@@ -30,9 +44,9 @@ const MAX_HEADERS: usize = 64;
 /// How long to wait where no connection can be taken: file descriptors come back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The other end's address.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+/// The connection that a request came on.
+#[derive(Debug, Clone)]
+pub(crate) struct On(pub(crate) Arc<Line>);
 
 /// How long a handshake may take before HTTP begins.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +67,7 @@ pub type Secure = Arc<dyn Fn(TcpStream) -> Secured + Send + Sync>;
 pub struct Listener {
     socket: std::net::TcpListener,
     at: SocketAddr,
+    most_connections: usize,
 }
 
 impl Listener {
@@ -69,13 +84,24 @@ impl Listener {
                 Ok(socket) => {
                     socket.set_nonblocking(true)?;
                     let at = socket.local_addr()?;
-                    return Ok(Self { socket, at });
+                    return Ok(Self { socket, at, most_connections: MAX_CONNECTIONS });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
                 Err(error) => return Err(error),
             }
         }
         Err(refused)
+    }
+
+    /// The same with at most `most` connections at once, and at most as many as usual.
+    #[must_use]
+    pub fn with_most_connections(self, most: usize) -> Self {
+        Self { most_connections: most.clamp(1, MAX_CONNECTIONS), ..self }
+    }
+
+    /// How many connections there may be at once.
+    pub(crate) const fn most_connections(&self) -> usize {
+        self.most_connections
     }
 
     /// Where it listens.
@@ -86,43 +112,60 @@ impl Listener {
     /// Answers until the future is dropped. Within a Tokio runtime.
     pub(crate) async fn serve(self, router: Router, secure: Option<Secure>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.socket)?;
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let lines = Connections::new(self.most_connections);
+        let descriptors = Arc::new(Semaphore::new(self.most_connections.saturating_add(MAX_CLOSING)));
         // Dropping the set ends its connections.
         let mut connections = tokio::task::JoinSet::new();
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+            let descriptor = tokio::select! {
+                descriptor = Arc::clone(&descriptors).acquire_owned() => descriptor,
+                Some(_) = connections.join_next() => continue,
+            };
+            let Ok(descriptor) = descriptor else { return Ok(()) };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
             };
             let Ok((stream, peer)) = accepted else {
+                lines.let_go_of(LET_GO_AT_ONCE);
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
+            // Where every connection serves an operator, this one is closed.
+            let Some(entry) = lines.add(peer.ip()) else { continue };
             let (router, secure) = (router.clone(), secure.clone());
             connections.spawn(async move {
-                // Small answers should not wait for one another.
-                let _ = stream.set_nodelay(true);
-                match secure {
-                    None => converse(stream, peer, router).await,
-                    Some(secure) => {
-                        // Whoever speaks no TLS, or is too slow, is let go of.
-                        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, secure(stream)).await;
-                        if let Ok(Ok(stream)) = handshake {
-                            converse(stream, peer, router).await;
-                        }
-                    }
+                tokio::select! {
+                    () = converse(stream, &entry, router, secure) => {}
+                    () = entry.line.gives_way() => {}
                 }
-                drop(place);
+                drop((entry, descriptor));
             });
         }
     }
 }
 
-async fn converse(stream: impl Connection + 'static, peer: SocketAddr, router: Router) {
+async fn converse(stream: TcpStream, entry: &Entry, router: Router, secure: Option<Secure>) {
+    // Small answers should not wait for one another.
+    let _ = stream.set_nodelay(true);
+    match secure {
+        None => speak(stream, entry, router).await,
+        Some(secure) => {
+            // A peer that speaks no TLS, or is too slow, is closed.
+            let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, secure(stream)).await;
+            if let Ok(Ok(stream)) = handshake {
+                speak(stream, entry, router).await;
+            }
+        }
+    }
+}
+
+async fn speak(stream: impl Connection + 'static, entry: &Entry, router: Router) {
+    let line = Arc::clone(&entry.line);
     let service = service_fn(move |request: Request<Incoming>| {
+        line.touch();
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Peer(peer.ip()));
+        request.extensions_mut().insert(On(Arc::clone(&line)));
         router.clone().call(request)
     });
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -130,12 +173,89 @@ async fn converse(stream: impl Connection + 'static, peer: SocketAddr, router: R
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS);
-    // Whoever breaks off has seen why.
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+    let (stream, blocked) = Watched::new(stream);
+    tokio::select! {
+        // A peer that breaks off has seen why.
+        _ = http.serve_connection(TokioIo::new(stream), service) => {}
+        () = blocked.for_too_long() => {}
+    }
+}
+
+/// A stream that notes since when its peer takes nothing.
+struct Watched<S> {
+    stream: S,
+    blocked: Arc<Blocked>,
+}
+
+/// Since when a peer takes nothing. `None` while it does.
+#[derive(Debug, Default)]
+struct Blocked(Mutex<Option<Instant>>);
+
+impl Blocked {
+    async fn for_too_long(&self) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if self.0.lock().is_some_and(|since| since.elapsed() >= WRITE_TIMEOUT) {
+                return;
+            }
+        }
+    }
+}
+
+impl<S> Watched<S> {
+    fn new(stream: S) -> (Self, Arc<Blocked>) {
+        let blocked = Arc::<Blocked>::default();
+        (Self { stream, blocked: Arc::clone(&blocked) }, blocked)
+    }
+
+    fn note<T>(&self, result: &Poll<io::Result<T>>) {
+        let mut since = self.blocked.0.lock();
+        *since = result.is_pending().then(|| since.unwrap_or_else(Instant::now));
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.note(&result);
+        result
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.note(&result);
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -151,5 +271,42 @@ mod tests {
             // At the end of the ports there is none behind.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::AddrInUse),
         }
+    }
+
+    /// A listener that answers every request with `fine`, and where it listens.
+    async fn served(most: usize) -> SocketAddr {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), false).unwrap().with_most_connections(most);
+        let at = listener.local_addr();
+        let router = Router::new().fallback(|| async { "fine" });
+        tokio::spawn(listener.serve(router, None));
+        at
+    }
+
+    async fn ask(at: SocketAddr) -> io::Result<String> {
+        let mut stream = TcpStream::connect(at).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn half_heads_and_idle_connections_give_way_to_whoever_asks() {
+        let at = served(8).await;
+        let mut strangers = Vec::new();
+        for n in 0..40 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            let half: &[u8] = if n % 2 == 0 { b"GET / HT" } else { b"" };
+            // The oldest were closed.
+            let _ = stream.write_all(half).await;
+            strangers.push(stream);
+        }
+        for _ in 0..10 {
+            let answer = ask(at).await.unwrap();
+            assert!(answer.ends_with("fine"), "{answer}");
+        }
+        let mut first = strangers.remove(0);
+        let closed = first.read(&mut [0; 8]).await;
+        assert!(matches!(closed, Ok(0) | Err(_)), "the oldest gave way: {closed:?}");
     }
 }

@@ -1,7 +1,8 @@
 //! Lists in pages: so many at a time, and where the next begins. Must not know what is listed.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Rows where nobody says how many, and the most.
 const USUAL_ROWS: u32 = 100;
@@ -13,6 +14,7 @@ const MAX_ROWS: u32 = 500;
 pub(crate) struct PageQuery {
     /// The most rows: 1 to 500.
     #[schemars(range(min = 1, max = 500))]
+    #[serde(default, deserialize_with = "limit")]
     pub(crate) limit: Option<u32>,
     /// Where to go on: the `next` of the page before.
     pub(crate) cursor: Option<String>,
@@ -26,6 +28,20 @@ pub(crate) struct Page<T> {
     pub(crate) data: Vec<T>,
     /// The cursor of those after them; `null`: there are none.
     pub(crate) next: Option<String>,
+}
+
+/// Reads how many rows are asked for. More than a page may have are refused: a caller would take a part for all.
+fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let limit = Option::<u32>::deserialize(from)?;
+    match limit.filter(|rows| !is_limit(*rows)) {
+        Some(_) => Err(D::Error::custom(format_args!("`limit` is no number from 1 to {MAX_ROWS}"))),
+        None => Ok(limit),
+    }
+}
+
+/// Whether a page may have so many rows.
+pub(crate) fn is_limit(rows: u32) -> bool {
+    (1..=MAX_ROWS).contains(&rows)
 }
 
 /// How many rows to give.
@@ -63,6 +79,23 @@ impl<T> Page<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_rows_than_a_page_may_have_are_refused() {
+        let read = |query: &str| asked(query).map(|query| query.limit);
+        assert_eq!(
+            (read(""), read("limit=1"), read("limit=500")),
+            (Some(None), Some(Some(1)), Some(Some(500)))
+        );
+        for bad in ["limit=0", "limit=501", "limit=999999", "limit=-1", "limit=4294967296", "limit=x"] {
+            assert!(read(bad).is_none(), "{bad}");
+        }
+    }
+
+    fn asked(query: &str) -> Option<PageQuery> {
+        let uri = format!("/x?{query}").parse().unwrap();
+        axum::extract::Query::<PageQuery>::try_from_uri(&uri).ok().map(|axum::extract::Query(query)| query)
+    }
 
     #[test]
     fn pages_together_are_the_list() {

@@ -124,6 +124,11 @@ impl Play {
         self.answer.lock().end.is_some()
     }
 
+    /// Lets go of the call.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
     /// Takes the answer in as it comes, to its end; gone on with when nobody listens only for a while.
     pub(crate) async fn take_in(self: Arc<Self>, played: impl Future<Output = Played>) {
         let mut given_up = std::pin::pin!(self.given_up());

@@ -8,13 +8,18 @@ use crate::router;
 
 /// An admin listener, ready to serve.
 pub struct AdminHttp {
-    pub(crate) router: Router,
+    parts: Parts,
 }
 
 impl AdminHttp {
     /// Of these parts.
-    pub fn new(parts: Parts) -> Self {
-        Self { router: router::router(App::new(parts)) }
+    pub const fn new(parts: Parts) -> Self {
+        Self { parts }
+    }
+
+    /// The routes, for a listener of so many connections.
+    pub(crate) fn router(self, most_connections: usize) -> Router {
+        router::router(App::new(self.parts, most_connections))
     }
 
     /// Answers until the future is dropped, behind what secures each connection, if anything does. Within a Tokio runtime.
@@ -22,6 +27,7 @@ impl AdminHttp {
     /// # Errors
     /// The socket cannot be used.
     pub async fn serve(self, listener: Listener, secure: Option<Secure>) -> std::io::Result<()> {
-        listener.serve(self.router, secure).await
+        let router = self.router(listener.most_connections());
+        listener.serve(router, secure).await
     }
 }

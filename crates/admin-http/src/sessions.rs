@@ -11,6 +11,8 @@ use headrace_identity::{OperatorId, OperatorRecord, Operators};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
+use crate::throttle::Mark;
+
 /// How long a link works that nobody has used.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// How long a session lasts, whatever happens in it.
@@ -44,6 +46,7 @@ struct Open {
 #[derive(Debug)]
 struct Link {
     operator: OperatorId,
+    mark: Option<Mark>,
     expires: UnixNanos,
 }
 
@@ -113,8 +116,14 @@ impl Sessions {
         let mut open = self.open.lock();
         open.links.retain(|_, link| now < link.expires);
         make_room(&mut open.links, MAX_LINKS, |link| link.expires, |_| true);
-        open.links.insert(hash(token.expose()), Link { operator: id.clone(), expires });
+        let mark = Mark::of(token.expose());
+        open.links.insert(hash(token.expose()), Link { operator: id.clone(), mark, expires });
         Ok((token, expires))
+    }
+
+    /// Whether a link that begins so waits to be used.
+    pub(crate) fn has_link_like(&self, mark: Mark) -> bool {
+        self.open.lock().links.values().any(|link| link.mark == Some(mark))
     }
 
     /// Signs in whoever has a link, which works no longer then.

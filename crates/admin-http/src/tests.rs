@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tower_service::Service;
 
-use crate::listener::Peer;
+use crate::connections::Line;
+use crate::listener::On;
 use crate::seams::{
     Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, Prompts, RenderAsk, ServedModel,
     Setting, StoredCheckpoint, TokenizeAsk, Verified,
@@ -40,6 +41,8 @@ mod words;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 const HOST: &str = "127.0.0.1:8081";
+/// Of the listener that the routes are made for.
+const CONNECTIONS: usize = 256;
 
 /// A program without models.
 struct Empty;
@@ -229,7 +232,7 @@ impl Answer {
 impl World {
     /// The same house, started anew: what was in memory is gone.
     pub(crate) fn again(&self) -> Self {
-        let router = AdminHttp::new(self.parts.clone()).router;
+        let router = AdminHttp::new(self.parts.clone()).router(CONNECTIONS);
         let (service, played) = (Arc::clone(&self.service), Arc::clone(&self.played));
         let (clock, ended) = (Arc::clone(&self.clock), self.ended.clone());
         let operators =
@@ -281,7 +284,7 @@ impl World {
             url: format!("http://{HOST}"),
             port: 8081,
         };
-        let router = AdminHttp::new(parts.clone()).router;
+        let router = AdminHttp::new(parts.clone()).router(CONNECTIONS);
         let mut world = Self { router, parts, clock, service, played, ended, operators: Vec::new() };
         for role in Role::ALL {
             let create = AdminCommand::CreateOperator { name: role.name().to_owned(), role };
@@ -308,7 +311,7 @@ impl World {
 
     /// Sends a request as it is; its answer is not read yet.
     pub(crate) async fn open(&self, mut request: Request<Body>) -> axum::response::Response {
-        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        request.extensions_mut().insert(On(Line::of(IpAddr::V4(Ipv4Addr::LOCALHOST))));
         self.router.clone().call(request).await.unwrap()
     }
 

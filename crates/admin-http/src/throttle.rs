@@ -1,6 +1,10 @@
 //! How often a peer may show a wrong key or link. Time is an argument.
+//!
+//! What is shown is looked at only while attempts are left, so a right guess is of no more use than a wrong one once they are used up.
+//! Operators whose key was good before, or whose link waits to be used, have attempts of their own, found by the first characters of
+//! what they show: a guesser at the same address does not keep them out, and to use up theirs it would have to know these characters.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -12,24 +16,59 @@ const ATTEMPTS: u32 = 10;
 const ONE_BACK_AFTER: Duration = Duration::from_secs(6);
 /// Most peers that are told apart; beyond that, all others are one.
 const MAX_PEERS: usize = 1_024;
+/// Most keys that are known by their first characters.
+const MAX_MARKS: usize = 1_024;
 /// Of an IPv6 address, the network is the peer: whoever has one has all of it.
 const IPV6_PREFIX_BITS: u32 = 64;
+/// The first characters by which a key or a link is known: `hrop-` and 8 more of 62, or 13 of 16. More than 200 bits follow.
+const MARK_BYTES: usize = 13;
+
+/// The first characters of a key or a link, hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mark([u8; 32]);
+
+/// Whose attempts an attempt counts among.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum CountedAs {
+    /// Those of everything that the peer shows and that is not known.
+    Peer(IpAddr),
+    /// Those of what begins like a key or a link that is known.
+    Known(Mark),
+}
 
 /// Wrong attempts by peer.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// When each peer has all its attempts back.
-    whole_again: Mutex<HashMap<IpAddr, UnixNanos>>,
+    /// When each has all its attempts back.
+    whole_again: Mutex<HashMap<CountedAs, UnixNanos>>,
+    /// Marks of keys that were good.
+    known: Mutex<HashSet<Mark>>,
+}
+
+impl Mark {
+    /// Of what is shown. `None` if it is too short to be a key or a link.
+    pub(crate) fn of(shown: &str) -> Option<Self> {
+        let first = shown.as_bytes().get(..MARK_BYTES).filter(|first| shown.len() > 2 * first.len())?;
+        Some(Self(blake3::derive_key("headrace 2026 admin attempts v1", first)))
+    }
 }
 
 impl Throttle {
-    /// Whether a peer may try now; otherwise after how many seconds.
+    /// Whose attempts one of a peer counts among. `is_known` says whether what is shown begins like a link that waits.
+    pub(crate) fn counted_as(&self, peer: IpAddr, mark: Option<Mark>, is_known: bool) -> CountedAs {
+        match mark.filter(|mark| is_known || self.known.lock().contains(mark)) {
+            Some(mark) => CountedAs::Known(mark),
+            None => CountedAs::Peer(network(peer)),
+        }
+    }
+
+    /// Whether an attempt may be looked at now; otherwise after how many seconds.
     ///
     /// # Errors
     /// The seconds to wait.
-    pub(crate) fn may_try(&self, peer: IpAddr, now: UnixNanos) -> Result<(), u64> {
+    pub(crate) fn may_try(&self, who: CountedAs, now: UnixNanos) -> Result<(), u64> {
         let whole = self.whole_again.lock();
-        let waits = whole.get(&slot(peer, &whole, now)).map_or(Duration::ZERO, |at| at.since(now));
+        let waits = whole.get(&slot(who, &whole, now)).map_or(Duration::ZERO, |at| at.since(now));
         let bound = ONE_BACK_AFTER.saturating_mul(ATTEMPTS.saturating_sub(1));
         match waits.checked_sub(bound) {
             Some(over) if !over.is_zero() => Err(over.as_secs().saturating_add(1)),
@@ -38,18 +77,26 @@ impl Throttle {
     }
 
     /// Notes a wrong attempt.
-    pub(crate) fn failed(&self, peer: IpAddr, now: UnixNanos) {
+    pub(crate) fn failed(&self, who: CountedAs, now: UnixNanos) {
         let mut whole = self.whole_again.lock();
         whole.retain(|_, at| *at > now);
-        let slot = slot(peer, &whole, now);
+        let slot = slot(who, &whole, now);
         let at = whole.entry(slot).or_insert(now);
         *at = at.after(ONE_BACK_AFTER);
     }
+
+    /// Notes a key that was good.
+    pub(crate) fn passed(&self, mark: Option<Mark>) {
+        let mut known = self.known.lock();
+        if known.len() < MAX_MARKS {
+            known.extend(mark);
+        }
+    }
 }
 
-/// Whom a peer counts as.
-fn slot(peer: IpAddr, whole: &HashMap<IpAddr, UnixNanos>, now: UnixNanos) -> IpAddr {
-    let network = match peer {
+/// The network of a peer: an IPv6 caller has all addresses of one.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer {
         IpAddr::V6(address) => match address.to_ipv4_mapped() {
             Some(address) => IpAddr::V4(address),
             None => {
@@ -58,9 +105,18 @@ fn slot(peer: IpAddr, whole: &HashMap<IpAddr, UnixNanos>, now: UnixNanos) -> IpA
             }
         },
         address @ IpAddr::V4(_) => address,
-    };
-    let known = whole.get(&network).is_some_and(|at| *at > now);
-    if known || whole.len() < MAX_PEERS { network } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) }
+    }
+}
+
+/// The entry in which attempts are counted: its own, or the one that all share beyond [`MAX_PEERS`].
+fn slot(who: CountedAs, whole: &HashMap<CountedAs, UnixNanos>, now: UnixNanos) -> CountedAs {
+    let is_counted = whole.get(&who).is_some_and(|at| *at > now);
+    let is_known = matches!(who, CountedAs::Known(_));
+    if is_known || is_counted || whole.len() < MAX_PEERS {
+        who
+    } else {
+        CountedAs::Peer(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+    }
 }
 
 #[cfg(test)]
@@ -69,8 +125,8 @@ mod tests {
 
     const NOW: UnixNanos = UnixNanos::new(1_000_000_000_000);
 
-    fn peer(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    fn peer(text: &str) -> CountedAs {
+        Throttle::default().counted_as(text.parse().unwrap(), None, false)
     }
 
     #[test]
@@ -99,9 +155,37 @@ mod tests {
         assert!(throttle.may_try(peer("2001:db8::ffff"), NOW).is_err());
         assert!(throttle.may_try(peer("2001:db8:0:1::1"), NOW).is_ok());
         for n in 0..3 * MAX_PEERS as u32 {
-            throttle.failed(IpAddr::V4((0x0a00_0000 + n).into()), NOW);
+            throttle.failed(CountedAs::Peer(IpAddr::V4((0x0a00_0000 + n).into())), NOW);
         }
         assert!(throttle.whole_again.lock().len() <= MAX_PEERS + 1);
         assert!(throttle.may_try(peer("198.51.100.7"), NOW).is_err(), "strangers beyond the bound share one");
+    }
+
+    #[test]
+    fn a_key_that_was_good_has_attempts_of_its_own() {
+        let throttle = Throttle::default();
+        let guesser: IpAddr = "192.0.2.1".parse().unwrap();
+        let counted = |shown: &str| throttle.counted_as(guesser, Mark::of(shown), false);
+        let good = format!("hrop-12345678{}", "x".repeat(35));
+        let guess = format!("hrop-87654321{}", "x".repeat(35));
+        assert_eq!(counted(&good), counted(&guess), "nothing is known of either");
+        throttle.passed(Mark::of(&good));
+        for _ in 0..ATTEMPTS {
+            throttle.failed(counted(&guess), NOW);
+        }
+        assert!(throttle.may_try(counted(&guess), NOW).is_err());
+        assert!(throttle.may_try(counted(&good), NOW).is_ok());
+        // What begins alike has these attempts, and no others.
+        let alike = format!("hrop-12345678{}", "y".repeat(35));
+        for _ in 0..ATTEMPTS {
+            assert!(throttle.may_try(counted(&alike), NOW).is_ok());
+            throttle.failed(counted(&alike), NOW);
+        }
+        assert!(throttle.may_try(counted(&good), NOW).is_err());
+        assert_eq!(Mark::of("hrop-"), None);
+        for n in 0..3 * MAX_MARKS {
+            throttle.passed(Mark::of(&format!("hrop-{n:08}{}", "x".repeat(35))));
+        }
+        assert_eq!(throttle.known.lock().len(), MAX_MARKS);
     }
 }

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use headrace_domain::AdminCode;
 use headrace_identity::{AuthRefusal, OperatorRecord};
 
-use crate::listener::Peer;
+use crate::listener::On;
 use crate::problem::Problem;
 use crate::sessions::Csrf;
 
@@ -95,7 +95,7 @@ pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
 }
 
 pub(crate) fn peer(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<Peer>().map(|Peer(address)| *address);
+    let peer = request.extensions().get::<On>().map(|On(line)| line.peer);
     peer.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED))
 }
 

@@ -51,6 +51,15 @@ pub trait Front: Send + Sync + 'static {
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
+    /// Decides by the head of its handshake whether a connection of turns may begin, and whose it is. The handshake counts as a
+    /// request of its key.
+    ///
+    /// # Errors
+    /// A refusal, as of a call with this head.
+    fn admit_socket(self: &Arc<Self>, head: Head) -> Result<KeyId, Answer<Self::Stream>> {
+        self.admit(head).map(|admitted| admitted.payer().clone())
+    }
+
     /// The call as one of a connection of turns: it may go on from what that keeps, and is kept there.
     fn in_turns(&self, admitted: Self::Admitted, _turns: &Self::Turns) -> Self::Admitted {
         admitted

@@ -95,6 +95,12 @@ impl Reserved {
         self.change(|_| bytes)
     }
 
+    /// Gives back `bytes`, or all of them if it has fewer.
+    pub fn give_back(&self, bytes: u64) {
+        // To take less is never refused.
+        let _ = self.change(|own| own.saturating_sub(bytes));
+    }
+
     /// Whose it is.
     pub const fn key(&self) -> &KeyId {
         &self.key
@@ -154,8 +160,12 @@ mod tests {
         assert_eq!(twin.resize(20), Err(NoRoom::OfAll { needed: 20, taken: 140, bound: 150 }));
         assert_eq!(other.add(11), Err(NoRoom::OfAll { needed: 91, taken: 60, bound: 150 }));
         assert_eq!(memory.taken(), 140, "a refusal takes nothing");
-        other.resize(90).unwrap();
+        other.give_back(10);
+        other.add(20).unwrap();
         first.resize(10).unwrap();
+        assert_eq!(memory.taken(), 100);
+        first.add(5).unwrap();
+        first.give_back(5);
         assert_eq!(memory.taken(), 100);
         drop(other);
         twin.resize(90).unwrap();

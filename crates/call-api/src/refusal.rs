@@ -46,4 +46,11 @@ pub enum EdgeRefusal {
         /// Whether it is the bound for one peer.
         of_peer: bool,
     },
+    /// More WebSockets than there is room for.
+    TooManySockets {
+        /// How many are open.
+        limit: usize,
+        /// Whether they are those of the caller's key.
+        of_key: bool,
+    },
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, ClearTools, Cleared, Conversation, EndUser, Form, Media, PromptItem, ReasoningWish,
+    CacheMark, ClearTools, Cleared, Concern, Conversation, EndUser, Form, Media, PromptItem, ReasoningWish,
     ResponseAsk, SamplingRequest, ToEncode,
 };
 
@@ -92,8 +92,12 @@ pub struct Relayed {
     pub text_bytes: usize,
     /// Images, documents and sounds in it.
     pub media: u32,
-    /// Whether it has fields of Headrace's own, which no receiver knows.
+    /// Prompts in it that are answered `n` times each.
+    pub prompts: u32,
+    /// Whether it has fields that are not passed on as they came: Headrace's own, and salts of cached prefixes.
     pub has_own_fields: bool,
+    /// What it asks for beside tokens. Usually empty.
+    pub concerns: Vec<Concern>,
 }
 
 /// How a call stands to others (OpenAI's `service_tier`), and at which prices.

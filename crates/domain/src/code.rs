@@ -125,7 +125,7 @@ mod tests {
                 ErrorKind::RateLimit => &[429],
                 ErrorKind::RequestTooLarge => &[413, 431],
                 ErrorKind::Timeout => &[408, 504],
-                ErrorKind::Overloaded => &[503],
+                ErrorKind::Overloaded => &[503, 507],
                 // A model without a price is the operator's fault, and mended without a restart.
                 ErrorKind::Internal => &[500, 502, 503],
                 ErrorKind::ContentPolicy => &[400],

@@ -20,6 +20,24 @@ pub struct ToEncode {
     pub wish: EncodeWish,
 }
 
+impl ToEncode {
+    /// The texts that are written out, in their order. A query that many pairs share comes once for all that follow each other.
+    pub fn written(&self) -> impl Iterator<Item = &str> {
+        let mut last = None;
+        self.texts.iter().flat_map(move |text| {
+            let (first, second) = match text {
+                EncodeText::One(PromptItem::Text(text)) => (Some(text.as_str()), None),
+                EncodeText::One(PromptItem::Ids(_)) => (None, None),
+                EncodeText::Pair(query, document) => {
+                    let is_new = last.replace(query).is_none_or(|last| !Arc::ptr_eq(last, query));
+                    (is_new.then_some(&**query), Some(&**document))
+                }
+            };
+            first.into_iter().chain(second)
+        })
+    }
+}
+
 /// What is encoded as one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EncodeText {
@@ -27,18 +45,6 @@ pub enum EncodeText {
     One(PromptItem),
     /// Two texts in one sequence: a query, and what is judged by it.
     Pair(Arc<str>, Arc<str>),
-}
-
-impl EncodeText {
-    /// Its texts: none for ids.
-    pub fn texts(&self) -> impl Iterator<Item = &str> {
-        let (first, second) = match self {
-            Self::One(PromptItem::Text(text)) => (Some(text.as_str()), None),
-            Self::One(PromptItem::Ids(_)) => (None, None),
-            Self::Pair(query, document) => (Some(&**query), Some(&**document)),
-        };
-        first.into_iter().chain(second)
-    }
 }
 
 /// What is made of texts.
@@ -68,4 +74,27 @@ pub struct ScoreWish {
     pub top_n: Option<u32>,
     /// With the text that each is of.
     pub return_documents: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_comes_once_for_the_pairs_that_share_it() {
+        let (one, other): (Arc<str>, Arc<str>) = (Arc::from("q"), Arc::from("r"));
+        let pair =
+            |query: &Arc<str>, document: &str| EncodeText::Pair(Arc::clone(query), Arc::from(document));
+        let texts = vec![
+            pair(&one, "a"),
+            pair(&one, "b"),
+            pair(&other, "c"),
+            EncodeText::One(PromptItem::Ids(vec![1])),
+            EncodeText::One(PromptItem::Text("t".to_owned())),
+            pair(&other, "d"),
+            pair(&one, "e"),
+        ];
+        let all = ToEncode { texts, wish: EncodeWish::Scores(ScoreWish::default()) };
+        assert_eq!(all.written().collect::<Vec<_>>(), ["q", "a", "b", "r", "c", "t", "d", "q", "e"]);
+    }
 }

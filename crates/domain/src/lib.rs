@@ -9,6 +9,7 @@ mod cache_mark;
 mod call;
 mod clock;
 mod code;
+mod concern;
 mod conversation;
 mod encode;
 mod end_user;
@@ -22,6 +23,7 @@ mod response;
 pub mod rfc3339;
 mod sampling;
 mod shadow;
+mod shown;
 mod stage;
 mod structure;
 mod timeline;
@@ -36,6 +38,7 @@ pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawWish, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
+pub use concern::{Ask, Concern};
 pub use conversation::{
     ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice,
 };
@@ -50,6 +53,7 @@ pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob}
 pub use response::ResponseAsk;
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use shadow::{Compared, ShadowOf, ShadowedCall};
+pub use shown::steers_terminals;
 pub use stage::{Stage, StageSpan};
 pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, TaggedForm};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};

@@ -133,6 +133,9 @@ impl fmt::Display for NanoDollars {
 }
 
 impl NanoDollarsPerMillion {
+    /// Nothing.
+    pub const FREE: Self = Self(0);
+
     /// From nano-dollars per million tokens; below zero is refused.
     pub fn new(nanos: i64) -> Result<Self, MoneyError> {
         if nanos < 0 { Err(MoneyError::NegativePrice) } else { Ok(Self(nanos)) }

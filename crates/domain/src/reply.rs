@@ -152,3 +152,17 @@ pub enum ReplyEvent {
         reason: FinishReason,
     },
 }
+
+impl ReplyEvent {
+    /// Bytes of the texts in it, names and signatures included.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text { text, .. } | Self::Reasoning { text, .. } => text.len(),
+            Self::ReasoningSignature { signature, .. } => signature.len(),
+            Self::RedactedReasoning { data, .. } => data.len(),
+            Self::ToolCallStart { id, name, .. } => id.len() + name.len(),
+            Self::ToolCallArguments { fragment, .. } => fragment.len(),
+            Self::Prompt { .. } | Self::Encoded { .. } | Self::Finish { .. } => 0,
+        }
+    }
+}

@@ -24,12 +24,24 @@ pub enum TokenClass {
     Output,
     /// Generated tokens of a reasoning section.
     Reasoning,
+    /// No tokens: searches of the provider's own web search.
+    WebSearch,
 }
 
 impl TokenClass {
-    /// Every class, in the order in which they are shown.
+    /// Every class of tokens, in the order in which they are shown.
     pub const ALL: [Self; 6] =
         [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h, Self::Output, Self::Reasoning];
+    /// Everything that a bill may list.
+    pub const BILLED: [Self; 7] = [
+        Self::Input,
+        Self::CachedInput,
+        Self::CacheWrite,
+        Self::CacheWrite1h,
+        Self::Output,
+        Self::Reasoning,
+        Self::WebSearch,
+    ];
     /// Those of a prompt.
     pub const PROMPT: [Self; 4] = [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h];
     /// Those of an answer.
@@ -44,6 +56,7 @@ impl TokenClass {
             Self::CacheWrite1h => "cache_write_1h",
             Self::Output => "output",
             Self::Reasoning => "reasoning",
+            Self::WebSearch => "web_search",
         }
     }
 }
@@ -71,6 +84,9 @@ pub struct Usage {
     pub output: u64,
     /// Tokens generated inside reasoning.
     pub reasoning: u64,
+    /// Searches of the provider's own web search.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub web_searches: u64,
 }
 
 /// A class of service with prices of its own, as whoever answered names it.
@@ -162,6 +178,7 @@ impl Usage {
             TokenClass::CacheWrite1h => self.cache_write_1h,
             TokenClass::Output => self.output,
             TokenClass::Reasoning => self.reasoning,
+            TokenClass::WebSearch => self.web_searches,
         }
     }
 
@@ -195,6 +212,7 @@ impl Usage {
             cache_write_1h: self.cache_write_1h.saturating_add(other.cache_write_1h),
             output: self.output.saturating_add(other.output),
             reasoning: self.reasoning.saturating_add(other.reasoning),
+            web_searches: self.web_searches.saturating_add(other.web_searches),
         }
     }
 }

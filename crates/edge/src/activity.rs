@@ -198,6 +198,17 @@ impl Activity {
             .then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
     }
 
+    /// Since when it may give way to another connection. `None` while it is at work. A peer without a good key is not at work
+    /// while it takes nothing of its answer.
+    pub(crate) fn gives_way_since(&self) -> Option<Instant> {
+        let is_blocked = self.write_blocked_since_ms.load(Ordering::Acquire) != NEVER;
+        let is_at_work = match self.is_trusted() {
+            true => self.is_answering(),
+            false => self.in_flight.load(Ordering::Acquire) > 0 && !is_blocked,
+        };
+        (!is_at_work).then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
+    }
+
     /// Whether it has had nothing to do for a while, and nothing of a next request is here.
     pub(crate) fn may_rest(&self) -> bool {
         let quiet = self.idle_since().is_some_and(|since| since.elapsed() >= RESTS_AFTER);

@@ -42,6 +42,15 @@ const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
 /// How long what a refused peer still sends is read and thrown away, so that closing does not destroy the refusal
 /// before the peer has read it (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
+/// The most bytes that are read for it: the largest body of the usual configuration.
+const MOST_LINGER_BYTES: usize = 8 * 1024 * 1024;
+/// What an HTTP/2 peer may send of one request, and of all its requests together, before the server has read it.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
+/// The largest HTTP/2 frame: the protocol's smallest bound.
+const HTTP2_FRAME_BYTES: u32 = 16 * 1024;
+/// The table by which HTTP/2 compresses heads (RFC 7541 §4.2), in bytes: the protocol's usual size.
+const HTTP2_HEADER_TABLE_BYTES: u32 = 4 * 1024;
 
 /// How connections of one listener are spoken to.
 pub(crate) struct Wiring {
@@ -115,6 +124,10 @@ impl Wiring {
             .max_header_list_size(
                 u32::try_from(config.max_header_bytes.saturating_mul(2)).unwrap_or(u32::MAX),
             )
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+            .max_frame_size(HTTP2_FRAME_BYTES)
+            .header_table_size(HTTP2_HEADER_TABLE_BYTES)
             .max_concurrent_streams(config.max_concurrent_streams)
             .max_pending_accept_reset_streams(config.max_pending_reset_streams)
             .max_local_error_reset_streams(config.max_local_reset_streams)
@@ -341,7 +354,7 @@ impl Wiring {
                             finish(connection.as_mut());
                             look.reset(Instant::now());
                         }
-                        Wish::Yield if activity.idle_since().is_none() => finish(connection.as_mut()),
+                        Wish::Yield if activity.gives_way_since().is_none() => finish(connection.as_mut()),
                         Wish::Yield => return End::Closed,
                         Wish::Close => {
                             activity.let_go_for(GiveUp::ShuttingDown);
@@ -390,6 +403,8 @@ impl Wiring {
             }
             End::Closed | End::Unheard(_) => {
                 if activity.left_body_unread() && activity.wished() < Wish::Yield {
+                    // What comes is thrown away: it is no longer followed.
+                    transport.switch(Bytes::new());
                     linger(transport).await;
                 }
             }
@@ -476,9 +491,18 @@ pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut
     }
 }
 
-async fn linger<I: AsyncRead + Unpin>(io: &mut I) {
+/// Reads what a refused peer still sends, for a bounded time and a bounded number of bytes.
+pub(crate) async fn linger<I: AsyncRead + Unpin + ?Sized>(io: &mut I) {
     let mut scratch = [0; 4 * 1024];
-    let _ = timeout(LINGER, async { while matches!(io.read(&mut scratch).await, Ok(n) if n > 0) {} }).await;
+    let mut left = MOST_LINGER_BYTES;
+    let reading = async {
+        while left > 0
+            && let Ok(read @ 1..) = io.read(&mut scratch).await
+        {
+            left = left.saturating_sub(read);
+        }
+    };
+    let _ = timeout(LINGER, reading).await;
 }
 
 #[cfg(test)]

@@ -3,16 +3,15 @@
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Frames};
+use headrace_domain::KeyId;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Version};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::body::OutBody;
+use crate::sockets::SocketPlace;
 
-/// Connections of turns that are open at once.
-pub(crate) const MOST_SOCKETS: usize = 256;
 /// Of the key of a handshake: 16 bytes in base64.
 const KEY_CHARACTERS: usize = 24;
 
@@ -22,8 +21,15 @@ pub(crate) struct Upgraded {
     pub(crate) credentials: Credentials,
     pub(crate) traceparent: Option<String>,
     pub(crate) dialect: Vec<(&'static str, String)>,
-    /// Its place among all of them.
-    pub(crate) _place: OwnedSemaphorePermit,
+    /// Its place among all of them, which is its key's.
+    pub(crate) place: SocketPlace,
+}
+
+impl Upgraded {
+    /// Whose connection it is.
+    pub(crate) const fn key(&self) -> &KeyId {
+        self.place.key()
+    }
 }
 
 /// Whether a request wants to go on in WebSockets, as RFC 6455 §4.2.1 has it.

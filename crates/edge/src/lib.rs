@@ -18,6 +18,7 @@ mod routes;
 mod service;
 mod serving;
 mod socket;
+mod sockets;
 mod stats;
 mod streams;
 mod tls;

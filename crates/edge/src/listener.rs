@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::EdgeError;
-use crate::stats::{Stats, count};
+use crate::stats::{Stats, count, value};
 
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 1_024;
@@ -35,8 +35,12 @@ pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<Tc
     open().map_err(|source| EdgeError::Bind { address, source })
 }
 
-/// The next connection, and where it comes from.
-pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> (TcpStream, SocketAddr) {
+/// The next connection, and where it comes from. Calls `short` where there is no descriptor left for it.
+pub(crate) async fn accept(
+    listener: &TcpListener,
+    stats: &Stats,
+    short: impl Fn(),
+) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -47,12 +51,26 @@ pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> (TcpStream,
             Err(error) => {
                 count(&stats.accept_errors);
                 if !is_of_the_peer(&error) {
-                    tracing::warn!(%error, "a connection could not be taken");
+                    let failures = value(&stats.accept_errors);
+                    // Seldom: under a shortage it fails twenty times a second.
+                    if failures.is_power_of_two() {
+                        tracing::warn!(%error, failures, "a connection could not be taken");
+                    }
+                    if is_shortage(&error) {
+                        short();
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
+}
+
+/// Whether the process, or the machine, has no file descriptor left (EMFILE and ENFILE, the same on all Unix systems).
+fn is_shortage(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
 fn is_of_the_peer(error: &io::Error) -> bool {

@@ -23,7 +23,9 @@ use crate::service::Shared;
 use crate::stats::EdgeNumber;
 
 /// Connections at once: operators are few.
-pub(crate) const MOST_CONNECTIONS: usize = 64;
+pub(crate) const MOST_CONNECTIONS: usize = 32;
+/// Connections that give way at once where there are no descriptors left.
+const LET_GO_AT_ONCE: usize = 4;
 
 /// Renders the metrics of the whole server for whoever asks with this `Accept` header, those of the edge among them: a content type, and
 /// the page.
@@ -46,7 +48,8 @@ pub(crate) async fn serve<F: Front>(
     tracker: TaskTracker,
 ) {
     loop {
-        let (stream, address) = accept(listener, &shared.stats).await;
+        let short = || registry.let_go_of(LET_GO_AT_ONCE);
+        let (stream, address) = accept(listener, &shared.stats, short).await;
         let Ok(registered) = registry.register(address.ip().into()) else { continue };
         let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));
         tracker.spawn(async move {

@@ -9,6 +9,8 @@ use crate::peer::{Allowances, Peer};
 
 /// Connections that are looked at when one must give way.
 const MOST_LOOKED_AT: usize = 4_096;
+/// One in so many places is kept for peers that have few connections. A peer with as many as that is no such peer.
+const KEPT_SHARE: usize = 16;
 
 /// See the top of the file.
 pub(crate) struct Registry {
@@ -57,14 +59,19 @@ impl Registry {
     }
 
     /// A place for a new connection. When there is none left, the connection that has been idle longest gives way; one
-    /// with a request in flight never does.
+    /// with a request in flight never does. The last places are for peers that have few connections.
     pub(crate) fn register(self: &Arc<Self>, peer: Peer) -> Result<Registered, Full> {
         let allowance = self.allowances.of(peer);
         let mut table = self.table();
-        if table.of_peer.get(&peer).is_some_and(|count| *count >= self.most_of_peer) {
+        // Behind a proxy one peer may have them all.
+        let kept = if self.most_of_peer >= self.most { 0 } else { self.most / KEPT_SHARE };
+        let of_peer = table.of_peer.get(&peer).copied().unwrap_or(0);
+        if of_peer >= self.most_of_peer {
             table.displace(|entry| entry.peer == peer).ok_or(Full::OfPeer(self.most_of_peer))?;
         } else if table.open.len() >= self.most {
             table.displace(|_| true).ok_or(Full::All(self.most))?;
+        } else if of_peer >= kept.max(1) && table.open.len() >= self.most - kept {
+            table.displace(|_| true).ok_or(Full::OfPeer(of_peer))?;
         }
         let activity = Activity::new(allowance);
         let number = table.next;
@@ -73,6 +80,21 @@ impl Registry {
         *table.of_peer.entry(peer).or_default() += 1;
         drop(table);
         Ok(Registered { registry: Arc::clone(self), number, activity })
+    }
+
+    /// How many connections there may be.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Has up to so many connections give way, those that have been idle longest, for what they hold is needed elsewhere.
+    pub(crate) fn let_go_of(&self, most: usize) {
+        let mut table = self.table();
+        for _ in 0..most {
+            if table.displace(|_| true).is_none() {
+                return;
+            }
+        }
     }
 
     /// Asks all connections for the same; returns how many there are.
@@ -90,17 +112,18 @@ impl Registry {
 }
 
 impl Table {
-    /// Has the connection give way that has been idle longest of those that may.
+    /// Has the connection give way that has been idle longest of those that may: one without a good key before one with.
     fn displace(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
         let behind = self.open.range(self.looked_to..);
         let before = self.open.range(..self.looked_to);
         let mut longest = None;
         for (number, entry) in behind.chain(before).filter(|(_, entry)| may(entry)).take(MOST_LOOKED_AT) {
             self.looked_to = number.saturating_add(1);
-            if let Some(since) = entry.activity.idle_since()
-                && longest.is_none_or(|(earliest, _)| since < earliest)
-            {
-                longest = Some((since, *number));
+            if let Some(since) = entry.activity.gives_way_since() {
+                let order = (entry.activity.is_trusted(), since);
+                if longest.is_none_or(|(first, _)| order < first) {
+                    longest = Some((order, *number));
+                }
             }
         }
         let (_, number) = longest?;
@@ -173,5 +196,70 @@ mod tests {
         assert_eq!(registry.table().of_peer.get(&ONE), Some(&2));
         drop((held, third, other));
         assert!(registry.table().of_peer.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_places_are_for_peers_with_few_connections() {
+        let registry = Registry::new(32, 31, 60);
+        let busy = |peer| {
+            registry.register(peer).map(|one| {
+                let work = one.activity.request();
+                (one, work)
+            })
+        };
+        let mut held: Vec<_> = (0..30).map(|_| busy(ONE).ok().unwrap()).collect();
+        assert_eq!(busy(ONE).err(), Some(Full::OfPeer(30)));
+        held.extend([busy(OTHER).ok().unwrap(), busy(OTHER).ok().unwrap()]);
+        assert_eq!(busy(OTHER).err(), Some(Full::All(32)));
+        // An idle connection still gives way to a peer with many.
+        drop(held.pop());
+        let idle = registry.register(OTHER).unwrap();
+        assert!(busy(ONE).is_ok());
+        assert_eq!(idle.activity.wished(), Wish::Yield);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_that_takes_nothing_of_its_answer_gives_way_and_a_caller_does_not() {
+        let registry = Registry::new(2, 2, 60);
+        let (stranger, caller) = (registry.register(ONE).unwrap(), registry.register(OTHER).unwrap());
+        caller.activity.trust();
+        for blocked in [&stranger, &caller] {
+            blocked.activity.write_blocked();
+        }
+        let next = registry.register(OTHER).unwrap();
+        assert_eq!(stranger.activity.wished(), Wish::Yield);
+        let _work = next.activity.request();
+        assert_eq!(registry.register(ONE).err(), Some(Full::All(2)));
+        assert_eq!(caller.activity.wished(), Wish::Serve);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_gives_way_before_a_caller_that_has_been_idle_for_longer() {
+        let registry = Registry::new(2, 2, 60);
+        let caller = registry.register(ONE).unwrap();
+        caller.activity.trust();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let stranger = registry.register(OTHER).unwrap();
+        let next = registry.register(OTHER).unwrap();
+        assert_eq!((stranger.activity.wished(), caller.activity.wished()), (Wish::Yield, Wish::Serve));
+        next.activity.trust();
+        drop(stranger);
+        let _last = registry.register(ONE).unwrap();
+        assert_eq!(
+            caller.activity.wished(),
+            Wish::Yield,
+            "among callers, the one that has been idle for longest"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_connections_are_let_go_of_when_what_they_hold_is_needed() {
+        let registry = Registry::new(8, 8, 60);
+        let held: Vec<_> = (0..4).map(|_| registry.register(ONE).unwrap()).collect();
+        let _work = held.first().unwrap().activity.request();
+        registry.let_go_of(2);
+        assert_eq!(held.iter().filter(|one| one.activity.wished() == Wish::Yield).count(), 2);
+        registry.let_go_of(100);
+        assert_eq!(held.iter().filter(|one| one.activity.wished() == Wish::Yield).count(), 3);
     }
 }

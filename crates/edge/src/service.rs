@@ -14,15 +14,15 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use tokio::sync::Semaphore;
 
 use crate::activity::{Activity, InFlight, Wish};
 use crate::answers::{cut_short, health, ready, response};
 use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::Origins;
-use crate::handshake::{MOST_SOCKETS, Upgraded, is_websocket, switched};
+use crate::handshake::{Upgraded, is_websocket, switched};
 use crate::routes::{self, Access, Route, Target};
+use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
 use crate::told::{Told, joined};
 use crate::upload::{BodyLimits, Upload, head_bytes};
@@ -37,8 +37,8 @@ pub(crate) struct Shared<F> {
     pub(crate) max_header_bytes: usize,
     pub(crate) memory: Memory,
     pub(crate) stats: Arc<Stats>,
-    /// Places for connections of turns.
-    pub(crate) sockets: Arc<Semaphore>,
+    /// Places for connections of turns, by key.
+    pub(crate) sockets: Arc<Sockets>,
     /// Whose pages may call.
     pub(crate) origins: Origins,
 }
@@ -118,7 +118,7 @@ struct Moment {
 struct Asked<'a, F> {
     shared: &'a Shared<F>,
     peer: Peer,
-    activity: &'a Activity,
+    activity: &'a Arc<Activity>,
     parts: &'a Parts,
     started: Moment,
     connection: ConnectionTrace,
@@ -222,30 +222,38 @@ impl<F: Front> Asked<'_, F> {
         }
     }
 
-    /// Lets a caller who is known go on with turns over this connection; each of them is a call of its own.
+    /// Lets a known caller continue with turns over this connection. The handshake counts as a request of the caller's key, and
+    /// so does each turn.
     async fn upgrade(&mut self) -> Answer<F::Stream> {
         let Shared { front, sockets, .. } = self.shared;
-        let head = self.head(Endpoint::Responses);
-        if !front.knows(&head.credentials) {
-            if self.activity.is_refused_too_often() {
-                return self.cut_short();
-            }
-            // A call with such credentials is told why it does not come in.
-            if let Err(refusal) = front.admit(head) {
-                self.activity.refused();
+        let Head { credentials, traceparent, dialect, .. } = self.head(Endpoint::Responses);
+        if self.activity.is_refused_too_often() && !front.knows(&credentials) {
+            return self.cut_short();
+        }
+        let key = match front.admit_socket(self.head(Endpoint::Responses)) {
+            Ok(key) => key,
+            Err(refusal) => {
+                if refusal.status == StatusCode::UNAUTHORIZED.as_u16() {
+                    self.activity.refused();
+                } else {
+                    self.activity.trust();
+                }
                 return refusal;
             }
-            return self
-                .refuse(&EdgeRefusal::MethodNotAllowed { allowed: "POST" }, Some(Endpoint::Responses));
-        }
-        self.activity.trust();
-        let Ok(_place) = Arc::clone(sockets).try_acquire_owned() else {
-            let refusal = EdgeRefusal::TooManyConnections { limit: MOST_SOCKETS, of_peer: false };
-            return self.refuse(&refusal, Some(Endpoint::Responses));
         };
-        let Head { credentials, traceparent, dialect, .. } = head;
+        self.activity.trust();
+        let place = match sockets.take(&key, self.activity) {
+            Ok(place) => place,
+            Err(none) => {
+                let refusal = match none {
+                    NoPlace::OfKey(limit) => EdgeRefusal::TooManySockets { limit, of_key: true },
+                    NoPlace::All(limit) => EdgeRefusal::TooManySockets { limit, of_key: false },
+                };
+                return self.refuse(&refusal, Some(Endpoint::Responses));
+            }
+        };
         // A connection switches once.
-        let _ = self.turns.set(Upgraded { credentials, traceparent, dialect, _place });
+        let _ = self.turns.set(Upgraded { credentials, traceparent, dialect, place });
         Answer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
     }
 

@@ -10,18 +10,19 @@ use headrace_call_api::{Annex, EdgeRefusal, Front, Memory, Peer};
 use headrace_domain::{Clock, Dialect};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::activity::{Activity, Wish};
 use crate::answers::{cut_short, written_out};
 use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
-use crate::handshake::{MOST_SOCKETS, Upgraded};
+use crate::handshake::Upgraded;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer};
+use crate::sockets::Sockets;
 use crate::stats::{Stats, count, value};
 use crate::tls::Certificate;
 use crate::transport::Duplex;
@@ -31,6 +32,13 @@ use crate::{EdgeConfig, EdgeError, tls};
 
 /// Refusals of connections over the limit that are being written at once; one more is closed without a word.
 const REFUSALS_AT_ONCE: usize = 64;
+/// Sockets of connections that have given way, or are refused, and are not closed yet: one for so many places, within bounds.
+/// Beyond them no connection is taken.
+const PLACES_PER_CLOSING: usize = 4;
+const LEAST_CLOSING: usize = 8;
+const MOST_CLOSING: usize = 2 * REFUSALS_AT_ONCE;
+/// Idle connections that give way at once where there are no descriptors left.
+const LET_GO_AT_ONCE: usize = 16;
 /// After all calls have ended, how long their last bytes may take to the peers at least.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
@@ -109,7 +117,7 @@ impl<F: Front> Edge<F> {
             config.max_refusals_per_peer,
         );
         let max_header_bytes = config.max_header_bytes;
-        let sockets = Arc::new(Semaphore::new(MOST_SOCKETS));
+        let sockets = Sockets::new();
         let origins = config.origins.clone();
         let shared =
             Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets, origins };
@@ -170,6 +178,7 @@ impl<F: Front> Edge<F> {
             shared: Arc::clone(&self.shared),
             wiring: Arc::clone(&self.wiring),
             refusals: Arc::new(Semaphore::new(REFUSALS_AT_ONCE)),
+            descriptors: Arc::new(Semaphore::new(most_sockets(self.registry.most()))),
             registry: self.registry,
             tasks: TaskTracker::new(),
             header_timeout: self.header_timeout,
@@ -211,11 +220,24 @@ fn listen_at(address: SocketAddr, send_buffer: usize) -> Result<(TcpListener, So
     Ok((listener, local))
 }
 
+/// How many sockets may be open where there are so many places.
+fn most_sockets(places: usize) -> usize {
+    places.saturating_add((places / PLACES_PER_CLOSING).clamp(LEAST_CLOSING, MOST_CLOSING))
+}
+
+/// A connection that was taken. The descriptor is given back after the socket is closed: fields drop in order.
+struct Taken {
+    stream: TcpStream,
+    _descriptor: OwnedSemaphorePermit,
+}
+
 /// The public listener at work.
 struct Public<F> {
     shared: Arc<Shared<F>>,
     wiring: Arc<Wiring>,
     refusals: Arc<Semaphore>,
+    /// One for each socket that is open, whether it has a place, gives way or is refused.
+    descriptors: Arc<Semaphore>,
     registry: Arc<Registry>,
     tasks: TaskTracker,
     header_timeout: Duration,
@@ -224,21 +246,26 @@ struct Public<F> {
 impl<F: Front> Public<F> {
     async fn take_all(&self, listener: &TcpListener) {
         loop {
-            let (stream, address) = accept(listener, &self.shared.stats).await;
+            // Never closed.
+            let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
+            let short = || self.registry.let_go_of(LET_GO_AT_ONCE);
+            let (stream, address) = accept(listener, &self.shared.stats, short).await;
+            let taken = Taken { stream, _descriptor: descriptor };
             match self.registry.register(address.ip().into()) {
-                Ok(registered) => self.take(stream, address, registered),
-                Err(full) => self.turn_away(stream, full),
+                Ok(registered) => self.take(taken, address, registered),
+                Err(full) => self.turn_away(taken, full),
             }
         }
     }
 
-    fn take(&self, stream: TcpStream, address: SocketAddr, registered: Registered) {
+    fn take(&self, taken: Taken, address: SocketAddr, registered: Registered) {
         count(&self.shared.stats.connections_accepted);
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
         self.tasks.spawn(async move {
             // Counted and given back on every way out, a panic in the front included.
             let open = OpenConnection(Arc::clone(&shared.stats));
+            let Taken { stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
             let front = Arc::clone(&shared);
             // In flight from the head on, not only from when its task first runs: its connection may not give way.
@@ -270,7 +297,7 @@ impl<F: Front> Public<F> {
     }
 
     /// Says 503 to a connection over the limit, without giving it a place.
-    fn turn_away(&self, mut stream: TcpStream, full: Full) {
+    fn turn_away(&self, mut taken: Taken, full: Full) {
         count(&self.shared.stats.connections_refused);
         tracing::debug!(?full, "a connection over the limit");
         if self.wiring.is_tls() {
@@ -284,8 +311,8 @@ impl<F: Front> Public<F> {
                 Full::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
             };
             let words = last_words(&shared, &refusal);
-            refuse_and_close(&mut stream, &words).await;
-            drop(turn);
+            refuse_and_close(&mut taken.stream, &words).await;
+            drop((taken, turn));
         });
     }
 

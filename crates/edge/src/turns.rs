@@ -4,6 +4,7 @@
 //! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>.
 
 mod events;
+mod inbound;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -13,23 +14,26 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Frames, Front, GiveUp, Head, Peer, Reserved,
+    Answer, AnswerBody, BodyRefusal, BodySource, Frames, Front, GiveUp, Head, Outlet, Peer, Reserved,
 };
 use headrace_domain::{ConnectionTrace, Endpoint};
+use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::activity::{Activity, Wish};
+use crate::connection::linger;
 use crate::handshake::Upgraded;
 use crate::service::Shared;
 use crate::stats::count;
 use crate::transport::Duplex;
-use crate::upload::take;
 
 use events::Events;
+use inbound::{Excess, Inbound};
 
 /// The longest message of a client, in bytes.
 const MOST_TURN_BYTES: usize = 4 << 20;
@@ -40,23 +44,85 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WAIT: Duration = Duration::from_secs(20);
 /// How long the last words may take.
 const PARTING: Duration = Duration::from_secs(1);
+/// How often a connection is checked: whether its key is still good, its message comes on, and its peer reads.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that are read at once, and written together.
 const BUFFER_BYTES: usize = 16 << 10;
+/// Bytes that wait to be written at most: what is written together, one frame, and the PONGs for what was read at once.
+const MOST_BUFFERED_BYTES: usize = 4 * BUFFER_BYTES;
 
-/// What is told before a connection ends that has lasted as long as it may.
-const TOO_LONG: &str = r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and go on from the last response by `previous_response_id`.","param":null}}"#;
-/// And where a message is too long.
-const TOO_LARGE: &str = r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and go on from a stored response.","param":null}}"#;
+/// What a peer reads before its connection ends for a reason of the server.
+struct LastWords {
+    code: CloseCode,
+    event: &'static str,
+}
 
-type Socket<'a> = WebSocketStream<&'a mut dyn Duplex>;
+/// The connection has lasted as long as it may.
+const TOO_LONG: LastWords = LastWords {
+    code: CloseCode::Normal,
+    event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and go on from the last response by `previous_response_id`.","param":null}}"#,
+};
+/// A message is too long.
+const TOO_LARGE: LastWords = LastWords {
+    code: CloseCode::Size,
+    event: r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and go on from a stored response.","param":null}}"#,
+};
+/// The messages and requests of the key fill its memory.
+const NO_MEMORY_OF_KEY: LastWords = LastWords {
+    code: CloseCode::Again,
+    event: r#"{"type":"error","status":429,"error":{"type":"rate_limit_error","code":"request_memory_per_key","message":"The requests and messages of this key fill its memory (`server.request_memory_per_key`). Wait for some of them, then connect again.","param":null}}"#,
+};
+/// The messages and requests of all keys fill the memory.
+const NO_MEMORY: LastWords = LastWords {
+    code: CloseCode::Again,
+    event: r#"{"type":"error","status":503,"error":{"type":"overloaded_error","code":"request_memory","message":"The requests and messages of all keys fill the server's memory for them (`server.request_memory`). Connect again shortly.","param":null}}"#,
+};
+/// A message came in far more frames than it needs.
+const TOO_MANY_FRAMES: LastWords = LastWords {
+    code: CloseCode::Policy,
+    event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"too_many_pieces","message":"The message came in far more frames than its bytes need. Send it in one frame, or in larger ones.","param":null}}"#,
+};
+/// A message made no progress for too long.
+const TOO_SLOW: LastWords = LastWords {
+    code: CloseCode::Policy,
+    event: r#"{"type":"error","status":408,"error":{"type":"timeout_error","code":"body_timeout","message":"The message made no progress for too long (`server.body_progress_timeout`), or took too long in all. Connect again, and send it again.","param":null}}"#,
+};
+/// The peer floods with control frames.
+const TOO_MANY_PINGS: LastWords = LastWords {
+    code: CloseCode::Policy,
+    event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"too_many_pieces","message":"The connection sent more than 100 PING, PONG and CLOSE frames in a second. Send fewer.","param":null}}"#,
+};
+/// The key was revoked, or has expired.
+const BAD_KEY: LastWords = LastWords {
+    code: CloseCode::Policy,
+    event: r#"{"type":"error","status":401,"error":{"type":"authentication_error","code":"invalid_api_key","message":"The key of this connection is no longer good: it was revoked, or has expired. Connect again with another key.","param":null}}"#,
+};
+
+type Socket<'a> = WebSocketStream<Inbound<'a>>;
+
+/// A message of the peer, and what it has taken of its key's memory.
+struct Received {
+    text: Utf8Bytes,
+    taken: Reserved,
+}
+
+/// What is kept beside a turn that is under way.
+struct Ahead {
+    /// The next message, which came meanwhile.
+    next: Option<Received>,
+    /// When the connection is checked next.
+    look_at: Instant,
+}
 
 /// Why no more turns are taken.
 enum End {
     /// The peer went away, or what it sent is none of the protocol.
     Gone,
-    /// It is told why.
+    /// The connection is closed with this code.
     Told(CloseCode),
-    /// It takes nothing.
+    /// The peer is told why, and the connection is closed.
+    Refused(&'static LastWords),
+    /// The peer reads nothing.
     Stalled,
     /// The server closes at once.
     Closing,
@@ -78,31 +144,51 @@ impl<F: Front> Turns<'_, F> {
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(BUFFER_BYTES)
+            .max_write_buffer_size(MOST_BUFFERED_BYTES)
             .max_message_size(Some(MOST_TURN_BYTES))
             .max_frame_size(Some(MOST_TURN_BYTES));
-        let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+        let inbound = Inbound::new(io, &self.shared.limits, self.charge());
+        let mut socket = WebSocketStream::from_raw_socket(inbound, Role::Server, Some(config)).await;
         let over = Instant::now() + LONGEST;
         let kept = F::Turns::default();
-        // One that came while another was under way.
-        let mut next = None;
+        let mut ahead = Ahead { next: None, look_at: Instant::now() + LOOK_EVERY };
         let end = loop {
-            let message = match next.take() {
+            let message = match ahead.next.take() {
                 Some(message) => message,
                 None => match self.next(&mut socket, over).await {
                     Ok(message) => message,
                     Err(end) => break end,
                 },
             };
-            if let Err(end) = self.turn(&mut socket, message, &kept, &mut next).await {
+            if let Err(end) = self.turn(&mut socket, message, &kept, &mut ahead).await {
                 break end;
             }
         };
         self.part(socket, end).await;
     }
 
+    /// Nothing yet, of the memory of the peer's key.
+    fn charge(&self) -> Reserved {
+        self.shared.memory.for_call_of(self.upgraded.key().clone())
+    }
+
+    /// The regular check of a connection.
+    fn look(&self, socket: &Socket<'_>) -> Result<(), End> {
+        let now = Instant::now();
+        if !self.shared.front.knows(&self.upgraded.credentials) {
+            return Err(End::Refused(&BAD_KEY));
+        }
+        if socket.get_ref().due().is_some_and(|due| due <= now) {
+            count(&self.shared.stats.body_timeouts);
+            return Err(End::Refused(&TOO_SLOW));
+        }
+        if self.activity.blocked_for() >= self.patience { Err(End::Stalled) } else { Ok(()) }
+    }
+
     /// The next turn of a peer that has none under way.
-    async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<Utf8Bytes, End> {
+    async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<Received, End> {
         let mut heard_at = Instant::now();
+        let mut look_at = heard_at + LOOK_EVERY;
         let mut is_asked = false;
         loop {
             if self.activity.wished() != Wish::Serve {
@@ -112,13 +198,14 @@ impl<F: Front> Turns<'_, F> {
             tokio::select! {
                 biased;
                 () = self.activity.next_wish() => {}
-                () = sleep_until(over) => {
-                    self.say(socket, Utf8Bytes::from_static(TOO_LONG)).await?;
-                    return Err(End::Told(CloseCode::Normal));
+                () = sleep_until(over) => return Err(End::Refused(&TOO_LONG)),
+                () = sleep_until(look_at) => {
+                    look_at = Instant::now() + LOOK_EVERY;
+                    self.look(socket)?;
                 }
                 came = socket.next() => {
                     (heard_at, is_asked) = (Instant::now(), false);
-                    if let Some(message) = self.heard(socket, came).await? {
+                    if let Some(message) = self.heard(socket, came)? {
                         return Ok(message);
                     }
                 }
@@ -127,29 +214,36 @@ impl<F: Front> Turns<'_, F> {
                         return Err(End::Gone);
                     }
                     (heard_at, is_asked) = (Instant::now(), true);
-                    self.send(socket, Message::Ping(Bytes::new())).await?;
+                    self.within_patience(socket.send(Message::Ping(Bytes::new()))).await?;
                 }
             }
         }
     }
 
     /// What came from the peer, if it is a turn.
-    async fn heard(
+    fn heard(
         &self,
         socket: &mut Socket<'_>,
         came: Option<Result<Message, Error>>,
-    ) -> Result<Option<Utf8Bytes>, End> {
+    ) -> Result<Option<Received>, End> {
         self.activity.touch();
         match came {
-            Some(Ok(Message::Text(text))) => Ok(Some(text)),
+            Some(Ok(Message::Text(text))) => {
+                let taken = socket.get_mut().take_charge(self.charge());
+                Ok(Some(Received { text, taken }))
+            }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(None),
             Some(Ok(Message::Binary(_))) => Err(End::Told(CloseCode::Unsupported)),
             Some(Ok(Message::Close(_))) | None => Err(End::Gone),
-            Some(Err(Error::Capacity(_))) => {
-                self.say(socket, Utf8Bytes::from_static(TOO_LARGE)).await?;
-                Err(End::Told(CloseCode::Size))
-            }
-            Some(Err(_)) => Err(End::Gone),
+            Some(Err(Error::Capacity(_))) => Err(End::Refused(&TOO_LARGE)),
+            Some(Err(_)) => Err(socket.get_ref().excess().map_or(End::Gone, |excess| {
+                End::Refused(match excess {
+                    Excess::ControlFrames => &TOO_MANY_PINGS,
+                    Excess::Frames => &TOO_MANY_FRAMES,
+                    Excess::Memory(BodyRefusal::MemoryOfKey { .. }) => &NO_MEMORY_OF_KEY,
+                    Excess::Memory(_) => &NO_MEMORY,
+                })
+            })),
         }
     }
 
@@ -157,7 +251,7 @@ impl<F: Front> Turns<'_, F> {
     async fn beside<T>(
         &self,
         socket: &mut Socket<'_>,
-        next: &mut Option<Utf8Bytes>,
+        ahead: &mut Ahead,
         work: impl Future<Output = T>,
     ) -> Result<T, End> {
         let mut work = pin!(work);
@@ -167,8 +261,12 @@ impl<F: Front> Turns<'_, F> {
                 () = self.activity.next_wish() => if self.activity.wished() == Wish::Close {
                     return Err(End::Closing);
                 },
+                () = sleep_until(ahead.look_at) => {
+                    ahead.look_at = Instant::now() + LOOK_EVERY;
+                    self.look(socket)?;
+                }
                 done = work.as_mut() => return Ok(done),
-                came = socket.next(), if next.is_none() => *next = self.heard(socket, came).await?,
+                came = socket.next(), if ahead.next.is_none() => ahead.next = self.heard(socket, came)?,
             }
         }
     }
@@ -176,11 +274,11 @@ impl<F: Front> Turns<'_, F> {
     async fn turn(
         &self,
         socket: &mut Socket<'_>,
-        message: Utf8Bytes,
+        message: Received,
         kept: &F::Turns,
-        next: &mut Option<Utf8Bytes>,
+        ahead: &mut Ahead,
     ) -> Result<(), End> {
-        let Shared { front, memory, stats, clock, .. } = self.shared;
+        let Shared { front, stats, clock, .. } = self.shared;
         let (requests_before, in_flight) = self.activity.request();
         count(&stats.requests);
         let Upgraded { credentials, traceparent, dialect, .. } = self.upgraded;
@@ -194,12 +292,12 @@ impl<F: Front> Turns<'_, F> {
             started_mono_ns: clock.monotonic_nanos(),
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
         };
-        let message = Bytes::from(message);
+        let Received { text, taken } = message;
+        let message = Bytes::from(text);
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
         };
-        let taken = memory.for_call_of(admitted.payer().clone());
         let bytes = message.len();
         let body = match front.turn(message.clone()) {
             Ok(body) => body,
@@ -207,7 +305,7 @@ impl<F: Front> Turns<'_, F> {
         };
         drop(message);
         let body = Turn { body, bytes, taken: &taken };
-        let answer = self.beside(socket, next, front.call(front.in_turns(admitted, kept), body)).await?;
+        let answer = self.beside(socket, ahead, front.call(front.in_turns(admitted, kept), body)).await?;
         if answer.status != 200 {
             return self.say_refused(socket, answer).await;
         }
@@ -218,11 +316,11 @@ impl<F: Front> Turns<'_, F> {
             },
             AnswerBody::Stream(mut frames) | AnswerBody::Long { body: mut frames, .. } => {
                 frames.leads_to(Arc::<Activity>::clone(in_flight.activity()));
-                let told = self.tell(socket, next, &mut frames).await;
+                let told = self.tell(socket, ahead, &mut frames).await;
                 match &told {
                     Err(End::Stalled) => frames.give_up(GiveUp::ReaderStalled),
                     Err(End::Closing) => frames.give_up(GiveUp::ShuttingDown),
-                    Ok(()) | Err(End::Gone | End::Told(_)) => {}
+                    Ok(()) | Err(End::Gone | End::Told(_) | End::Refused(_)) => {}
                 }
                 told?;
             }
@@ -235,12 +333,12 @@ impl<F: Front> Turns<'_, F> {
     async fn tell(
         &self,
         socket: &mut Socket<'_>,
-        next: &mut Option<Utf8Bytes>,
+        ahead: &mut Ahead,
         frames: &mut F::Stream,
     ) -> Result<(), End> {
         let mut events = Events::default();
         loop {
-            let frame = self.beside(socket, next, poll_fn(|cx| frames.poll_frame(cx))).await?;
+            let frame = self.beside(socket, ahead, poll_fn(|cx| frames.poll_frame(cx))).await?;
             match frame {
                 None => return Ok(()),
                 Some(Err(_)) => return Err(End::Told(CloseCode::Error)),
@@ -250,13 +348,11 @@ impl<F: Front> Turns<'_, F> {
             let mut any = false;
             while let Some(event) = events.next() {
                 let Ok(text) = Utf8Bytes::try_from(event) else { return Err(End::Told(CloseCode::Error)) };
-                let fed = timeout(self.patience, socket.feed(Message::Text(text))).await;
-                fed.map_err(|_| End::Stalled)?.map_err(|_| End::Gone)?;
+                self.feed(socket, text).await?;
                 any = true;
             }
             if any {
-                let flushed = timeout(self.patience, socket.flush()).await;
-                flushed.map_err(|_| End::Stalled)?.map_err(|_| End::Gone)?;
+                self.within_patience(socket.flush()).await?;
             }
         }
     }
@@ -290,37 +386,73 @@ impl<F: Front> Turns<'_, F> {
     }
 
     async fn say(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), End> {
-        self.send(socket, Message::Text(text)).await
+        self.feed(socket, text).await?;
+        self.within_patience(socket.flush()).await
     }
 
-    async fn send(&self, socket: &mut Socket<'_>, message: Message) -> Result<(), End> {
-        let sent = timeout(self.patience, socket.send(message)).await;
-        sent.map_err(|_| End::Stalled)?.map_err(|_| End::Gone)
+    /// Buffers a message, in frames that fit the buffer, and writes what does not fit.
+    async fn feed(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), End> {
+        if text.len() <= BUFFER_BYTES {
+            return self.within_patience(socket.feed(Message::Text(text))).await;
+        }
+        let mut left = Bytes::from(text);
+        let mut kind = Data::Text;
+        while !left.is_empty() {
+            let piece = left.split_to(whole_characters(&left, BUFFER_BYTES));
+            let frame = Frame::message(piece, OpCode::Data(kind), left.is_empty());
+            self.within_patience(socket.feed(Message::Frame(frame))).await?;
+            kind = Data::Continue;
+        }
+        Ok(())
+    }
+
+    async fn within_patience(&self, write: impl Future<Output = Result<(), Error>>) -> Result<(), End> {
+        timeout(self.patience, write).await.map_err(|_| End::Stalled)?.map_err(|_| End::Gone)
     }
 
     async fn part(&self, mut socket: Socket<'_>, end: End) {
-        let code = match end {
-            End::Told(code) => code,
-            End::Gone => CloseCode::Normal,
+        let (code, last_words) = match end {
+            End::Told(code) => (code, None),
+            End::Refused(LastWords { code, event }) => (*code, Some(*event)),
+            End::Gone => (CloseCode::Normal, None),
             End::Stalled => {
                 count(&self.shared.stats.write_timeouts);
                 return;
             }
-            End::Closing => CloseCode::Away,
+            End::Closing => (CloseCode::Away, None),
         };
         let reason = if code == CloseCode::Unsupported { "turns are messages of text" } else { "" };
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
         // In time or not: the connection ends.
         let _ = timeout(PARTING, async {
+            if let Some(event) = last_words {
+                socket.send(Message::Text(Utf8Bytes::from_static(event))).await?;
+            }
             socket.close(Some(frame)).await?;
             while let Some(Ok(_)) = socket.next().await {}
             Ok::<(), Error>(())
         })
         .await;
+        if last_words.is_some() {
+            // The peer may still be sending, and a reset would take from it what it has not read.
+            let io = socket.into_inner().into_io();
+            if matches!(timeout(PARTING, io.shutdown()).await, Ok(Ok(()))) {
+                linger(io).await;
+            }
+        }
     }
 }
 
-/// The body of a turn, which is here.
+/// The most bytes of a text, up to `most`, that end no character in its middle.
+fn whole_characters(text: &[u8], most: usize) -> usize {
+    if text.len() <= most {
+        return text.len();
+    }
+    let is_continued = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    (1..=most).rev().find(|at| !is_continued(at)).unwrap_or(most)
+}
+
+/// The body of a turn, which is here. Its message has taken its memory before.
 struct Turn<'a> {
     body: Bytes,
     /// Of the message that it came in.
@@ -330,7 +462,22 @@ struct Turn<'a> {
 
 impl BodySource for Turn<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
-        take(self.taken, self.bytes)?;
+        // No more than it has: the buffer of a message in fragments is gone.
+        let _ = self.taken.resize(u64::try_from(self.bytes).unwrap_or(u64::MAX));
         Ok(self.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        for (text, most, cut) in
+            [("abcd", 4, 4), ("abcd", 3, 3), ("aéb", 2, 1), ("aéb", 3, 3), ("😀😀", 5, 4)]
+        {
+            assert_eq!(whole_characters(text.as_bytes(), most), cut, "{text} {most}");
+        }
     }
 }

@@ -109,7 +109,7 @@ impl BodyPieces for Opened<'_> {
             if self.bytes > self.most_bytes {
                 return Err(BodyRefusal::TooLarge { limit_bytes: self.most_bytes });
             }
-            if self.pieces > PIECES_FREE.saturating_add(self.bytes / LEAST_BYTES_PER_PIECE) {
+            if are_too_many_pieces(self.pieces, self.bytes) {
                 return Err(BodyRefusal::TooManyPieces { pieces: self.pieces, bytes: self.bytes });
             }
             if self.bytes / BYTES_IN_TIME > before / BYTES_IN_TIME {
@@ -154,7 +154,7 @@ async fn gather(
             Some(Ok(frame)) => frame,
         };
         let bytes = u64::try_from(whole.len()).unwrap_or(u64::MAX);
-        if pieces > PIECES_FREE.saturating_add(bytes / LEAST_BYTES_PER_PIECE) {
+        if are_too_many_pieces(pieces, bytes) {
             return Err(BodyRefusal::TooManyPieces { pieces, bytes });
         }
         // Trailers mean nothing here.
@@ -200,6 +200,11 @@ impl Waits<'_> {
 
 fn too_slow(limit: Duration) -> BodyRefusal {
     BodyRefusal::TooSlow { seconds: whole_seconds(limit) }
+}
+
+/// Whether `pieces` are far more than `bytes` need.
+pub(crate) const fn are_too_many_pieces(pieces: u64, bytes: u64) -> bool {
+    pieces > PIECES_FREE.saturating_add(bytes / LEAST_BYTES_PER_PIECE)
 }
 
 /// Takes memory for so many more bytes of a request, or none.

@@ -127,13 +127,26 @@ pub trait GrammarState: Send {
 
     /// Whether the form is complete, so that nothing but the end can come.
     fn is_over(&self) -> bool;
+
+    /// Units of work since the beginning of the answer. They depend on nothing but the ids that were accepted and the masks that were
+    /// asked for. About 16 units are a microsecond. 0 if the work is too small to count.
+    fn work_units(&self) -> u64 {
+        0
+    }
 }
 
 /// Why a grammar cannot go on: it grew beyond its bounds, or was asked for what it forbids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrammarFailed {
-    /// For the log; no text of the answer.
+    /// For the log and the caller; no text of the answer.
     pub why: String,
+}
+
+impl GrammarFailed {
+    /// What follows the grammar panicked.
+    pub fn panicked() -> Self {
+        Self { why: "it panicked".to_owned() }
+    }
 }
 
 impl fmt::Display for GrammarFailed {

@@ -8,7 +8,7 @@ use headrace_domain::{
     CachePin, CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
 };
 
-use crate::grammar::SharedGrammar;
+use crate::grammar::{GrammarFailed, SharedGrammar};
 use crate::load::SubmitRefusal;
 use crate::thought::ThoughtCap;
 
@@ -196,6 +196,17 @@ pub enum JobError {
         /// What, for the log.
         detail: String,
     },
+}
+
+impl From<GrammarFailed> for JobError {
+    /// A panic is the engine's fault, anything else the form's.
+    fn from(failed: GrammarFailed) -> Self {
+        if failed == GrammarFailed::panicked() {
+            Self::Panicked { detail: "work on a form".to_owned() }
+        } else {
+            Self::Form { why: failed.why }
+        }
+    }
 }
 
 impl fmt::Display for JobError {

@@ -18,8 +18,8 @@ pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};
 pub use relay::{
-    Abandoned, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait,
-    RelayedEvent, Resumes, SharedRelay,
+    Abandoned, AnswerBounds, AnswerMemory, AnswerMemoryFull, PrefixCache, Relay, RelayAnswer, RelayAsk,
+    RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait, RelayedEvent, Resumes, Screening, SharedRelay,
 };
 pub use thought::{MOST_MARK_IDS, ThoughtCap};
 

@@ -2,7 +2,8 @@
 //! answer come back, event by event. It knows neither what they mean nor how they travel.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -24,12 +25,23 @@ pub trait Relay: Send + Sync {
     /// otherwise. `None`: it does not tell.
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>>;
 
+    /// Whether the server may be handed addresses that it would fetch. A name is looked up for that, within a bound of time.
+    ///
+    /// # Errors
+    /// The index of the first address that it may not be handed.
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        Box::pin(ready(if urls.is_empty() { Ok(()) } else { Err(0) }))
+    }
+
     /// How busy it is, as far as that is known.
     fn load(&self) -> LoadReport;
 
     /// Whether it takes calls.
     fn health(&self) -> Health;
 }
+
+/// The verdict on addresses, when it is known.
+pub type Screening = Pin<Box<dyn Future<Output = Result<(), usize>> + Send>>;
 
 /// A relay that several rooms share.
 pub type SharedRelay = Arc<dyn Relay>;
@@ -51,6 +63,37 @@ pub struct RelayFacts {
     pub abandoned: Abandoned,
     /// How it goes on with an answer that somebody else began.
     pub resumes: Resumes,
+    /// How its cache of prefixes separates tenants.
+    pub cache: PrefixCache,
+    /// The extras that calls may ask for without a price of their own.
+    pub allow_unpriced: Arc<[&'static str]>,
+}
+
+/// How a server's cache of prefixes separates the tenants who share our credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PrefixCache {
+    /// By a label in this field of every body.
+    Labelled(&'static str),
+    /// By a label in this field of bodies that ask for text. Others have no such field.
+    LabelledText(&'static str),
+    /// Not at all. Callers do not see what was cached if there are several organisations.
+    Hidden,
+    /// Not at all, and callers see what was cached: an operator decided that.
+    #[default]
+    Disclosed,
+}
+
+impl PrefixCache {
+    /// The field for the tenant's label in a body that is sent to `endpoint`.
+    pub const fn label_field(self, endpoint: Endpoint) -> Option<&'static str> {
+        let encodes = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
+        match self {
+            Self::Labelled(field) => Some(field),
+            Self::LabelledText(field) if !encodes => Some(field),
+            Self::LabelledText(_) => None,
+            Self::Hidden | Self::Disclosed => None,
+        }
+    }
 }
 
 /// How a server goes on with an answer in messages that somebody else began.
@@ -94,7 +137,44 @@ pub struct RelayAsk {
     pub headers: Vec<(&'static str, String)>,
     /// By when the head of the answer must be here, from now on; the relay's own bound may be nearer.
     pub head_within: Option<Duration>,
+    /// How much of the answer is taken.
+    pub bounds: AnswerBounds,
 }
+
+/// How much of an answer is taken, and whose memory it fills.
+#[derive(Debug, Clone)]
+pub struct AnswerBounds {
+    /// The most bytes of the body, comments and pings included. More of them end the answer with [`RelayError::TooLarge`].
+    pub most_bytes: u64,
+    /// The most bytes of one event; the relay's own bound may be lower.
+    pub most_event_bytes: usize,
+    /// Pays for what is kept of the answer. `None` if the asker accounts for it otherwise.
+    pub memory: Option<Arc<dyn AnswerMemory>>,
+}
+
+impl AnswerBounds {
+    /// Bytes of an answer that are kept without a reservation of their own: the estimate of the call has them.
+    pub const FREE_BYTES: usize = 16 << 10;
+
+    /// At most `most_bytes`, which the asker accounts for.
+    pub const fn up_to(most_bytes: u64) -> Self {
+        Self { most_bytes, most_event_bytes: usize::MAX, memory: None }
+    }
+}
+
+/// Memory of a caller that an answer fills.
+pub trait AnswerMemory: fmt::Debug + Send + Sync {
+    /// Reserves memory for an answer of which `bytes` are kept at once, before they are kept. A lower figure than before changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The caller's share, or all memory for calls, is full: the answer ends with [`RelayError::NoMemory`].
+    fn reserve(&self, bytes: u64) -> Result<(), AnswerMemoryFull>;
+}
+
+/// No memory is left for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerMemoryFull;
 
 /// An answer under way.
 pub trait RelayAnswer: Send {
@@ -181,11 +261,13 @@ pub enum RelayError {
     },
     /// More came than is taken.
     TooLarge {
-        /// Of what: `headers`, `event`, `body`.
+        /// Of what: `headers`, `event`, `body`; `answer` where it is far more than was asked for.
         what: &'static str,
         /// The bound, in bytes.
         limit: usize,
     },
+    /// The memory of its caller is full.
+    NoMemory,
     /// The connection ended within an answer, or what came on it is no HTTP.
     Cut {
         /// How.
@@ -239,7 +321,13 @@ impl fmt::Display for RelayError {
                 write!(f, "it answered with status {status} and points to {to}; redirects are not followed")
             }
             Self::NotTheDialect { what, .. } => write!(f, "its answer is not of its dialect: {what}"),
+            Self::TooLarge { what: "answer", limit } => {
+                write!(f, "its answer has more than {limit} bytes, four times what was asked for")
+            }
             Self::TooLarge { what, limit } => write!(f, "its answer's {what} has more than {limit} bytes"),
+            Self::NoMemory => {
+                f.write_str("the memory of the caller's calls is full; the answer was not read further")
+            }
             Self::Cut { why } => write!(f, "its answer broke off: {why}"),
             Self::Unavailable { why, .. } => write!(f, "it takes no calls: {why}"),
         }

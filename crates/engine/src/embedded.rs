@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Intake, Mode};
+use crate::masks::pool::MaskPool;
 use crate::restarts::Restarts;
 use crate::stepper::{Progress, Stepper, panic_message};
 use crate::text::{TextOf, TokenizerText};
@@ -51,7 +52,7 @@ impl EmbeddedEngine {
         config: EngineConfig,
     ) -> Result<Self, EngineError> {
         let name = format!("engine-{}", config.model);
-        let mut stepper = Stepper::new(forward, text, config)?;
+        let mut stepper = Stepper::new(forward, text, config)?.with_masks(Box::new(MaskPool::new()));
         if let Err(error) = stepper.warm_up() {
             // The first call will show whether that lasts; it then ends with the reason.
             tracing::warn!(?error, "the model failed while it was warmed up");

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config::{EngineConfig, EngineError, MAX_LOGPROBS};
 use crate::job::{JobState, Rules};
+use crate::masks::Wake;
 use crate::text::TextOf;
 use crate::times::Times;
 
@@ -42,6 +43,8 @@ pub(crate) struct Desk {
     pub(crate) inbox: Vec<JobState>,
     /// A job was cancelled, or the reader of one that stands still has caught up: look which.
     pub(crate) attention: bool,
+    /// A form that a sequence sits out for has an answer.
+    pub(crate) masks_ready: bool,
     pub(crate) mode: Mode,
     /// Jobs without their terminal event.
     pub(crate) alive: usize,
@@ -66,7 +69,7 @@ pub(crate) struct Intake {
 impl Desk {
     pub(crate) fn has_work(&self) -> bool {
         let must_cut = self.mode == Mode::CutOff && self.alive > 0;
-        self.attention || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
+        self.attention || self.masks_ready || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
     }
 
     fn health(&self) -> Health {
@@ -103,7 +106,8 @@ impl Intake {
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
-        let desk = Desk { scheduler, inbox, attention, mode, alive: 0, restarts: 0, times };
+        let desk =
+            Desk { scheduler, inbox, attention, masks_ready: false, mode, alive: 0, restarts: 0, times };
         let (work, quiet) = (Condvar::new(), Condvar::new());
         Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, text, config }))
     }
@@ -136,7 +140,8 @@ impl Intake {
         let waker = Arc::clone(self);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));
         let words = (&*self.text, self.capabilities.vocab);
-        let mut state = JobState::new(&job, rules, words, sender, now_ns);
+        let wake = job.grammar.is_some().then(|| self.masks_waker());
+        let mut state = JobState::new(&job, rules, words, (sender, wake), now_ns);
         let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // Only its end had not been told.
@@ -167,6 +172,17 @@ impl Intake {
     fn look(&self) {
         self.desk.lock().attention = true;
         self.work.notify_one();
+    }
+
+    /// Wakes the engine when a form that a sequence sits out for has an answer.
+    fn masks_waker(self: &Arc<Self>) -> Wake {
+        let waker = Arc::downgrade(self);
+        Arc::new(move || {
+            if let Some(intake) = waker.upgrade() {
+                intake.desk.lock().masks_ready = true;
+                intake.work.notify_one();
+            }
+        })
     }
 
     pub(crate) fn cached_prefix(&self, keys: &PrefixKeys) -> usize {

@@ -1,6 +1,7 @@
 //! One job while the engine has it: its choices, what was delivered, what it took. Knows no blocks and no batch.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
 use headrace_engine_api::{Event, EventSender, GrammarFailed, Job, JobError, JobReport, PromptScores};
@@ -9,14 +10,11 @@ use headrace_tokenizer::StopMatcher;
 
 use crate::around::Around;
 use crate::held::Held;
-use crate::masks::Masks;
+use crate::masks::{MAX_FORCED_IDS, MaskRunner, Wake, WorkBudget};
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
 use crate::thought::{Thinking, Turn};
 use crate::times::Times;
-
-/// Ids that a form has come next are taken together up to so many.
-const MOST_FORCED: usize = 256;
 
 /// What all choices of a job go by.
 #[derive(Debug)]
@@ -37,10 +35,21 @@ pub(crate) struct Choice {
     pub(crate) seq: Option<SeqId>,
     /// What it is held to.
     pub(crate) held: Option<Held>,
+    /// The id that was chosen last, until the form has taken it.
+    pub(crate) pending: Option<ChosenId>,
+    /// Whether it sits steps out until its form has an answer.
+    pub(crate) sits_out: bool,
     /// How much of what it may think it has thought.
     pub(crate) thinking: Option<Thinking>,
     decoder: Box<dyn Decode>,
     stops: StopMatcher,
+}
+
+/// An id that was chosen from logits.
+#[derive(Debug)]
+pub(crate) struct ChosenId {
+    pub(crate) id: u32,
+    pub(crate) logprob: Option<TokenLogprob>,
 }
 
 /// Which of a job's choices stand still.
@@ -129,6 +138,8 @@ impl Choice {
             generated: 0,
             seq: None,
             held,
+            pending: None,
+            sits_out: false,
             thinking,
             decoder: text.decoder(),
             stops: StopMatcher::new(&rules.sampling.stop),
@@ -155,10 +166,7 @@ impl Choice {
             Some(thinking) => thinking.accept(id)?,
             None => Turn::default(),
         };
-        let complete = match &mut self.held {
-            Some(held) => !held.accept(id)?,
-            None => false,
-        };
+        let complete = self.held.as_ref().is_some_and(Held::is_complete);
         let piece = self.decoder.push(id);
         let (mut text, mut finish) = if free { (piece, None) } else { self.deliver(&piece, rules) };
         if finish.is_none() && (complete || self.generated >= rules.limit) {
@@ -169,17 +177,27 @@ impl Choice {
         Ok(Accepted { text, finish, closes, cut })
     }
 
-    /// What must come next, for the sake of its thought or of its form.
+    /// The id that must come next, because of its thought or of its form.
+    pub(crate) fn forced(&self) -> Option<u32> {
+        let thought = self.thinking.as_ref().and_then(Thinking::forced);
+        thought.or_else(|| self.held.as_ref().and_then(Held::forced))
+    }
+
+    /// Whether the next id can be chosen, if need be after a wait for its form until `until`.
+    pub(crate) fn is_ready(&mut self, until: impl FnOnce() -> Instant) -> bool {
+        let Some(held) = &mut self.held else { return true };
+        held.poll();
+        held.is_ready() || held.wait(until(), Held::is_ready)
+    }
+
+    /// Notes the id that comes next with its form. An id that ends the answer is none of the form's.
     ///
     /// # Errors
-    /// Its form cannot be followed any further.
-    pub(crate) fn forced(&mut self) -> Result<Option<u32>, GrammarFailed> {
-        if let Some(id) = self.thinking.as_ref().and_then(Thinking::forced) {
-            return Ok(Some(id));
-        }
+    /// Its form forces another id.
+    pub(crate) fn note_id(&mut self, id: u32, rules: &Rules) -> Result<(), GrammarFailed> {
         match &mut self.held {
-            Some(held) => Ok(held.forced()?.first().copied()),
-            None => Ok(None),
+            Some(held) if rules.stop_ids.binary_search(&id).is_err() => held.take(id),
+            _ => Ok(()),
         }
     }
 
@@ -207,7 +225,7 @@ impl JobState {
         job: &Job,
         rules: Rules,
         (text, vocab): (&dyn TextOf, u32),
-        sender: EventSender,
+        (sender, wake): (EventSender, Option<Wake>),
         now_ns: u64,
     ) -> Self {
         let mut seen: Vec<u32> = Vec::new();
@@ -218,8 +236,11 @@ impl JobState {
         }
         let seen: Arc<[u32]> = seen.into();
         let numbers = (0..rules.sampling.n).map(|i| job.first_choice.saturating_add(i));
+        let budget = WorkBudget::of_choice(rules.sampling.n);
         let bound = || {
-            let held = job.grammar.as_ref().map(|grammar| Held::new(&**grammar, vocab));
+            let grammar = job.grammar.as_ref().zip(wake.as_ref());
+            let held =
+                grammar.map(|(grammar, wake)| Held::new(&**grammar, (vocab, job.tenant.0), budget, wake));
             (held, job.thought.as_ref().map(|cap| Thinking::new(cap, job.grammar.is_some())))
         };
         let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, bound())).collect();
@@ -257,6 +278,11 @@ impl JobState {
     pub(crate) fn take_up(&mut self, generated: &[u32]) -> Result<Option<FinishReason>, GrammarFailed> {
         let Some(choice) = self.choices.first_mut() else { return Ok(None) };
         for id in generated {
+            if let Some(held) = &mut choice.held
+                && self.rules.stop_ids.binary_search(id).is_err()
+            {
+                held.accept_here(*id)?;
+            }
             let finish = choice.accept(*id, &self.rules)?.finish;
             if finish.is_some() {
                 return Ok(finish);
@@ -266,11 +292,31 @@ impl JobState {
     }
 
     /// Has the masks found of what its choices begin with.
-    pub(crate) fn look_ahead(&mut self, masks: &mut Masks) {
-        self.choices
-            .iter_mut()
-            .filter_map(|choice| choice.held.as_mut())
-            .for_each(|held| held.look_ahead(masks));
+    pub(crate) fn look_ahead(&mut self, masks: &mut dyn MaskRunner) {
+        let held = self.choices.iter_mut().filter_map(|choice| choice.held.as_mut());
+        held.for_each(|held| held.send(masks));
+    }
+
+    /// Whether a choice is in no step now, because of its readers or of its form.
+    pub(crate) fn rests(&self, choice: usize) -> bool {
+        let unread = self.still == Still::All || (self.still == Still::ButScores && choice > 0);
+        unread || self.choices.get(choice).is_some_and(|choice| choice.sits_out)
+    }
+
+    /// Why the form of a choice could not take its last ids.
+    pub(crate) fn form_failure(&self, choice: usize) -> Option<GrammarFailed> {
+        self.choices.get(choice)?.held.as_ref()?.accept_failure().cloned()
+    }
+
+    /// Ends a choice whose form turned out to be complete after its last id was delivered.
+    pub(crate) fn end_behind(&mut self, choice: usize) {
+        let Some(ended) = self.choices.get_mut(choice) else { return };
+        let (number, mut text) = (ended.number, String::new());
+        let matched = ended.finish_text(&self.rules, &mut text);
+        if !text.is_empty() {
+            self.emit(Event::Tokens { choice: number, ids: Vec::new(), text, logprobs: Vec::new() });
+        }
+        self.end(choice, matched.unwrap_or(FinishReason::Stop));
     }
 
     /// Whether the caller lost interest.
@@ -385,8 +431,9 @@ impl JobState {
         let Accepted { mut text, mut finish, mut closes, mut cut } = taken.accept(id, &self.rules)?;
         let number = taken.number;
         let (mut ids, mut thoughts) = (vec![id], Vec::new());
-        while finish.is_none() && logprob.is_none() && ids.len() < MOST_FORCED {
-            let Some(next) = taken.forced()? else { break };
+        while finish.is_none() && logprob.is_none() && ids.len() < MAX_FORCED_IDS {
+            let Some(next) = taken.forced() else { break };
+            taken.note_id(next, &self.rules)?;
             if std::mem::replace(&mut closes, false) {
                 // What was thought is told by itself: it is counted as such.
                 let thought = std::mem::take(&mut text);
@@ -427,6 +474,7 @@ impl JobState {
         let Some(ended) = self.choices.get_mut(choice) else { return };
         ended.seq = None;
         ended.held = None;
+        ended.pending = None;
         let number = ended.number;
         self.emit(Event::Finished { choice: number, reason });
     }
@@ -451,7 +499,7 @@ impl JobState {
     }
 
     /// Says which choices are to stand still from `now_ns` on.
-    pub(crate) fn stand_still(&mut self, now_ns: u64) -> Still {
+    pub(crate) fn stand_still(&mut self, now_ns: u64) {
         if self.still == Still::All {
             self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
         }
@@ -463,7 +511,6 @@ impl JobState {
         } else {
             Still::None
         };
-        self.still
     }
 
     fn send(&mut self, event: Event) {

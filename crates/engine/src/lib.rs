@@ -26,5 +26,6 @@ mod times;
 
 pub use config::{EngineConfig, EngineError, MAX_LOGPROBS};
 pub use embedded::EmbeddedEngine;
+pub use masks::{MaskRunner, MaskTask};
 pub use stepper::{Progress, Stepper};
 pub use text::{Decode, TextOf, TokenizerText};

@@ -1,71 +1,218 @@
-//! A thread that finds which ids may come next, beside the step that computes their logits. It begins with the first answer that is
-//! held to a grammar. Must not know batches, nor what a grammar is of.
+//! Work on grammars outside of the engine's step: taking ids into a grammar's state, and finding which ids may come next. A task is
+//! done in pieces. Knows no batches, no logits, and no grammar's language.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 
 use headrace_engine_api::{GrammarFailed, GrammarState};
 
-/// A state with the mask of what may come next.
-pub(crate) struct Masked {
-    pub(crate) state: Box<dyn GrammarState>,
-    /// One bit per id.
-    pub(crate) mask: Vec<u32>,
-    /// Whether the mask is what it should be.
-    pub(crate) outcome: Result<(), GrammarFailed>,
+pub(crate) mod pool;
+
+/// Forced ids that one task takes into the state.
+pub(crate) const MAX_FORCED_IDS: usize = 256;
+/// Units of grammar work that a call may use in all, beside [`TOKEN_WORK_UNITS`] for each id; its choices have equal parts. About
+/// two seconds of one processor.
+const CALL_WORK_UNITS: u64 = 32_000_000;
+/// Units of grammar work that each id of an answer adds. About two milliseconds of one processor.
+const TOKEN_WORK_UNITS: u64 = 32_000;
+
+/// Runs mask tasks, now or later, here or on other threads.
+pub trait MaskRunner: Send {
+    /// Takes a task. The runner calls [`MaskTask::run_piece`] until no piece is left, or drops the task: its answer then fails.
+    fn submit(&mut self, task: MaskTask);
 }
 
-struct Errand {
-    masked: Masked,
-    back: SyncSender<Masked>,
-}
+/// Runs each task to its end on the caller's thread.
+pub(crate) struct InlineMasks;
 
-/// The thread, once there is one.
-#[derive(Default)]
-pub(crate) struct Masks {
-    errands: Option<Sender<Errand>>,
-}
-
-impl Masks {
-    /// Has a mask found. It comes back where `back` leads; where no thread is to be had, it is there when this returns.
-    pub(crate) fn find(&mut self, state: Box<dyn GrammarState>, mask: Vec<u32>, back: &SyncSender<Masked>) {
-        let masked = Masked { state, mask, outcome: Ok(()) };
-        let errand = Errand { masked, back: back.clone() };
-        let refused = match &self.errands {
-            Some(errands) => errands.send(errand).err().map(|unsent| unsent.0),
-            None => match begin() {
-                Some(errands) => {
-                    let refused = errands.send(errand).err().map(|unsent| unsent.0);
-                    self.errands = Some(errands);
-                    refused
-                }
-                None => Some(errand),
-            },
-        };
-        if let Some(errand) = refused {
-            self.errands = None;
-            run(errand);
+impl MaskRunner for InlineMasks {
+    fn submit(&mut self, task: MaskTask) {
+        let mut left = Some(task);
+        while let Some(task) = left {
+            left = task.run_piece();
         }
     }
 }
 
-fn begin() -> Option<Sender<Errand>> {
-    let (errands, inbox) = channel();
-    let builder = std::thread::Builder::new().name("masks".to_owned());
-    builder.spawn(move || work(&inbox)).ok().map(|_| errands)
+/// How much work the grammar of one choice may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkBudget {
+    base_units: u64,
 }
 
-/// Ends when the engine does.
-fn work(inbox: &Receiver<Errand>) {
-    while let Ok(errand) = inbox.recv() {
-        run(errand);
+impl WorkBudget {
+    /// One of `choices` choices of a call.
+    pub(crate) fn of_choice(choices: u32) -> Self {
+        Self { base_units: CALL_WORK_UNITS / u64::from(choices.max(1)) }
+    }
+
+    /// Checks the work of an answer that has `ids` ids.
+    ///
+    /// # Errors
+    /// The answer has used more.
+    pub(crate) fn check(self, used_units: u64, ids: u64) -> Result<(), GrammarFailed> {
+        let limit = self.base_units.saturating_add(TOKEN_WORK_UNITS.saturating_mul(ids));
+        if used_units <= limit {
+            return Ok(());
+        }
+        let why = format!(
+            "following the form took {used_units} units of work for {ids} tokens, and the limit is {limit} \
+             ({TOKEN_WORK_UNITS} more for each token)"
+        );
+        Err(GrammarFailed { why })
     }
 }
 
-fn run(errand: Errand) {
-    let Errand { masked: Masked { mut state, mut mask, .. }, back } = errand;
-    let found = catch_unwind(AssertUnwindSafe(|| state.mask(&mut mask)));
-    let outcome = found.unwrap_or_else(|_| Err(GrammarFailed { why: "it panicked".to_owned() }));
-    // Whoever asked may be gone.
-    let _ = back.send(Masked { state, mask, outcome });
+/// What a task reports to the choice that asked for it.
+pub(crate) enum Reply {
+    /// The ids are taken. `run` are the forced ids behind them, which the state has taken, too.
+    Accepted { run: Vec<u32>, over: bool },
+    /// The task is done.
+    Done { state: Box<dyn GrammarState>, mask: Vec<u32>, fresh: bool },
+    /// The answer cannot continue.
+    Failed(GrammarFailed),
+}
+
+/// Wakes the engine.
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// What a choice and its task share.
+pub(crate) struct Link {
+    /// The answer has ended: its task is to be dropped.
+    pub(crate) dropped: AtomicBool,
+    /// The choice sits out until a reply comes.
+    pub(crate) awaited: AtomicBool,
+    pub(crate) wake: Wake,
+}
+
+/// Work on the grammar of one choice. A choice has one task at a time.
+pub struct MaskTask {
+    tenant: u64,
+    job: Option<TaskJob>,
+    /// Ids to take first. `None` once they are taken.
+    ids: Option<Vec<u32>>,
+    /// Ids that the answer has, those of this task included.
+    taken: u64,
+    budget: WorkBudget,
+    to: Sender<Reply>,
+    link: Arc<Link>,
+}
+
+struct TaskJob {
+    state: Box<dyn GrammarState>,
+    mask: Vec<u32>,
+}
+
+impl MaskTask {
+    pub(crate) fn new(
+        tenant: u64,
+        (state, mask): (Box<dyn GrammarState>, Vec<u32>),
+        (ids, taken): (Vec<u32>, u64),
+        budget: WorkBudget,
+        (to, link): (Sender<Reply>, Arc<Link>),
+    ) -> Self {
+        Self { tenant, job: Some(TaskJob { state, mask }), ids: Some(ids), taken, budget, to, link }
+    }
+
+    /// The tenant whose answer waits for it.
+    pub fn tenant(&self) -> u64 {
+        self.tenant
+    }
+
+    /// Whether the answer still wants it.
+    pub fn is_wanted(&self) -> bool {
+        !self.link.dropped.load(Ordering::Acquire)
+    }
+
+    /// Whether the next piece takes ids, on which the next step's plan depends.
+    pub fn is_accept(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    /// Does one piece of the work, and returns the task if another piece is left.
+    pub fn run_piece(mut self) -> Option<Self> {
+        let job = self.job.take()?;
+        if !self.is_wanted() {
+            return None;
+        }
+        let ids = self.ids.take();
+        let (taken, budget, to) = (self.taken, self.budget, self.to.clone());
+        let piece = AssertUnwindSafe(move || match ids {
+            Some(ids) => accept(job, &ids, taken, budget, &to),
+            None => mask(job, taken, budget),
+        });
+        let (reply, left) = match catch_unwind(piece) {
+            Ok(outcome) => outcome,
+            Err(_) => (Reply::Failed(GrammarFailed::panicked()), None),
+        };
+        self.reply(reply);
+        self.job = left;
+        self.job.is_some().then_some(self)
+    }
+
+    fn reply(&self, reply: Reply) {
+        // The choice may be gone.
+        let _ = self.to.send(reply);
+        if self.link.awaited.load(Ordering::SeqCst) {
+            (self.link.wake)();
+        }
+    }
+}
+
+impl Drop for MaskTask {
+    fn drop(&mut self) {
+        if self.job.take().is_some() && self.is_wanted() {
+            self.reply(Reply::Failed(GrammarFailed { why: "its work was dropped".to_owned() }));
+        }
+    }
+}
+
+/// Takes `ids` and the forced ids behind them.
+fn accept(
+    job: TaskJob,
+    ids: &[u32],
+    taken: u64,
+    budget: WorkBudget,
+    to: &Sender<Reply>,
+) -> (Reply, Option<TaskJob>) {
+    let TaskJob { mut state, mask } = job;
+    for id in ids {
+        if let Err(failed) = state.accept(*id) {
+            return (Reply::Failed(failed), None);
+        }
+    }
+    let (mut run, mut outcome) = (Vec::new(), Ok(()));
+    while run.len() < MAX_FORCED_IDS {
+        let Some(next) = state.forced().first().copied() else { break };
+        outcome = state.accept(next);
+        if outcome.is_err() {
+            break;
+        }
+        run.push(next);
+    }
+    let known = taken.saturating_add(run.len() as u64);
+    outcome = outcome.and_then(|()| budget.check(state.work_units(), known));
+    if let Err(failed) = outcome {
+        // What is known is delivered first.
+        let _ = to.send(Reply::Accepted { run, over: false });
+        return (Reply::Failed(failed), None);
+    }
+    let over = state.is_over();
+    if !state.forced().is_empty() {
+        let _ = to.send(Reply::Accepted { run, over });
+        return (Reply::Done { state, mask, fresh: false }, None);
+    }
+    (Reply::Accepted { run, over }, Some(TaskJob { state, mask }))
+}
+
+/// Finds what may come next.
+fn mask(job: TaskJob, taken: u64, budget: WorkBudget) -> (Reply, Option<TaskJob>) {
+    let TaskJob { mut state, mut mask } = job;
+    let found = state.mask(&mut mask).and_then(|()| budget.check(state.work_units(), taken));
+    match found {
+        Ok(()) => (Reply::Done { state, mask, fresh: true }, None),
+        Err(failed) => (Reply::Failed(failed), None),
+    }
 }

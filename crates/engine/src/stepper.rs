@@ -9,7 +9,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
@@ -18,12 +18,13 @@ use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Desk, Intake, Mode};
-use crate::job::{JobState, Still};
-use crate::masks::Masks;
+use crate::job::JobState;
+use crate::masks::{InlineMasks, MaskRunner};
 use crate::sampler::Sampler;
 use crate::text::TextOf;
 use crate::times::Times;
 
+mod forms;
 mod sample;
 mod start_over;
 mod warm_up;
@@ -50,7 +51,7 @@ pub struct Stepper {
     pub(crate) intake: Arc<Intake>,
     forward: Box<dyn Forward>,
     sampler: Sampler,
-    masks: Masks,
+    masks: Box<dyn MaskRunner>,
     jobs: Vec<Option<JobState>>,
     vacant: Vec<usize>,
     /// By the sequence's slot: whose it is, as (sequence, job, choice).
@@ -62,6 +63,16 @@ pub struct Stepper {
     further: Vec<u32>,
     /// Whose they are: each sequence with the place of its own.
     followed: Vec<(SeqId, Range<usize>)>,
+    /// Chunks whose chosen ids their forms have not taken yet.
+    pending: Vec<usize>,
+    /// Sequences that sit out from the next step on, because their forms are late.
+    late: Vec<SeqId>,
+    /// Sequences that sit out.
+    sitting_out: Vec<SeqId>,
+    /// Units of work on forms that are to be charged, and for which sequences.
+    form_work: Vec<(SeqId, u64)>,
+    /// Until when this step waits for masks, if it does.
+    mask_until: Option<Instant>,
     /// Jobs to be closed once the step is committed.
     over: Vec<usize>,
     /// Jobs whose standing choices change once the step is committed.
@@ -142,7 +153,7 @@ impl Stepper {
             intake,
             forward,
             sampler,
-            masks: Masks::default(),
+            masks: Box::new(InlineMasks),
             jobs: Vec::new(),
             vacant: Vec::new(),
             owners: Vec::new(),
@@ -151,6 +162,11 @@ impl Stepper {
             outcomes: Vec::new(),
             further: Vec::new(),
             followed: Vec::new(),
+            pending: Vec::new(),
+            late: Vec::new(),
+            sitting_out: Vec::new(),
+            form_work: Vec::new(),
+            mask_until: None,
             over: Vec::new(),
             to_change: Vec::new(),
             steps: 0,
@@ -160,6 +176,13 @@ impl Stepper {
             all_times: Times::default(),
             all_work: Work::default(),
         })
+    }
+
+    /// Has the work on forms done by `masks`. Without this, each step does it itself.
+    #[must_use]
+    pub fn with_masks(mut self, masks: Box<dyn MaskRunner>) -> Self {
+        self.masks = masks;
+        self
     }
 
     /// Takes a job; it begins with a later [`Stepper::step`].
@@ -225,6 +248,7 @@ impl Stepper {
                 self.all_times.add(self.times);
                 desk.times = self.all_times;
                 self.all_work = desk.scheduler.work();
+                self.sit_out(&mut desk);
             }
             self.stand_still(&mut desk, done_ns);
             self.abort_over(&mut desk);
@@ -239,6 +263,9 @@ impl Stepper {
     /// New jobs come in. Cancelled jobs go, and after the cut-off all jobs go. Jobs whose readers caught up go on.
     fn take_in(&mut self, desk: &mut Desk, now_ns: u64) {
         self.adopt(desk);
+        if desk.masks_ready {
+            self.join_again(desk);
+        }
         let cut_off = desk.mode == Mode::CutOff;
         let look_at_all = std::mem::take(&mut desk.attention) || cut_off;
         let count = self.jobs.len();
@@ -267,10 +294,9 @@ impl Stepper {
         for at in self.to_change.drain(..) {
             let job = self.jobs.get_mut(at).and_then(Option::as_mut);
             let Some(job) = job.filter(|job| job.is_to_change()) else { continue };
-            let still = job.stand_still(now_ns);
+            job.stand_still(now_ns);
             for (i, seq) in job.choices.iter().enumerate().filter_map(|(i, c)| Some((i, c.seq?))) {
-                let paused = still == Still::All || (still == Still::ButScores && i > 0);
-                if paused {
+                if job.rests(i) {
                     desk.scheduler.pause(seq)
                 } else {
                     desk.scheduler.resume(seq)
@@ -282,7 +308,7 @@ impl Stepper {
     fn adopt(&mut self, desk: &mut Desk) {
         for mut job in desk.inbox.drain(..) {
             // While the prompt is computed.
-            job.look_ahead(&mut self.masks);
+            job.look_ahead(&mut *self.masks);
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.jobs.push(None);
                 self.jobs.len() - 1
@@ -347,8 +373,10 @@ impl Stepper {
     /// Computes the batch and fills `outcomes`, one per chunk.
     fn compute(&mut self) {
         self.outcomes.clear();
+        self.pending.clear();
         self.further.clear();
         self.followed.clear();
+        self.mask_until = None;
         let count = self.batch.chunks.len();
         let from_ns = self.now_ns();
         let chunks: Vec<_> = (0..count).map_while(|at| self.batch.chunk(at)).collect();
@@ -365,6 +393,7 @@ impl Stepper {
                     self.outcomes.push(outcome);
                     row += rows;
                 }
+                self.accept_pending();
                 self.times.sample_ns = self.now_ns().saturating_sub(computed_ns);
             }
             Err(error) if count == 1 => {
@@ -379,6 +408,7 @@ impl Stepper {
                     "a step failed; computing its sequences one by one"
                 );
                 (0..count).for_each(|at| self.compute_alone(at));
+                self.accept_pending();
                 self.times.forward_ns = self.now_ns().saturating_sub(from_ns);
             }
         }

@@ -158,6 +158,7 @@ const fn class_words(class: TokenClass) -> &'static str {
         TokenClass::CacheWrite1h => "prompt token kept for an hour",
         TokenClass::Output => "generated token",
         TokenClass::Reasoning => "thought token",
+        TokenClass::WebSearch => "web search",
     }
 }
 

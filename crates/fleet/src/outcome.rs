@@ -114,6 +114,7 @@ impl From<&RelayError> for Outcome {
             },
             RelayError::Redirect { status, .. } => Failure::Status(*status),
             RelayError::NotTheDialect { .. } | RelayError::TooLarge { .. } => Failure::NoAnswer,
+            RelayError::NoMemory => return Self::CallersFault,
             RelayError::Cut { .. } => Failure::Broke,
             RelayError::Unavailable { retry_after, .. } => {
                 return Self::Refused { retry_after: *retry_after };

@@ -15,8 +15,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use headrace_domain::{HoldId, NanoDollars, RequestId, Stage, UnixNanos};
+use headrace_identity::{AuthRefusal, KeyEnd};
 use headrace_ledger::{Command, LedgerRefusal, Verdict};
-use headrace_objects::{BatchRecord, BatchState, BatchStatus, BatchTimes, LineEnd, LineRecord};
+use headrace_objects::{
+    BatchFault, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, LineEnd, LineRecord,
+};
 use headrace_wire::named_request;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +52,8 @@ enum Stop {
     Cancelled,
     /// Its time is over.
     Expired,
+    /// Its key was revoked, or has expired.
+    KeyOver,
     /// The server is stopping: the next one goes on.
     Draining,
 }
@@ -59,11 +64,20 @@ impl Gateway {
     /// # Errors
     /// Why they cannot be read.
     pub async fn resume_batches(self: &Arc<Self>) -> Result<usize, String> {
+        self.resume_batches_before(UnixNanos::new(u64::MAX)).await
+    }
+
+    /// As [`Self::resume_batches`], of those that were created before a time: while this process runs others.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resume_batches_before(self: &Arc<Self>, before: UnixNanos) -> Result<usize, String> {
         if self.objects().files().is_none() {
             return Ok(0);
         }
         let open = self.objects().ask_files(|store| store.open_batches()).await;
-        let open = open.map_err(|why| why.message.clone())?;
+        let mut open = open.map_err(|why| why.message.clone())?;
+        open.retain(|batch| batch.state.created < before);
         let count = open.len();
         open.into_iter().for_each(|batch| self.run_batch(batch));
         Ok(count)
@@ -157,7 +171,8 @@ impl Job<'_> {
             BatchStatus::InProgress => match self.run().await? {
                 Stop::Draining => Ok(None),
                 Stop::Cancelled => self.look_again().await,
-                stop => {
+                Stop::KeyOver => self.end_for_its_key().await,
+                stop @ (Stop::Done | Stop::Expired) => {
                     if stop == Stop::Expired {
                         self.end_rest(LineEnd::Expired).await?;
                     }
@@ -204,6 +219,33 @@ impl Job<'_> {
         self.gateway.change_batch(&self.batch.id, change).await
     }
 
+    /// Cancels it, and says that it was for its key.
+    async fn end_for_its_key(self) -> Result<Option<BatchRecord>, Why> {
+        let refusal = if self.key_refusal() == Some(AuthRefusal::Expired) {
+            ("expired_api_key", "The batch's API key has expired: requests that had not ended were not run.")
+        } else {
+            ("invalid_api_key", "The batch's API key was revoked: requests that had not ended were not run.")
+        };
+        let change = move |state: &mut BatchState, now| {
+            if state.status == BatchStatus::InProgress {
+                (state.status, state.times.cancelling) = (BatchStatus::Cancelling, Some(now));
+                let (code, message) = (refusal.0.to_owned(), refusal.1.to_owned());
+                state.faults.push(BatchFault { code, message, param: None, line: None });
+            }
+        };
+        self.gateway.change_batch(&self.batch.id, change).await
+    }
+
+    /// Why its key is not good any more. `None` while it is.
+    fn key_refusal(self) -> Option<AuthRefusal> {
+        let parts = self.gateway.parts();
+        match parts.directory.key_end(&self.batch.state.key)? {
+            KeyEnd::Revoked => Some(AuthRefusal::Revoked),
+            KeyEnd::At(end) => (parts.clock.now() >= end).then_some(AuthRefusal::Expired),
+            KeyEnd::Open => None,
+        }
+    }
+
     async fn end_rest(self, end: LineEnd) -> Result<(), Why> {
         let id = self.batch.id.clone();
         self.gateway.objects().ask_files(move |store| store.end_rest(&id, end)).await
@@ -213,8 +255,11 @@ impl Job<'_> {
     async fn read(self) -> Result<Option<BatchRecord>, Why> {
         let (batch, limits) = (self.batch.clone(), self.gateway.config().wire.clone());
         let ends = self.ends.clone();
-        let found =
-            self.gateway.objects().ask_files(move |store| read::read(store, &batch, &limits, &ends)).await?;
+        let found = self
+            .gateway
+            .objects()
+            .ask_files(move |store| read::read_within_bounds(store, &batch, &limits, &ends))
+            .await?;
         match found {
             Read::Stopped => self.look_again().await,
             Read::Whole => {
@@ -246,6 +291,10 @@ impl Job<'_> {
         let mut under_way = FuturesUnordered::new();
         loop {
             stop = stop.or_else(|| self.stops());
+            if stop == Some(Stop::KeyOver) {
+                // Those that wait to be tried again end now.
+                ends.cancel();
+            }
             while stop.is_none() && failed.is_none() && under_way.len() < self.width() {
                 if let Some(line) = waiting.pop_front() {
                     under_way.push(self.run_line(line));
@@ -254,8 +303,16 @@ impl Job<'_> {
                 if is_all {
                     break;
                 }
-                let id = batch.id.clone();
-                match gateway.objects().ask_files(move |store| store.lines(&id, from, AHEAD_BYTES)).await {
+                let (id, project) = (batch.id.clone(), batch.project.clone());
+                let ask = move |store: &dyn BatchStore| {
+                    let more = store.lines(&id, from, AHEAD_BYTES)?;
+                    if !more.is_empty() {
+                        // What could not be kept is not computed.
+                        store.check_room(&project)?;
+                    }
+                    Ok(more)
+                };
+                match gateway.objects().ask_files(ask).await {
                     Ok(more) => {
                         is_all = more.is_empty();
                         from = more.last().map_or(from, |line| line.at + 1);
@@ -326,6 +383,8 @@ impl Job<'_> {
             Some(Stop::Draining)
         } else if self.ends.is_cancelled() || self.batch.state.status == BatchStatus::Cancelling {
             Some(Stop::Cancelled)
+        } else if self.key_refusal().is_some() {
+            Some(Stop::KeyOver)
         } else if self.gateway.parts().clock.now() >= self.batch.state.expires {
             Some(Stop::Expired)
         } else {

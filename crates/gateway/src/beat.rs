@@ -4,12 +4,13 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use headrace_domain::{Clock, HoldId, UnixNanos};
+use headrace_domain::{Clock, HoldId, KeyId, UnixNanos};
+use headrace_identity::{AuthRefusal, Directory, KeyEnd};
 use headrace_ledger::Books;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,7 @@ pub(crate) struct Beats {
     hold_lifetime: Duration,
     clock: Arc<dyn Clock>,
     books: Arc<dyn Books>,
+    directory: Arc<Directory>,
     cut_off: CancellationToken,
 }
 
@@ -43,12 +45,29 @@ struct Calls {
 }
 
 struct Beating {
-    hold: HoldId,
+    /// `None` of what has no money held, such as a stream of events that are there already.
+    hold: Option<HoldId>,
+    key: Option<KeyWatch>,
     /// When its hold was known to be far from its end, in nanoseconds; zero until the first look.
     kept: AtomicU64,
     beats: AtomicU32,
     waker: AtomicWaker,
 }
+
+/// The key that a call acts for.
+struct KeyWatch {
+    key: KeyId,
+    /// One more than the revocations that the directory had when the key was looked up; zero before the first look.
+    looked_up: AtomicU64,
+    /// When the key expires, in nanoseconds.
+    expires: AtomicU64,
+    /// Its end, as it was seen first.
+    over: AtomicU8,
+}
+
+const IN_FORCE: u8 = 0;
+const REVOKED: u8 = 1;
+const EXPIRED: u8 = 2;
 
 /// A call's place among those that are looked after; free again when this is dropped.
 pub(crate) struct Beat {
@@ -62,15 +81,28 @@ impl Beats {
     /// Nobody yet. Calls are told at once when `cut_off` is cancelled.
     pub(crate) fn new(config: &GatewayConfig, parts: &GatewayParts, cut_off: CancellationToken) -> Arc<Self> {
         let (clock, books) = (Arc::clone(&parts.clock), Arc::clone(&parts.books));
+        let directory = Arc::clone(&parts.directory);
         let (period, hold_lifetime) = (config.period(), config.hold_lifetime);
-        Arc::new(Self { calls: Mutex::default(), period, hold_lifetime, clock, books, cut_off })
+        Arc::new(Self { calls: Mutex::default(), period, hold_lifetime, clock, books, directory, cut_off })
     }
 
     /// Looks after a call from now on: its hold does not expire for as long as its place is taken, however the wall clock goes. How
     /// long that may be is bounded by monotonic time.
-    pub(crate) fn join(self: &Arc<Self>, hold: HoldId) -> Beat {
+    ///
+    /// If the key that it acts for is revoked or expires meanwhile, [`Beat::key_refusal`] says so within a period.
+    pub(crate) fn join(self: &Arc<Self>, hold: HoldId, key: Option<KeyId>) -> Beat {
+        self.look_after(Some(hold), key)
+    }
+
+    /// Looks after a stream that costs nothing: for its key alone.
+    pub(crate) fn join_stream(self: &Arc<Self>, key: KeyId) -> Beat {
+        self.look_after(None, Some(key))
+    }
+
+    fn look_after(self: &Arc<Self>, hold: Option<HoldId>, key: Option<KeyId>) -> Beat {
         let (kept, beats) = (AtomicU64::new(0), AtomicU32::new(0));
-        let call = Arc::new(Beating { hold, kept, beats, waker: AtomicWaker::new() });
+        let key = key.map(KeyWatch::new);
+        let call = Arc::new(Beating { hold, key, kept, beats, waker: AtomicWaker::new() });
         let mut calls = self.calls.lock();
         let at = calls.free.pop().unwrap_or(calls.places.len());
         match calls.places.get_mut(at) {
@@ -109,6 +141,15 @@ impl Beat {
         poll_fn(|cx| self.poll(cx)).await;
     }
 
+    /// Why the call's key is not good any more. `None` while it is.
+    pub(crate) fn key_refusal(&self) -> Option<AuthRefusal> {
+        match self.call.key.as_ref()?.over.load(Ordering::Acquire) {
+            REVOKED => Some(AuthRefusal::Revoked),
+            EXPIRED => Some(AuthRefusal::Expired),
+            _ => None,
+        }
+    }
+
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.is_due() {
             return Poll::Ready(());
@@ -136,15 +177,46 @@ impl Drop for Beat {
 }
 
 impl Beating {
-    /// Says to the books that its call is alive, where that is due.
+    /// Looks whether the call's key is good, and tells the ledger that the call is alive if that is due.
     fn keep(&self, beats: &Beats) {
         let (now, lifetime) = (beats.clock.now(), beats.hold_lifetime);
+        if let Some(key) = &self.key {
+            key.look(&beats.directory, now);
+        }
+        let Some(hold) = self.hold else { return };
         let kept = self.kept.load(Ordering::Relaxed);
         if kept == 0 {
             self.kept.store(now.get(), Ordering::Relaxed);
         } else if now.since(UnixNanos::new(kept)) >= lifetime / 4 {
             self.kept.store(now.get(), Ordering::Relaxed);
-            beats.books.keep(self.hold, now, lifetime);
+            beats.books.keep(hold, now, lifetime);
+        }
+    }
+}
+
+impl KeyWatch {
+    fn new(key: KeyId) -> Self {
+        let (looked_up, expires) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        Self { key, looked_up, expires, over: AtomicU8::new(IN_FORCE) }
+    }
+
+    /// Looks the key up if there was a revocation since the last look, and at its expiry each time. A key that the directory
+    /// does not know is that of a caller inside this process, and has no end.
+    fn look(&self, directory: &Directory, now: UnixNanos) {
+        if self.over.load(Ordering::Relaxed) != IN_FORCE {
+            return;
+        }
+        // Before the look: what is revoked behind it is seen at the next one.
+        let revocations = directory.revocations().saturating_add(1);
+        if self.looked_up.swap(revocations, Ordering::Relaxed) != revocations {
+            match directory.key_end(&self.key) {
+                Some(KeyEnd::Revoked) => return self.over.store(REVOKED, Ordering::Release),
+                Some(KeyEnd::At(end)) => self.expires.store(end.get(), Ordering::Relaxed),
+                Some(KeyEnd::Open) | None => {}
+            }
+        }
+        if now.get() >= self.expires.load(Ordering::Relaxed) {
+            self.over.store(EXPIRED, Ordering::Release);
         }
     }
 }
@@ -207,7 +279,7 @@ mod tests {
     async fn each_call_is_looked_after_once_a_period_and_nobody_when_nobody_is_left() {
         let world = World::new(Setup::default());
         let (beats, period) = (world.gateway.beats(), world.gateway.config().period());
-        let mut calls: Vec<Beat> = (0..40).map(|_| beats.join(hold())).collect();
+        let mut calls: Vec<Beat> = (0..40).map(|_| beats.join(hold(), None)).collect();
         assert_eq!(places(beats), (40, 40));
         tokio::time::sleep(period * 10 + period / 2).await;
         for call in &mut calls {
@@ -218,13 +290,13 @@ mod tests {
         }
         calls.truncate(3);
         assert_eq!(places(beats), (3, 40));
-        calls.push(beats.join(hold()));
+        calls.push(beats.join(hold(), None));
         assert_eq!(places(beats), (4, 40), "a free place is taken first");
         calls.clear();
         tokio::time::sleep(period * 2).await;
         assert_eq!(places(beats), (0, 0));
         assert!(!beats.calls.lock().is_beating);
-        let mut late = beats.join(hold());
+        let mut late = beats.join(hold(), None);
         tokio::time::timeout(period * 2, late.next()).await.expect("somebody looks after it again");
     }
 
@@ -232,7 +304,7 @@ mod tests {
     async fn one_that_is_over_leaves_alone_who_came_after_it_and_one_that_breaks_off_is_followed() {
         let world = World::new(Setup::default());
         let beats = world.gateway.beats();
-        let _call = beats.join(hold());
+        let _call = beats.join(hold(), None);
         for (is_over, is_beating) in [(true, true), (false, false)] {
             drop(Beater { beats: Arc::clone(beats), is_over });
             assert_eq!(beats.calls.lock().is_beating, is_beating);
@@ -243,7 +315,7 @@ mod tests {
     async fn a_cut_wakes_everybody_at_once_and_then_often() {
         let world = World::new(Setup::default());
         let beats = world.gateway.beats();
-        let mut calls: Vec<Beat> = (0..20).map(|_| beats.join(hold())).collect();
+        let mut calls: Vec<Beat> = (0..20).map(|_| beats.join(hold(), None)).collect();
         tokio::task::yield_now().await;
         world.gateway.cut_off().cancel();
         for call in &mut calls {

@@ -1,8 +1,10 @@
 //! Models on trial: each call that a route sends to one, or to the models beside it, is watched, and a model that is worse gets no
 //! more of them, at once, with the evidence. Must not know how a call is served, or who is told.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::{self, DefaultHasher};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -109,6 +111,8 @@ struct Sample {
     calls: VecDeque<Seen>,
     errors: usize,
     refusals: usize,
+    /// Calls by caller.
+    callers: HashMap<u64, u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -116,6 +120,8 @@ struct Seen {
     at: UnixNanos,
     went: Went,
     first_token_us: Option<u32>,
+    /// The key that made the call, as a hash.
+    caller: u64,
 }
 
 impl Sample {
@@ -124,6 +130,7 @@ impl Sample {
             self.drop_first();
         }
         self.count(seen.went, true);
+        *self.callers.entry(seen.caller).or_default() += 1;
         self.calls.push_back(seen);
     }
 
@@ -136,6 +143,12 @@ impl Sample {
     fn drop_first(&mut self) {
         if let Some(seen) = self.calls.pop_front() {
             self.count(seen.went, false);
+            if let hash_map::Entry::Occupied(mut calls) = self.callers.entry(seen.caller) {
+                *calls.get_mut() -= 1;
+                if *calls.get() == 0 {
+                    calls.remove();
+                }
+            }
         }
     }
 
@@ -148,12 +161,33 @@ impl Sample {
         *counter = if more { *counter + 1 } else { counter.saturating_sub(1) };
     }
 
-    fn rate(&self, bad: usize) -> Rate {
-        Rate { bad, of: self.calls.len() }
+    /// The calls of all callers but these.
+    fn without<'a>(&'a self, left_out: &'a [u64]) -> impl Iterator<Item = &'a Seen> {
+        self.calls.iter().filter(|seen| !left_out.contains(&seen.caller))
     }
 
-    fn times(&self) -> Vec<u32> {
-        self.calls.iter().filter_map(|seen| seen.first_token_us).collect()
+    fn rate(&self, left_out: &[u64], went: Went) -> Rate {
+        let all = || self.without(left_out);
+        Rate { bad: all().filter(|seen| seen.went == went).count(), of: all().count() }
+    }
+
+    fn times(&self, left_out: &[u64]) -> Vec<u32> {
+        self.without(left_out).filter_map(|seen| seen.first_token_us).collect()
+    }
+
+    /// The caller with the most calls.
+    fn busiest(&self) -> Option<u64> {
+        let most = self.callers.iter().max_by_key(|(caller, calls)| (**calls, **caller));
+        most.map(|(caller, _)| *caller)
+    }
+
+    /// The caller with the most of the calls that count.
+    fn most_of(&self, left_out: &[u64], counts: impl Fn(&Seen) -> bool) -> Option<u64> {
+        let mut callers: HashMap<u64, u32> = HashMap::new();
+        for seen in self.without(left_out).filter(|seen| counts(seen)) {
+            *callers.entry(seen.caller).or_default() += 1;
+        }
+        callers.into_iter().max_by_key(|(caller, calls)| (*calls, *caller)).map(|(caller, _)| caller)
     }
 }
 
@@ -170,7 +204,13 @@ impl Watch {
     }
 
     /// A call has ended: one of its own (`canary`), or of a model beside it.
-    pub(crate) fn ended(&self, canary: bool, went: Went, first_token_us: Option<u32>, now: UnixNanos) {
+    pub(crate) fn ended(
+        &self,
+        canary: bool,
+        went: Went,
+        first_token_us: Option<u32>,
+        (caller, now): (u64, UnixNanos),
+    ) {
         if self.is_out() {
             return;
         }
@@ -178,7 +218,7 @@ impl Watch {
         let oldest = UnixNanos::new(now.get().saturating_sub(nanos(self.entry.spec.window)));
         state.canary.forget_before(oldest);
         state.stable.forget_before(oldest);
-        let seen = Seen { at: now, went, first_token_us };
+        let seen = Seen { at: now, went, first_token_us, caller };
         if !canary {
             return state.stable.put(seen);
         }
@@ -252,37 +292,109 @@ impl Watch {
             calls: [canary.calls.len(), stable.calls.len()],
             errors: [canary.errors, stable.errors],
             refusals: [canary.refusals, stable.refusals],
-            first_token_p95_us: [canary, stable].map(|sample| rule::p95(&mut sample.times())),
+            first_token_p95_us: [canary, stable].map(|sample| rule::p95(&mut sample.times(&[]))),
             rolled_back: rolled_back.clone(),
         }
     }
 }
 
+/// What a canary can be worse in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Failed,
+    Refused,
+    Slow,
+}
+
+impl Signal {
+    const ALL: [Self; 3] = [Self::Failed, Self::Refused, Self::Slow];
+}
+
+/// A signal of a canary beside that of the models it is compared with.
+struct Measured {
+    own: Rate,
+    beside: Rate,
+    /// How much greater the canary's rate may be.
+    tolerated: f64,
+    /// The canary's time to the first token beyond which a call is slow.
+    slow_us: u32,
+}
+
 impl State {
     /// In what it is worse, in words.
     fn breach(&self, spec: &CanarySpec) -> Option<String> {
-        let Self { canary, stable, looks, .. } = self;
-        let rates = [
-            ("calls that fail", canary.errors, stable.errors, spec.errors),
-            ("calls whose content is refused", canary.refusals, stable.refusals, spec.refusals),
-        ];
-        for (what, bad, beside, tolerated) in rates {
-            let (own, beside) = (canary.rate(bad), stable.rate(beside));
-            if let Some(likely) = rule::worse(own, beside, tolerated, *looks) {
-                let figures = Compared { own, beside, likely };
-                return Some(format!("{what}: {figures}"));
+        let level = rule::at_look(self.looks);
+        if !self.has_several_callers() {
+            return Signal::ALL.into_iter().find_map(|signal| self.worse(spec, signal, &[], level));
+        }
+        let busiest = self.canary.busiest();
+        let without = [&[][..], busiest.as_slice()];
+        let tests = without.into_iter().flat_map(|left_out| Signal::ALL.map(|signal| (signal, left_out)));
+        tests.into_iter().find_map(|(signal, left_out)| {
+            let why = self.worse(spec, signal, left_out, level / 2.0)?;
+            self.others_bear_out(spec, signal, left_out).then_some(why)
+        })
+    }
+
+    /// Whether more than one key called within the window, the canary or the models beside it.
+    fn has_several_callers(&self) -> bool {
+        let mut callers = self.canary.callers.keys().chain(self.stable.callers.keys());
+        let first = callers.next();
+        callers.any(|caller| Some(caller) != first)
+    }
+
+    /// Whether a signal is worse also without the key that has most of its bad calls.
+    fn others_bear_out(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64]) -> bool {
+        let Some(measured) = self.measure(spec, signal, left_out) else { return false };
+        let bad = |seen: &Seen| match signal {
+            Signal::Failed => seen.went == Went::Failed,
+            Signal::Refused => seen.went == Went::Refused,
+            Signal::Slow => seen.first_token_us.is_some_and(|us| us > measured.slow_us),
+        };
+        let Some(most) = self.canary.most_of(left_out, bad) else { return false };
+        let left_out = [left_out, &[most]].concat();
+        let others = self.measure(spec, signal, &left_out);
+        others.is_some_and(|Measured { own, beside, tolerated, .. }| {
+            rule::worse(own, beside, tolerated, rule::corroborates(self.looks)).is_some()
+        })
+    }
+
+    fn measure(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64]) -> Option<Measured> {
+        let Self { canary, stable, .. } = self;
+        let rates = |went, tolerated| {
+            let [own, beside] = [canary, stable].map(|sample| sample.rate(left_out, went));
+            Some(Measured { own, beside, tolerated, slow_us: u32::MAX })
+        };
+        match signal {
+            Signal::Failed => rates(Went::Failed, spec.errors),
+            Signal::Refused => rates(Went::Refused, spec.refusals),
+            Signal::Slow => {
+                let [own, beside] = [canary, stable].map(|sample| sample.times(left_out));
+                let ([own, beside], slow_us) = rule::slow(&own, &beside, spec.first_token)?;
+                Some(Measured { own, beside, tolerated: 0.0, slow_us })
             }
         }
-        let (mut own, mut beside) = (canary.times(), stable.times());
-        let [slow, others] = rule::slow(&own, &beside, spec.first_token)?;
-        let likely = rule::worse(slow, others, 0.0, *looks)?;
-        let figures = Compared { own: slow, beside: others, likely };
-        let [own, beside] = [rule::p95(&mut own)?, rule::p95(&mut beside)?].map(|us| f64::from(us) / 1000.0);
-        let most = spec.first_token;
-        Some(format!(
-            "time to the first token: a 95th percentile of {own:.1} ms beside {beside:.1} ms, where {most} times as much is let pass; \
-             calls that take longer: {figures}"
-        ))
+    }
+
+    /// How a signal is worse without these callers, in words. `None` if it is not, at this level.
+    fn worse(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64], level: f64) -> Option<String> {
+        let Measured { own, beside, tolerated, .. } = self.measure(spec, signal, left_out)?;
+        let likely = rule::worse(own, beside, tolerated, level)?;
+        let figures = Compared { own, beside, likely };
+        let of_whom = if left_out.is_empty() { "" } else { " (without the key that calls it most)" };
+        Some(match signal {
+            Signal::Failed => format!("calls that fail{of_whom}: {figures}"),
+            Signal::Refused => format!("calls whose content is refused{of_whom}: {figures}"),
+            Signal::Slow => {
+                let times = [&self.canary, &self.stable].map(|sample| rule::p95(&mut sample.times(left_out)));
+                let [own, beside] = times.map(|us| us.map_or(0.0, |us| f64::from(us) / 1000.0));
+                let most = spec.first_token;
+                format!(
+                    "time to the first token{of_whom}: a 95th percentile of {own:.1} ms beside {beside:.1} ms, where {most} times as \
+                     much is let pass; calls that take longer: {figures}"
+                )
+            }
+        })
     }
 }
 
@@ -384,8 +496,11 @@ impl Trial {
         let went = if taken_over { Went::Failed } else { went };
         let first_token = record.time_to_first_token_ns().filter(|_| !taken_over);
         let first_token_us = first_token.map(|ns| u32::try_from(ns / 1000).unwrap_or(u32::MAX));
+        let mut hasher = DefaultHasher::new();
+        record.key.hash(&mut hasher);
+        let caller = hasher.finish();
         for (watch, canary) in &self.watches {
-            watch.ended(*canary, went, first_token_us, now);
+            watch.ended(*canary, went, first_token_us, (caller, now));
         }
     }
 }

@@ -183,6 +183,19 @@ impl Why {
                 },
             )
             .retry_after(SHORT_WAIT),
+            EdgeRefusal::TooManySockets { limit, of_key } => Self::new(Code::TooManyConnections,
+                match of_key {
+                    true => format!(
+                        "This key has {limit} WebSockets, as many as one key may have now. Close some of them, or send turns as \
+                         `POST /v1/responses`."
+                    ),
+                    false => format!(
+                        "The server has {limit} WebSockets, as many as it takes. Send turns as `POST /v1/responses`, or try again \
+                         shortly."
+                    ),
+                },
+            )
+            .retry_after(SHORT_WAIT),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::config::{GatewayConfig, GatewayParts};
 use crate::kept_ids::KeptIds;
 use crate::memory::Memory;
 use crate::pasts::Pasts;
-use crate::shadows::{ShadowFigures, Shadows};
+use crate::shadows::{ShadowFigures, ShadowSpending, Shadows};
 use crate::shelf::Objects;
 use crate::turns::Turns;
 
@@ -227,6 +227,12 @@ impl Gateway {
     /// The copies of its calls.
     pub(crate) const fn shadows(&self) -> &Shadows {
         &self.shadows
+    }
+
+    /// Resumes the budgets of copies where a process before this one left them, and keeps what is spent from now on. Call it once,
+    /// before calls are served.
+    pub fn keep_shadow_spending(&self, spending: Arc<dyn ShadowSpending>) {
+        self.shadows.keep_spending(spending);
     }
 
     /// What became of the copies of calls for a name.

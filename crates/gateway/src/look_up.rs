@@ -14,7 +14,7 @@ use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::notices::Notice;
 use crate::refused::Why;
-use crate::stages::authenticate::unauthenticated;
+use crate::refused::unauthenticated;
 use crate::stages::authorize::unknown_model;
 use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;

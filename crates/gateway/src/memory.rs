@@ -2,8 +2,11 @@
 //! estimate before the work that it is for, and gives it back when the last byte of its answer has gone.
 //! Must not know what a call is.
 
+use std::cell::{Cell, RefCell};
+
 use headrace_call_api::{NoRoom, Reserved};
 use headrace_domain::KeyId;
+use headrace_tokenizer::{Bounds, TokenizerError};
 
 /// The bounds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +57,14 @@ impl Memory {
         self.calls.taken()
     }
 
+    /// Reserves nothing yet, for a call of `key`.
+    pub(crate) fn none_yet(&self, key: &KeyId) -> Reserved {
+        self.calls.for_call_of(key.clone())
+    }
+
     /// Takes `bytes` for a call of `key`, or nothing.
     pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<Reserved, NoMemory> {
-        let reserved = self.calls.for_call_of(key.clone());
+        let reserved = self.none_yet(key);
         self.resize(&reserved, bytes).map(|()| reserved)
     }
 
@@ -65,10 +73,68 @@ impl Memory {
         let most = self.bounds.key.min(self.bounds.all);
         reserved.resize(bytes).map_err(|no_room| match no_room {
             _ if bytes > most => NoMemory::Never { needed: bytes, bound: most },
-            NoRoom::OfKey { needed, taken, bound } => {
-                NoMemory::Key { key: reserved.key().clone(), needed, taken, bound }
+            no_room => NoMemory::of(reserved, no_room),
+        })
+    }
+}
+
+impl NoMemory {
+    pub(crate) fn of(reserved: &Reserved, no_room: NoRoom) -> Self {
+        match no_room {
+            NoRoom::OfKey { needed, bound, .. } | NoRoom::OfAll { needed, bound, .. } if needed > bound => {
+                Self::Never { needed, bound }
             }
-            NoRoom::OfAll { needed, taken, bound } => NoMemory::All { needed, taken, bound },
+            NoRoom::OfKey { needed, taken, bound } => {
+                Self::Key { key: reserved.key().clone(), needed, taken, bound }
+            }
+            NoRoom::OfAll { needed, taken, bound } => Self::All { needed, taken, bound },
+        }
+    }
+}
+
+/// The memory of a call, from which its tokenizer takes what it needs beyond the call's estimate.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a>(pub(crate) &'a Reserved);
+
+/// A text did not become ids.
+#[derive(Debug)]
+pub(crate) enum NotEncoded {
+    /// It has more ids than were asked for.
+    TooMany,
+    /// There is no memory for it.
+    NoMemory(NoMemory),
+    /// The tokenizer failed.
+    Failed(TokenizerError),
+}
+
+impl Room<'_> {
+    /// What `encode` gives within this memory, of at most `most_ids` ids. The memory is given back when it returns.
+    pub(crate) fn encode<T>(
+        self,
+        most_ids: usize,
+        encode: impl FnOnce(&Bounds<'_>) -> Result<T, TokenizerError>,
+    ) -> Result<T, NotEncoded> {
+        let (taken, refused) = (Cell::new(0), RefCell::new(None));
+        let room = |bytes: usize| match self.0.add(bytes as u64) {
+            Ok(()) => {
+                taken.set(taken.get() + bytes as u64);
+                true
+            }
+            Err(no_room) => {
+                refused.replace(Some(no_room));
+                false
+            }
+        };
+        let encoded = encode(&Bounds { most_ids, room: &room });
+        if taken.get() > 0 {
+            self.0.give_back(taken.get());
+        }
+        encoded.map_err(|error| match (error, refused.take()) {
+            (TokenizerError::NoRoom { .. }, Some(no_room)) => {
+                NotEncoded::NoMemory(NoMemory::of(self.0, no_room))
+            }
+            (TokenizerError::TooManyIds { .. }, _) => NotEncoded::TooMany,
+            (error, _) => NotEncoded::Failed(error),
         })
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod keep;
 mod message_batches;
 mod moderations;
 pub(crate) mod newest;
+pub(crate) mod reads;
 pub(crate) mod references;
 mod responses;
 pub(crate) mod running;
@@ -27,6 +28,7 @@ use headrace_identity::{EntitlementRefusal, Principal};
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::stages::authenticate::could_pay;
 use crate::{Answer, Gateway};
 
 /// A request for what is stored, by somebody who is known.
@@ -71,6 +73,9 @@ impl Gateway {
     ) -> Told {
         use ObjectMethod::{Delete, Get, Post};
         let segments: Vec<&str> = ask.path.split('/').collect();
+        if ask.method == Post && stores(&segments) {
+            could_pay(self, principal)?;
+        }
         match (ask.method, segments.as_slice()) {
             (Post, ["responses", "input_tokens"]) => self.count_input(principal, body).await,
             (Post, ["responses", "compact"]) => self.compact(principal, body).await,
@@ -139,6 +144,17 @@ fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Why
         Code::EndpointNotEntitled,
         format!("{refusal} Ask for a key that may, or use another endpoint."),
     ))
+}
+
+/// Whether a request to a path by `POST` stores something new: it takes space, so that its organisation must be able to pay for a call.
+fn stores(segments: &[&str]) -> bool {
+    matches!(
+        segments,
+        ["files" | "uploads" | "batches" | "conversations"]
+            | ["uploads", _, "parts"]
+            | ["messages", "batches"]
+            | ["conversations", _, "items"]
+    )
 }
 
 /// What a look-up needs to have of its own, to go to another thread.

@@ -44,11 +44,14 @@ mod reply;
 
 pub(crate) mod settle;
 
+mod cut_short;
+
 mod stored;
 
 mod miss;
 
 use ahead::Ahead;
+use cut_short::{cut_off, key_over, too_long};
 use line::Line;
 use place::Placed;
 use reply::Reply;
@@ -119,6 +122,8 @@ enum Ending {
     Stalled {
         waited: Duration,
     },
+    /// The key was revoked or expired: it pays for what was computed.
+    KeyOver(Why),
     /// We or the engine failed: the client pays for what was handed to it.
     Failed(Why),
     /// No worker took it, or the hold never reached the disk: nothing happened.
@@ -152,7 +157,7 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
-        let beat = gateway.beats().join(settlement.hold());
+        let beat = gateway.beats().join(settlement.hold(), dossier.record.key.clone());
         let line = Line::new(gateway.config(), head, headers, &work);
         if let Some(kept) = Self::keeps(&dossier, &work) {
             line.sender.keep(kept);
@@ -271,6 +276,9 @@ impl Carried {
                     if gateway.cut_off().is_cancelled() {
                         return Ending::Failed(cut_off());
                     }
+                    if let Some(refusal) = beat.key_refusal() {
+                        return Ending::KeyOver(key_over(&refusal));
+                    }
                     // The first beat comes within the first period.
                     waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
                     silent += period;
@@ -296,7 +304,7 @@ impl Carried {
                     }
                     Said::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
                     Said::Passed(passed) => {
-                        reply.pass(&passed, dossier);
+                        reply.pass(passed, dossier);
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
@@ -376,7 +384,9 @@ impl Carried {
                 let tokens = reply.as_ref().map_or(0, Reply::written);
                 line.complete(dossier, end.take().unwrap_or_default(), tokens);
             }
-            Ending::Failed(why) | Ending::Refused(why) => line.fail(reply.as_mut(), dossier, why, ended.cut),
+            Ending::Failed(why) | Ending::Refused(why) | Ending::KeyOver(why) => {
+                line.fail(reply.as_mut(), dossier, why, ended.cut)
+            }
             Ending::ClientGone | Ending::Stalled { .. } => line.sender.break_off(),
         }
         dossier.mark(Stage::Deliver);
@@ -542,10 +552,17 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> 
         Ending::ClientGone => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
         }
+        Ending::KeyOver(why) => {
+            (bill(used, nothing, SettleOutcome::Cancelled), cancelled(why.traced().message))
+        }
         Ending::Stalled { waited } => (
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
+        // What the caller's own form used up is paid for like an answer that was cancelled.
+        Ending::Failed(why) if why.code == Code::FormLost => {
+            (bill(used, nothing, SettleOutcome::Failed), failed(why))
+        }
         Ending::Failed(why) => {
             let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
             (bill(charged, lost, SettleOutcome::Failed), failed(why))
@@ -572,27 +589,6 @@ fn gave_up(why: GiveUp, waited: Duration) -> Ending {
 
 fn panicked() -> Why {
     Why::new(Code::InternalError, "The call failed inside. What was not delivered is not charged.")
-}
-
-fn too_long(longest: Duration) -> Why {
-    let seconds = longest.as_secs();
-    Why::new(
-        Code::CallTooLong,
-        format!(
-            "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). \
-             What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
-        ),
-    )
-    .with_limit("hold_lifetime", "seconds", seconds, seconds)
-}
-
-fn cut_off() -> Why {
-    Why::new(
-        Code::ShuttingDown,
-        "The server is shutting down and the time for calls in flight is over. What was not delivered is not charged.",
-    )
-    .at(Stage::Decode)
-    .retry_after(Duration::from_secs(2))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod passed;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, BodySource, Credentials, Question};
+use headrace_call_api::{Admitted, BodySource, Credentials, Question, Reserved};
 use headrace_domain::{
     Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
 };
@@ -24,6 +24,8 @@ use crate::dossier::Dossier;
 use crate::kept_ids::KeptIds;
 use crate::lane::{Lane, TokenLane};
 use crate::look_up::{Looked, tell};
+use crate::memory::{NoMemory, NotEncoded, Room};
+use crate::objects::reads::keeping;
 use crate::refused::Why;
 use crate::routes::Asker;
 use crate::stages::authenticate::draining;
@@ -31,11 +33,22 @@ use crate::stages::authorize::unknown_model;
 use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
 use crate::stages::render::shorten::shortened;
-use crate::stages::render::{could_fit, out_of_vocabulary, rendered, salt_of, text_alone, with_past};
+use crate::stages::render::{
+    could_fit, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, with_past,
+};
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
 
 use passed::{For, Passed};
+
+/// A token id in an answer, as a number and as JSON in a buffer that grows.
+const WRITTEN_ID: u64 = 40;
+/// The same with its spelling, as a string of its own and as JSON.
+const SPELT_ID: u64 = 192;
+
+/// A token that is decoded takes this as a string of its own, and for each byte of its text this in the text and its JSON.
+const DECODED_ID: u64 = 112;
+const DECODED_BYTE: u64 = 16;
 
 /// A question whose asker is known.
 pub struct Questioner {
@@ -96,11 +109,11 @@ impl Gateway {
         let (catalog, limits) = (self.catalog(), self.config().wire.clone());
         let kept = Arc::clone(self.kept_ids());
         let desk = Desk { question: asked.question, asker, catalog: Arc::clone(&catalog), kept, limits };
-        let (answered, _taken) = if taken.turn.is_none() {
-            (desk.answer(body)?, taken)
+        let (answered, taken) = if taken.turn.is_none() {
+            (desk.answer(body, &taken.memory)?, taken)
         } else {
             // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
-            let reading = tokio::task::spawn_blocking(move || (desk.answer(body), taken));
+            let reading = tokio::task::spawn_blocking(move || (desk.answer(body, &taken.memory), taken));
             let stopped = |_| {
                 Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
                     .at(Stage::Parse)
@@ -109,11 +122,12 @@ impl Gateway {
             (answered?, taken)
         };
         let passed = match answered {
-            Answered::Here(body) => return Ok(Answer::json(200, body)),
+            Answered::Here(body) => return Ok(keeping(taken.memory, Answer::json(200, body))),
             Answered::Elsewhere(passed) => passed,
         };
         let Questioner { principal, dossier, headers, .. } = asked;
-        let asks = For { principal, request: dossier.id, headers };
+        let now = self.parts().clock.now();
+        let asks = For { principal, request: dossier.id, headers, now };
         tokio::select! {
             biased;
             told = passed.answer(&catalog, asks) => told,
@@ -150,15 +164,15 @@ struct Desk {
 }
 
 impl Desk {
-    fn answer(&self, body: Bytes) -> Result<Answered, Why> {
+    fn answer(&self, body: Bytes, memory: &Reserved) -> Result<Answered, Why> {
         match self.question {
-            Question::CountTokens => self.count(body),
-            Question::Tokenize => self.tokenize(&body).map(Answered::Here),
-            Question::Detokenize => self.detokenize(&body).map(Answered::Here),
+            Question::CountTokens => self.count(body, Room(memory)),
+            Question::Tokenize => self.tokenize(&body, memory).map(Answered::Here),
+            Question::Detokenize => self.detokenize(&body, memory).map(Answered::Here),
         }
     }
 
-    fn count(&self, body: Bytes) -> Result<Answered, Why> {
+    fn count(&self, body: Bytes, room: Room<'_>) -> Result<Answered, Why> {
         // How a body is read depends on who takes it, as with calls.
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
@@ -172,20 +186,20 @@ impl Desk {
         let call = parse_count(&body, &self.limits)?;
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
         text_alone(&model, &call)?;
-        let call = shortened(&model, Box::new(call), self.asker.now).map_err(|(_, why)| why)?;
+        let call = shortened(&model, Box::new(call), (self.asker.now, room)).map_err(|(_, why)| why)?;
         let (Lane::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };
         let reasoning = Some(&call.reasoning);
         let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
-        let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
+        let ids = conversation_ids(&model, lane, &call, (conversation, &options), room)?;
         // As the call would be: with former answers as they were generated.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
         let past = with_past(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
         Ok(Answered::Here(count_body(past.ids.len() as u64, false)))
     }
 
-    fn tokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {
+    fn tokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
         let asked = parse_tokenize(body, &self.limits)?;
         let endpoint = match asked.prompt {
             Prompt::Conversation(_) => Endpoint::ChatCompletions,
@@ -193,19 +207,28 @@ impl Desk {
         };
         let model = self.model(&asked.model, endpoint, body)?;
         let lane = tokens_of(&model)?;
-        let ids = tokenized(&model, lane, asked.clone(), endpoint, self.asker.now)?;
+        let is_spelt = asked.return_token_strs;
+        let ids = tokenized(&model, lane, asked, endpoint, (self.asker.now, Room(memory)))?;
+        let each = if is_spelt { SPELT_ID } else { WRITTEN_ID };
+        let written = memory.add(each.saturating_mul(ids.len() as u64));
+        written.map_err(|full| NoMemory::of(memory, full).at(Stage::Render))?;
         let spelt = |id: &u32| lane.tokenizer.spelling(*id).unwrap_or_default();
-        let strings: Option<Vec<String>> = asked.return_token_strs.then(|| ids.iter().map(spelt).collect());
+        let strings: Option<Vec<String>> = is_spelt.then(|| ids.iter().map(spelt).collect());
         Ok(tokenize_body(&ids, lane.capabilities.context_window, strings.as_deref()))
     }
 
-    fn detokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {
+    fn detokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
         let asked = parse_detokenize(body, &self.limits)?;
         let model = self.model(&asked.model, Endpoint::Completions, body)?;
         let lane = tokens_of(&model)?;
         if let Some(id) = asked.tokens.iter().find(|id| **id >= lane.capabilities.vocab) {
             return Err(out_of_vocabulary("tokens", *id, &model, lane));
         }
+        let text = asked.tokens.iter().filter_map(|id| lane.tokenizer.token_bytes(*id));
+        let text: u64 = text.map(|bytes| bytes.len() as u64).sum();
+        let ids = DECODED_ID.saturating_mul(asked.tokens.len() as u64);
+        let needed = ids.saturating_add(text.saturating_mul(DECODED_BYTE));
+        memory.add(needed).map_err(|full| NoMemory::of(memory, full).at(Stage::Render))?;
         Ok(detokenize_body(&lane.tokenizer.decode(&asked.tokens, false)))
     }
 
@@ -239,19 +262,25 @@ fn tokenized(
     lane: &TokenLane,
     asked: Tokenize,
     endpoint: Endpoint,
-    now: UnixNanos,
+    (now, room): (UnixNanos, Room<'_>),
 ) -> Result<Vec<u32>, Why> {
     let Tokenize { model: name, prompt, add_generation_prompt, add_special_tokens, .. } = asked;
     let call = Call::of_prompt(endpoint, name, prompt);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let options = RenderOptions { add_generation_prompt, now, reasoning: Some(&call.reasoning) };
-            conversation_ids(model, lane, &call, conversation, &options)
+            conversation_ids(model, lane, &call, (conversation, &options), room)
         }
         Prompt::Raw(items) => {
             could_fit(model, &call)?;
             let Some(PromptItem::Text(text)) = items.first() else { return Err(unread()) };
-            lane.tokenizer.encode_plain(text, add_special_tokens).map_err(|_| unread())
+            let ids = room.encode(usize::MAX, |bounds| {
+                lane.tokenizer.encode_plain_within(text, add_special_tokens, bounds)
+            });
+            ids.map_err(|error| match error {
+                NotEncoded::NoMemory(_) => not_encoded(error),
+                NotEncoded::TooMany | NotEncoded::Failed(_) => unread(),
+            })
         }
         Prompt::Encode(_) | Prompt::Relayed(_) => Err(unread()),
     }
@@ -261,12 +290,12 @@ fn conversation_ids(
     model: &ServedModel,
     lane: &TokenLane,
     call: &Call,
-    conversation: &Conversation,
-    options: &RenderOptions<'_>,
+    (conversation, options): (&Conversation, &RenderOptions<'_>),
+    room: Room<'_>,
 ) -> Result<Vec<u32>, Why> {
     text_alone(model, call)?;
     could_fit(model, call)?;
-    rendered(model, lane, conversation, options).map(|(ids, _)| ids)
+    rendered(model, lane, conversation, options, room).map(|(ids, _)| ids)
 }
 
 /// The words of a model that takes tokens.

@@ -7,6 +7,7 @@ use headrace_domain::{
     Code, Dialect, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedRefusal, UnixNanos,
 };
 use headrace_engine_api::{JobError, SubmitRefusal};
+use headrace_identity::AuthRefusal;
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::{LimitRefusal, RateStanding};
 use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
@@ -355,8 +356,18 @@ impl Why {
             JobError::Form { .. } => Code::FormLost,
             JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => Code::EngineFailed,
         };
-        let why =
-            Self::new(code, format!("{error}. What was not delivered is not charged.")).at(Stage::Decode);
+        let charged = match error {
+            JobError::Form { why } => format!(
+                "{error}: {why}. What was computed until then is charged. Use a form with fewer alternatives, shorter patterns \
+                 and lists, or less ambiguity."
+            ),
+            _ => format!("{error}. What was not delivered is not charged."),
+        };
+        let mut why = Self::new(code, charged).at(Stage::Decode);
+        if let JobError::Form { .. } = error {
+            // Its reason may repeat text of the answer.
+            why = why.keeping(format!("{error}."));
+        }
         match error {
             JobError::Expired { retry_after } => why.retry_after(*retry_after),
             JobError::ShuttingDown => why.retry_after(Duration::from_secs(1)),
@@ -397,6 +408,19 @@ impl From<SubmitRefusal> for Why {
             SubmitRefusal::Invalid { .. } => why(Code::InvalidValue, refusal.to_string()),
         }
     }
+}
+
+/// The refusal of a credential.
+pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
+    let code = match refusal {
+        AuthRefusal::Missing => Code::MissingApiKey,
+        AuthRefusal::Conflicting => Code::ConflictingCredentials,
+        AuthRefusal::Expired => Code::ExpiredApiKey,
+        _ => Code::InvalidApiKey,
+    };
+    let mut why = Why::new(code, refusal.to_string());
+    why.rule = Some(refusal.rule());
+    why
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! know what an answer says.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Head, Memory, Peer, Reserved};
@@ -22,7 +24,7 @@ mod lane;
 
 use compare::Form;
 use lane::{Lane, Skipped, Taken};
-pub use lane::{ShadowBudget, ShadowFigures};
+pub use lane::{ShadowBudget, ShadowFigures, Spent};
 
 /// The id under which copies are traced, and take memory: no key has it.
 pub const SHADOW_KEY: &str = "shadow";
@@ -54,6 +56,30 @@ pub struct ShadowSpec {
 pub(crate) struct Shadows {
     lanes: Mutex<BTreeMap<(ModelName, ModelName), Arc<CopyLane>>>,
     memory: Memory,
+    spending: OnceLock<Arc<dyn ShadowSpending>>,
+}
+
+/// Keeps what copies have cost, so that a budget outlives a process.
+pub trait ShadowSpending: Send + Sync {
+    /// What was kept last.
+    fn kept(&self) -> Vec<ShadowSpent>;
+
+    /// Keeps what the copies of one name's calls at one model have cost. Durable when it returns; may block.
+    ///
+    /// # Errors
+    /// Why it cannot be kept.
+    fn keep(&self, spent: &ShadowSpent) -> Result<(), String>;
+}
+
+/// What the copies of one name's calls at one model have cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowSpent {
+    /// The name that was asked for.
+    pub name: ModelName,
+    /// The model that got the copies.
+    pub model: ModelName,
+    /// In which period, and how much.
+    pub spent: Spent,
 }
 
 /// Where the copies of one name's calls wait.
@@ -76,6 +102,36 @@ pub(crate) struct Sample {
     endpoint: Endpoint,
     dialect: Vec<(&'static str, String)>,
     principal: Arc<Principal>,
+    keeper: Option<SpendingKeeper>,
+}
+
+/// Keeps what the copies of one lane cost.
+#[derive(Clone)]
+struct SpendingKeeper {
+    spending: Arc<dyn ShadowSpending>,
+    name: ModelName,
+    model: ModelName,
+}
+
+impl SpendingKeeper {
+    /// Keeps what the lane has spent or holds. False if it cannot be kept.
+    async fn keep(&self, lane: &CopyLane, budget: &ShadowBudget) -> bool {
+        let Some(spent) = lane.unwritten(budget) else { return true };
+        let (keeper, keeping) = (self.clone(), spent);
+        let kept = tokio::task::spawn_blocking(move || {
+            let Self { spending, name, model } = keeper;
+            spending.keep(&ShadowSpent { name, model, spent: keeping })
+        });
+        match kept.await {
+            Ok(Ok(())) => lane.wrote(spent),
+            Ok(Err(why)) => {
+                tracing::warn!(why, "what copies of calls cost cannot be kept: none is made");
+                return false;
+            }
+            Err(_) => return false,
+        }
+        true
+    }
 }
 
 /// A copy to be made.
@@ -98,6 +154,7 @@ pub(crate) struct Running {
     lane: Arc<CopyLane>,
     answer: Option<Real>,
     memory: Arc<Reserved>,
+    keeper: Option<SpendingKeeper>,
     taken: Option<Taken<Box<Copy>>>,
     /// Whose copy it is.
     of: RequestId,
@@ -105,7 +162,16 @@ pub(crate) struct Running {
 
 impl Shadows {
     pub(crate) fn new() -> Self {
-        Self { lanes: Mutex::default(), memory: Memory::new(MEMORY_BYTES, MEMORY_BYTES) }
+        let memory = Memory::new(MEMORY_BYTES, MEMORY_BYTES);
+        Self { lanes: Mutex::default(), memory, spending: OnceLock::new() }
+    }
+
+    /// Resumes what was kept, and keeps what is spent from now on. The first one stays.
+    pub(crate) fn keep_spending(&self, spending: Arc<dyn ShadowSpending>) {
+        for ShadowSpent { name, model, spent } in spending.kept() {
+            self.lane(&name, &model).resume(spent);
+        }
+        let _ = self.spending.set(spending);
     }
 
     fn lane(&self, name: &ModelName, to: &ModelName) -> Arc<CopyLane> {
@@ -142,7 +208,13 @@ pub(crate) fn sample(
         lane.skip(Skipped::Full);
         return None;
     }
+    let keeper = shadows.spending.get().map(|spending| SpendingKeeper {
+        spending: Arc::clone(spending),
+        name: name.clone(),
+        model: spec.model.clone(),
+    });
     Some(Box::new(Shadow::Sampled(Sample {
+        keeper,
         spec: Arc::clone(spec),
         lane,
         body,
@@ -183,7 +255,9 @@ impl Copy {
     /// copy waits there, or there are too many.
     pub(crate) fn enter(self: Box<Self>) -> Option<(Box<Self>, Arc<CopyLane>)> {
         let (lane, spec) = (Arc::clone(&self.sample.lane), Arc::clone(&self.sample.spec));
-        let copy = lane.enter(self, spec.in_flight, spec.queue)?;
+        let mut org = DefaultHasher::new();
+        self.sample.principal.org.hash(&mut org);
+        let copy = lane.enter((org.finish(), self), lane.most_at_work(spec.in_flight), spec.queue)?;
         Some((copy, lane))
     }
 
@@ -193,7 +267,7 @@ impl Copy {
         clock: &dyn Clock,
     ) -> Option<(Head, Arc<Principal>, Bytes, Running, ShadowOf)> {
         let Self { sample, of, answer } = self;
-        let Sample { spec, lane, body, memory, endpoint, dialect, principal } = sample;
+        let Sample { spec, lane, body, memory, endpoint, dialect, principal, keeper } = sample;
         let house = Principal {
             key: house_key()?,
             models: ModelAccess::All,
@@ -213,7 +287,7 @@ impl Copy {
             connection: None,
         };
         let model = spec.model.clone();
-        let running = Running { model, of: of.call, spec, lane, answer, memory, taken: None };
+        let running = Running { model, of: of.call, spec, lane, answer, memory, keeper, taken: None };
         Some((head, Arc::new(house), body, running, of))
     }
 }
@@ -230,9 +304,20 @@ impl Running {
     }
 
     /// Takes the most that it may cost from its budget; false: that does not cover it.
-    pub(crate) fn pay(&mut self, amount: NanoDollars, now: UnixNanos) -> bool {
+    pub(crate) async fn pay(&mut self, amount: NanoDollars, now: UnixNanos) -> bool {
         self.taken = self.lane.take(&self.spec.budget, amount, now);
+        if self.taken.is_some() && !self.keep_spending().await {
+            self.taken = None;
+        }
         self.taken.is_some()
+    }
+
+    /// Keeps what the lane has spent or holds, where that outlives this process. False if it cannot be kept.
+    async fn keep_spending(&self) -> bool {
+        match &self.keeper {
+            Some(keeper) => keeper.keep(&self.lane, &self.spec.budget).await,
+            None => true,
+        }
     }
 }
 
@@ -267,6 +352,10 @@ pub(crate) async fn ended(
         Shadow::Copy(mut copy) => {
             if let Some(taken) = &mut copy.taken {
                 taken.spend(record.loss);
+            }
+            if copy.taken.take().is_some() {
+                // It may have cost more than was held for it.
+                copy.keep_spending().await;
             }
             let same_form = copy.answer.take().filter(|real| Some(real.form) == form);
             if let (Some(real), Some(bytes), Some(of)) = (same_form, kept, &mut record.shadow_of) {

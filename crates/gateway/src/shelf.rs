@@ -13,17 +13,20 @@ use crate::batches::places::Batches;
 use crate::objects::running::Running;
 use crate::refused::Why;
 
-/// Questions to the store that are answered at once: each may hold all that a response goes on from.
+/// Questions to the store that are answered at once. Memory for what they read is reserved before they are asked.
 const SEATS: usize = 32;
 /// Responses that are on their way to the store at once: who stopped waiting for one leaves it there, also where a disk hangs.
 const PUTS: usize = 256;
+
+/// How long a client waits that met a full disk.
+const FULL_WAIT: Duration = Duration::from_secs(30);
 
 /// The store, and what is worked on for it.
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
     /// Files and batches; `None`: they are not kept here.
     files: Option<Arc<dyn BatchStore>>,
-    seats: Semaphore,
+    seats: Arc<Semaphore>,
     puts: Arc<Semaphore>,
     /// Responses in the background, by their ids.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
@@ -40,7 +43,7 @@ impl Objects {
         Self {
             store,
             files,
-            seats: Semaphore::new(SEATS),
+            seats: Arc::new(Semaphore::new(SEATS)),
             puts: Arc::new(Semaphore::new(PUTS)),
             running: Mutex::default(),
             batches: Batches::default(),
@@ -55,6 +58,15 @@ impl Objects {
     ) -> Result<T, Why> {
         let store = Arc::clone(&self.store);
         self.blocking(move || ask(&*store)).await
+    }
+
+    /// Refuses what is to be stored if the last look at the disk found no room. Never waits.
+    pub(crate) fn check_room(&self) -> Result<(), Why> {
+        if self.store.is_full() {
+            let why = "there was none at the last look".to_owned();
+            return Err(Why::of_objects(&ObjectError::DiskFull { why }));
+        }
+        Ok(())
     }
 
     /// Stores a response, or what it has become; with `items`, adds those to its conversation.
@@ -94,8 +106,12 @@ impl Objects {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Why> {
-        // It is never closed.
-        let _seat = self.seats.acquire().await;
+        // It is never closed. The work keeps it to its end, also if its caller stops waiting.
+        let seat = Arc::clone(&self.seats).acquire_owned().await;
+        let work = move || {
+            let _seat = seat;
+            work()
+        };
         tokio::task::spawn_blocking(work).await.map_err(|_| stopped())
     }
 
@@ -125,6 +141,15 @@ impl Why {
         match error {
             ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
                 .with_limit(rule, "objects", *limit, *observed),
+            ObjectError::DiskFull { why } => {
+                tracing::warn!(why, "the disk has no room for objects");
+                let message = "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
+                Self::new(Code::DiskFull, message).retry_after(FULL_WAIT)
+            }
+            ObjectError::Grew => {
+                let message = "What is read was added to meanwhile. Try again.";
+                Self::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
+            }
             ObjectError::Unavailable { why } => {
                 tracing::error!(why, "objects cannot be stored or read");
                 let message =

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Reserved};
 use headrace_domain::{
-    Billed, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling, UnixNanos,
+    Billed, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Prompt, Residency, Sampling,
+    UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, ThoughtCap};
 use headrace_identity::Principal;
@@ -30,6 +31,8 @@ pub(crate) struct Arrived {
 /// Its caller is known.
 pub(crate) struct Authenticated {
     pub(crate) principal: Arc<Principal>,
+    /// Revocations that the directory had when the key was looked up.
+    pub(crate) revocations: u64,
     pub(crate) endpoint: Endpoint,
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct Admitted {
 pub(crate) struct Caller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) lease: Lease,
+    /// As [`Authenticated::revocations`].
+    pub(crate) revocations: u64,
 }
 
 impl Deref for Caller {
@@ -64,7 +69,7 @@ pub(crate) struct Received {
 pub(crate) struct Taken {
     /// Bytes of its body: no less than all the text in it that a template may show.
     pub(crate) body_bytes: usize,
-    pub(crate) memory: Reserved,
+    pub(crate) memory: Arc<Reserved>,
     /// Its turn, where it is long.
     pub(crate) turn: Option<Turn>,
 }
@@ -164,6 +169,12 @@ pub(crate) struct Messages {
     /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it. Apart, so that
     /// no other call has room for it.
     pub(crate) translated: Option<Box<Result<Call, BadRequest>>>,
+    /// The upstreams that may be sent what it asks for beside tokens. `None` if it asks for nothing of that kind.
+    pub(crate) cleared: Option<Box<[Arc<str>]>>,
+    /// The most web searches that it is held for.
+    pub(crate) most_searches: u64,
+    /// Whether callers see what was cached at servers that separate no tenants.
+    pub(crate) shows_shared_cache: bool,
 }
 
 /// The keys of its prompts are known. From here on its work changes no more, and may be shared.
@@ -205,12 +216,22 @@ impl Work {
 
     /// How many answers it has: each prompt's, one after the other.
     pub(crate) fn choices(&self) -> u32 {
-        u32::try_from(self.parts()).unwrap_or(u32::MAX).saturating_mul(self.sampling.n)
+        self.answered_prompts().saturating_mul(self.sampling.n)
+    }
+
+    /// How many prompts are answered. A call in messages may hold several in its one body.
+    fn answered_prompts(&self) -> u32 {
+        match &self.call.prompt {
+            Prompt::Relayed(relayed) if self.messages.is_some() => relayed.prompts,
+            _ => u32::try_from(self.parts()).unwrap_or(u32::MAX),
+        }
     }
 
     /// The most tokens that may be generated over all choices.
     pub(crate) fn most_output_tokens(&self) -> u64 {
-        u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.parts() as u64
+        u64::from(self.sampling.max_tokens)
+            .saturating_mul(u64::from(self.sampling.n))
+            .saturating_mul(u64::from(self.answered_prompts()))
     }
 
     /// What it is held for at `now`, as its trace keeps it.

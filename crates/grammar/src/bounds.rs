@@ -8,6 +8,8 @@ pub(crate) const MAX_DEPTH_LEVELS: usize = 64;
 pub(crate) const MAX_SCHEMA_NODES: usize = 20_000;
 /// Properties of one object.
 pub(crate) const MAX_OBJECT_PROPERTIES: usize = 5_000;
+/// Pairs of properties of the same object, over all objects: compiling takes about 40 ns for each, and cannot be stopped meanwhile.
+pub(crate) const MAX_PROPERTY_PAIRS: u64 = 1_000_000;
 /// Patterns of property names in one object: they are compared with each other.
 pub(crate) const MAX_NAME_PATTERNS: usize = 8;
 /// Regular expressions in all.
@@ -28,6 +30,9 @@ pub(crate) const COMPILE_FUEL_UNITS: u64 = 1_500_000;
 pub(crate) const MASK_FUEL_UNITS: u64 = 100_000;
 /// Items of the parser for one mask: about 20,000 in a millisecond.
 pub(crate) const MASK_ITEMS: usize = 50_000;
+/// What the parser may compute for one token of one answer: taking it, or finding what may follow. Processor time; the last bound,
+/// behind those of its work.
+pub(crate) const STEP_TIME: Duration = Duration::from_millis(200);
 /// States that the lexer of one answer may come to, of 1 to 2 KiB.
 pub(crate) const MAX_LEXER_STATES: usize = 16_000;
 /// The automaton of a regular expression: its transitions, the sets of states that its states stand for, and the expression unfolded.
@@ -47,6 +52,10 @@ pub(crate) const MAX_GRAMMAR_SYMBOLS: usize = 200_000;
 pub(crate) const STACK_BYTES: usize = 64 << 20;
 /// Threads that compile at once, those included that nobody waits for any more.
 pub(crate) const MAX_COMPILING_THREADS: usize = 4;
+/// Of these threads, those that compile forms of one tenant.
+pub(crate) const MAX_TENANT_PLACES: usize = 2;
+/// Forms of one tenant that wait for a thread.
+pub(crate) const MAX_TENANT_WAITS: usize = 32;
 /// How long somebody waits for one of them to be free.
 pub(crate) const MOST_WAIT: Duration = Duration::from_secs(2);
 /// On a machine that is busy with other things a form is waited for so many times as long as it may compute.

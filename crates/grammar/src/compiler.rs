@@ -11,19 +11,20 @@ use headrace_tokenizer::Tokenizer;
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, TokEnv};
-use llguidance::{Matcher, ParserFactory};
-use parking_lot::{Condvar, Mutex};
+use llguidance::{CancellationHandle, ParserFactory};
+use parking_lot::Mutex;
 
 use crate::automaton::Automaton;
 use crate::bounds::{
-    Bounds, COMPILE_FUEL_UNITS, LEAST_WAIT, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS,
-    MAX_GRAMMAR_SYMBOLS, MAX_LEXER_STATES, MOST_WAIT, SLOWED_TIMES, STACK_BYTES, WORDS,
+    Bounds, COMPILE_FUEL_UNITS, LEAST_WAIT, MASK_FUEL_UNITS, MASK_ITEMS, MAX_GRAMMAR_SYMBOLS,
+    MAX_LEXER_STATES, SLOWED_TIMES, STACK_BYTES, WORDS,
 };
-use crate::cache::{Cache, Key};
+use crate::cache::Cache;
 use crate::effort::{Effort, Spent};
 use crate::fault::GrammarFault;
 use crate::forms::{self, Written};
 use crate::numbers::NumberTokens;
+use crate::places::{Place, Places};
 use crate::state::Compiled;
 use crate::thought;
 use crate::vocabulary::Vocabulary;
@@ -31,16 +32,52 @@ use crate::vocabulary::Vocabulary;
 /// Compiles forms for one model. Cheap to make: what it needs of the vocabulary is read when the first form comes.
 pub struct Compiler(Arc<Inner>);
 
+/// For whom a form is compiled.
+#[derive(Clone, Copy, Default)]
+pub struct FormOwner<'a> {
+    /// The tenant, as the engine knows it.
+    pub tenant: u64,
+    /// Reserves so many bytes of its memory until what it returns is dropped. It is asked once, before anything is compiled.
+    pub memory: Option<&'a dyn Fn(u64) -> Option<Box<dyn Send>>>,
+}
+
+/// Ends the work on a form that no caller waits for any more.
+#[derive(Default)]
+struct Stop(Mutex<Stopped>);
+
+#[derive(Default)]
+struct Stopped {
+    now: bool,
+    parser: Option<CancellationHandle>,
+}
+
+impl Stop {
+    fn now(&self) {
+        let mut stopped = self.0.lock();
+        stopped.now = true;
+        if let Some(parser) = &stopped.parser {
+            parser.cancel();
+        }
+    }
+
+    /// What it ends from now on.
+    fn ends(&self, parser: CancellationHandle) -> Result<(), GrammarFault> {
+        self.0.lock().parser = Some(parser);
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), GrammarFault> {
+        if self.0.lock().now { Err(GrammarFault::Busy) } else { Ok(()) }
+    }
+}
+
 struct Inner {
     tokenizer: Arc<Tokenizer>,
     ends: Vec<u32>,
     size: u32,
     read: OnceLock<Result<Read, GrammarFault>>,
     cache: Mutex<Cache>,
-    /// What is being compiled, each on a thread.
-    compiling: Mutex<Vec<Key>>,
-    /// Signalled when one of them has ended.
-    ended: Condvar,
+    places: Arc<Places>,
 }
 
 /// What is known of a vocabulary.
@@ -65,8 +102,7 @@ impl Compiler {
             size,
             read: OnceLock::new(),
             cache: Mutex::default(),
-            compiling: Mutex::default(),
-            ended: Condvar::new(),
+            places: Arc::default(),
         }))
     }
 
@@ -76,18 +112,36 @@ impl Compiler {
     /// # Errors
     /// [`GrammarFault`]: why no answer can be held to it.
     pub fn compile(&self, form: &Arc<Form>, bounds: &Bounds) -> Result<SharedGrammar, GrammarFault> {
+        self.compile_for(&FormOwner::default(), form, bounds)
+    }
+
+    /// The same for a tenant: no tenant has all places in which forms are compiled, and what compiling takes in memory is its own.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_for(
+        &self,
+        owner: &FormOwner<'_>,
+        form: &Arc<Form>,
+        bounds: &Bounds,
+    ) -> Result<SharedGrammar, GrammarFault> {
         let key = forms::key(form, bounds)?;
         if let Some(kept) = self.0.cache.lock().get(&key) {
             return Ok(kept);
         }
         let written = forms::written(form)?;
         self.0.read_vocabulary()?;
-        let place = Place::take(&self.0, key)?;
+        let place = Place::take(&self.0.places, key, owner.tenant)?;
         // Somebody else may have compiled it meanwhile.
         if let Some(kept) = self.0.cache.lock().get(&key) {
             return Ok(kept);
         }
-        let compiled = self.0.compile_within(place, Arc::clone(form), written, bounds)?;
+        let needed = bounds.compiled_bytes as u64;
+        let reserve = |reserve: &dyn Fn(u64) -> Option<Box<dyn Send>>| {
+            reserve(needed).ok_or(GrammarFault::NoMemory { needed })
+        };
+        let memory = owner.memory.map(reserve).transpose()?;
+        let compiled = Inner::compile_within(&self.0, (place, memory), Arc::clone(form), written, bounds)?;
         Ok(compiled)
     }
 
@@ -98,10 +152,11 @@ impl Compiler {
     pub fn compile_behind(
         &self,
         thought: Option<FormThought>,
+        owner: &FormOwner<'_>,
         form: &Arc<Form>,
         bounds: &Bounds,
     ) -> Result<SharedGrammar, GrammarFault> {
-        let grammar = self.compile(form, bounds)?;
+        let grammar = self.compile_for(owner, form, bounds)?;
         Ok(match thought {
             Some(thought) => thought::after(thought, &self.0.ends, self.0.size, grammar),
             None => grammar,
@@ -153,8 +208,8 @@ impl Inner {
     /// Compiles on a thread of its own, whose stack is deep enough for what the bounds let in. It is not waited for longer than may
     /// be, by the time that it computes where that is known; then it ends by its fuel, and what it made is kept for the next one.
     fn compile_within(
-        &self,
-        place: Place,
+        this: &Arc<Self>,
+        (place, memory): (Place, Option<Box<dyn Send>>),
         form: Arc<Form>,
         written: Written,
         bounds: &Bounds,
@@ -163,15 +218,16 @@ impl Inner {
         let bytes = bounds.compiled_bytes;
         let effort = Arc::new(Effort::default());
         let its_own = Arc::clone(&effort);
+        let stop = Arc::new(Stop::default());
+        let (inner, waited_for) = (Arc::clone(this), Arc::clone(&stop));
         let work = move || {
             its_own.is_mine();
-            let inner = &place.inner;
-            let made = catch_unwind(AssertUnwindSafe(|| inner.make(form, &written, bytes)));
+            let made = catch_unwind(AssertUnwindSafe(|| inner.make(form, &written, bytes, &waited_for)));
             let made = made.unwrap_or_else(|_| Err(broke("it panicked")));
             if let Ok(compiled) = &made {
                 inner.cache.lock().put(place.key, Arc::clone(compiled));
             }
-            drop(place);
+            drop((place, memory));
             // Nobody may wait any more.
             let _ = sender.send(made);
         };
@@ -183,24 +239,35 @@ impl Inner {
             match result.recv_timeout(wait) {
                 Ok(made) => return made,
                 Err(RecvTimeoutError::Disconnected) => return Err(broke("its thread ended")),
-                Err(RecvTimeoutError::Timeout) => wait = longer(bounds, &effort, until)?,
+                Err(RecvTimeoutError::Timeout) => {
+                    wait = longer(bounds, &effort, until).inspect_err(|_| stop.now())?;
+                }
             }
         }
     }
 
-    fn make(&self, form: Arc<Form>, written: &Written, bytes: usize) -> Result<Arc<Compiled>, GrammarFault> {
+    /// Compiles a form into at most `bytes`, unless `stop` says that no caller waits for it.
+    fn make(
+        &self,
+        form: Arc<Form>,
+        written: &Written,
+        bytes: usize,
+        stop: &Stop,
+    ) -> Result<Arc<Compiled>, GrammarFault> {
         let Read { factory, env, numbers } = self.read_vocabulary()?;
         let parser = factory.create_parser(written.grammar.clone());
-        let parser = parser.map_err(|error| written.fault(&format!("{error:#}")))?;
-        let taken = parser.parser.lexer_stats().num_bytes;
+        let mut first = parser.map_err(|error| written.fault(&format!("{error:#}")))?;
+        stop.ends(first.enable_cancellation())?;
+        let taken = first.parser.lexer_stats().num_bytes;
         let expression = written.expression.as_deref();
         let automaton = expression.and_then(|pattern| Automaton::of(pattern, env, &self.ends)).map(Arc::new);
         if taken + automaton.as_ref().map_or(0, |automaton| automaton.bytes()) > bytes {
             return Err(GrammarFault::TooCostly { what: "bytes of memory", limit: bytes as u64 });
         }
-        let mut first = Matcher::new(Ok(parser));
+        stop.check()?;
+        first.start_without_prompt();
         // What an answer begins with is found once, for all of them; and what cannot even begin is refused.
-        let begun = first.compute_mask_or_eos().map(drop);
+        let begun = if first.stopped() { Ok(()) } else { first.compute_mask().map(drop) };
         begun.map_err(|error| written.fault(&format!("{error:#}")))?;
         let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
         Ok(Arc::new(Compiled::new(form, first, automaton, numbers, taken, &self.ends)))
@@ -220,34 +287,6 @@ fn longer(bounds: &Bounds, effort: &Effort, until: Instant) -> Result<Duration, 
         return Err(GrammarFault::TooCostly { what: "ms", limit });
     }
     if Instant::now() >= until { Err(GrammarFault::Busy) } else { Ok(left.max(LEAST_WAIT)) }
-}
-
-/// A place among the threads that compile. No two compile the same.
-struct Place {
-    inner: Arc<Inner>,
-    key: Key,
-}
-
-impl Place {
-    /// Waits for one, not for long.
-    fn take(inner: &Arc<Inner>, key: Key) -> Result<Self, GrammarFault> {
-        let until = Instant::now() + MOST_WAIT;
-        let mut compiling = inner.compiling.lock();
-        while compiling.len() >= MAX_COMPILING_THREADS || compiling.contains(&key) {
-            if inner.ended.wait_until(&mut compiling, until).timed_out() {
-                return Err(GrammarFault::Busy);
-            }
-        }
-        compiling.push(key);
-        Ok(Self { inner: Arc::clone(inner), key })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.inner.compiling.lock().retain(|key| *key != self.key);
-        self.inner.ended.notify_all();
-    }
 }
 
 fn broke(detail: &str) -> GrammarFault {

@@ -46,6 +46,11 @@ pub enum GrammarFault {
     },
     /// So many others are being compiled, or so much else is computed, that this one cannot be now.
     Busy,
+    /// The memory that compiling it may take is not free.
+    NoMemory {
+        /// Bytes.
+        needed: u64,
+    },
     /// This model's tokens cannot be held to anything.
     Vocabulary {
         /// Why.
@@ -118,6 +123,10 @@ impl fmt::Display for GrammarFault {
             }
             Self::TooCostly { what, limit } => write!(f, "compiling it takes more than {limit} {what}"),
             Self::Busy => f.write_str("the processors are too busy to compile it now"),
+            Self::NoMemory { needed } => write!(
+                f,
+                "compiling it may take {needed} bytes of memory, which your calls in flight leave no room for"
+            ),
             Self::Vocabulary { why } => write!(f, "this model's tokens cannot be held to a form: {why}"),
             Self::Broke { .. } => f.write_str("compiling it failed inside"),
         }

@@ -13,8 +13,10 @@ use crate::regex;
 
 mod ends;
 mod keywords;
+mod pairs;
 
 use keywords::{Keyword, keyword};
+use pairs::PropertyPairs;
 
 /// Formats that strings can be held to.
 pub(crate) const FORMATS: [&str; 10] =
@@ -74,6 +76,7 @@ struct Walk<'a> {
     numbers: HashMap<String, usize>,
     nodes: usize,
     patterns: usize,
+    pairs: PropertyPairs,
 }
 
 impl<'a> Walk<'a> {
@@ -81,7 +84,8 @@ impl<'a> Walk<'a> {
         let said = root.get("$schema").and_then(Value::as_str);
         let draft = said.filter(|said| keywords::is_known_draft(said));
         let is_old = draft.is_some_and(keywords::is_old_draft);
-        Self { root, draft, is_old, referenced: Vec::new(), numbers: HashMap::new(), nodes: 0, patterns: 0 }
+        let (referenced, numbers, pairs) = (Vec::new(), HashMap::new(), PropertyPairs::default());
+        Self { root, draft, is_old, referenced, numbers, nodes: 0, patterns: 0, pairs }
     }
 
     /// The schema at `path`, so many levels deep.
@@ -113,6 +117,7 @@ impl<'a> Walk<'a> {
             all.as_array_mut().into_iter().for_each(|all| all.push(pattern.clone()));
         }
         self.counts(&out, path)?;
+        self.pairs.add(&out, path)?;
         Ok(Value::Object(out))
     }
 

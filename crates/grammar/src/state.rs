@@ -1,22 +1,31 @@
-//! A compiled form, and how far one answer to it has come. Over llguidance's matcher stand: ids that must come, which once known
-//! are followed to their end, and the bound on numbers.
+//! A compiled form, and how far one answer to it has come. Over llguidance's parser stand: ids that must come, which once known
+//! are followed to their end, the bound on numbers, and bounds on the parser's work.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use headrace_domain::Form;
 use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
-use llguidance::Matcher;
+use llguidance::earley::ParserStats;
+use llguidance::{CancellationHandle, TokenParser};
 
 use crate::automaton::Automaton;
+use crate::bounds::STEP_TIME;
 use crate::numbers::{NumberTokens, Numbers};
+use crate::watch::Watched;
+
+/// Comparisons of items that are one unit of work.
+const COMPARED_PER_UNIT: u64 = 40;
+/// Nodes of the vocabulary's trie that are one unit of work.
+const NODES_PER_UNIT: u64 = 8;
 
 /// A form compiled for a vocabulary.
 pub(crate) struct Compiled {
     form: Arc<Form>,
     /// At the beginning of an answer. Copied whole for each one: they share no caches, so none can fill another's.
-    first: Matcher,
+    first: TokenParser,
     automaton: Option<Arc<Automaton>>,
     numbers: Option<Arc<NumberTokens>>,
     state_bytes: usize,
@@ -26,7 +35,7 @@ pub(crate) struct Compiled {
 impl Compiled {
     pub(crate) fn new(
         form: Arc<Form>,
-        first: Matcher,
+        first: TokenParser,
         automaton: Option<Arc<Automaton>>,
         numbers: Option<Arc<NumberTokens>>,
         state_bytes: usize,
@@ -56,8 +65,12 @@ impl Grammar for Compiled {
     }
 
     fn begin(&self) -> Box<dyn GrammarState> {
+        let mut parser = self.first.deep_clone();
+        let handle = parser.enable_cancellation();
         let mut state = State {
-            matcher: self.first.deep_clone(),
+            work: Work { counted: parser.parser.stats().clone(), units: 0 },
+            parser,
+            handle,
             walk: self.automaton.clone().map(|automaton| (automaton, Automaton::BEGINNING)),
             forced: VecDeque::new(),
             numbers: self.numbers.clone().map(Numbers::new),
@@ -73,8 +86,31 @@ impl Grammar for Compiled {
     }
 }
 
+/// The parser's work since the beginning of the answer.
+struct Work {
+    /// The parser's counts when they were taken last.
+    counted: ParserStats,
+    units: u64,
+}
+
+impl Work {
+    /// Adds what the parser counted since. An item is compared with the rows that it continues, which grow with the answer in an
+    /// ambiguous grammar: the mean length of the new rows stands for theirs.
+    fn count(&mut self, stats: &ParserStats) {
+        let new = stats.delta(&self.counted);
+        self.counted = stats.clone();
+        let [items, rows, nodes] = [new.all_items, new.rows, new.trie_nodes_walked].map(|count| count as u64);
+        let compared = items.saturating_mul(items) / rows.max(1);
+        let units = [new.lexer_cost, items, compared / COMPARED_PER_UNIT, nodes / NODES_PER_UNIT];
+        self.units = units.into_iter().fold(self.units, u64::saturating_add);
+    }
+}
+
 struct State {
-    matcher: Matcher,
+    parser: TokenParser,
+    /// Ends what the parser is doing.
+    handle: CancellationHandle,
+    work: Work,
     /// Where masks are those of an automaton: it, and its state. They are the ones that the matcher would find.
     walk: Option<(Arc<Automaton>, u32)>,
     /// What must come.
@@ -88,9 +124,41 @@ impl State {
     /// Finds what must come next, where that is not known yet.
     fn look_ahead(&mut self) {
         if self.forced.is_empty() && !self.over {
-            self.forced = self.matcher.compute_ff_tokens().into();
+            let parser = AssertUnwindSafe(|| self.parser.compute_ff_tokens());
+            match catch_unwind(parser) {
+                Ok(forced) => self.forced = forced.into(),
+                // Nothing can be asked of it any more.
+                Err(_) => self.handle.cancel(),
+            }
             self.forced.make_contiguous();
         }
+    }
+
+    /// Has the parser take an id, and see whether anything can follow.
+    fn consume(&mut self, id: u32) -> Result<(), GrammarFailed> {
+        let back = guarded(|| self.parser.consume_token(id))?;
+        if back != 0 {
+            return Err(GrammarFailed { why: "it went back behind what was accepted".to_owned() });
+        }
+        guarded(|| self.parser.check_stop())?;
+        if self.parser.stopped() {
+            let reason = self.parser.stop_reason();
+            if !reason.is_ok() {
+                return Err(GrammarFailed { why: reason.to_string() });
+            }
+            self.over = true;
+            self.forced.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether the parser was ended because it took too long.
+    fn in_time<T>(&self, outcome: Result<T, GrammarFailed>) -> Result<T, GrammarFailed> {
+        if self.handle.is_cancelled() {
+            let limit = STEP_TIME.as_millis();
+            return Err(GrammarFailed { why: format!("one token took more than {limit} ms of the grammar") });
+        }
+        outcome
     }
 }
 
@@ -113,7 +181,11 @@ impl GrammarState for State {
                 return Ok(());
             }
         }
-        let mask = self.matcher.compute_mask().map_err(failed)?;
+        let watched = Watched::begin(&self.handle, STEP_TIME);
+        let mask = guarded(|| self.parser.compute_mask());
+        drop(watched);
+        self.work.count(self.parser.parser.stats());
+        let mask = self.in_time(mask)?;
         allowed.iter_mut().zip(mask.as_slice()).for_each(|(to, from)| *to = *from);
         if let Some(numbers) = &self.numbers {
             numbers.bound(allowed);
@@ -128,23 +200,24 @@ impl GrammarState for State {
         if self.forced.pop_front().is_some_and(|next| next != id) {
             return Err(forbidden());
         }
-        self.matcher.consume_token(id).map_err(failed)?;
-        if let Some((automaton, at)) = self.walk.take() {
-            self.walk = automaton.after(at, id).map(|next| (automaton, next));
-        }
-        if let Some(numbers) = &mut self.numbers {
-            numbers.take(id);
-        }
-        if self.matcher.is_stopped() {
-            let reason = self.matcher.stop_reason();
-            if !reason.is_ok() {
-                return Err(GrammarFailed { why: reason.to_string() });
+        let watched = Watched::begin(&self.handle, STEP_TIME);
+        let mut consumed = self.consume(id);
+        if consumed.is_ok() {
+            if let Some((automaton, at)) = self.walk.take() {
+                self.walk = automaton.after(at, id).map(|next| (automaton, next));
             }
-            self.over = true;
-            self.forced.clear();
+            if let Some(numbers) = &mut self.numbers {
+                numbers.take(id);
+            }
+            self.look_ahead();
+            if !self.over {
+                consumed =
+                    self.parser.parser.get_error().map_or(Ok(()), |error| Err(failed(error.message())));
+            }
         }
-        self.look_ahead();
-        Ok(())
+        drop(watched);
+        self.work.count(self.parser.parser.stats());
+        self.in_time(consumed)
     }
 
     fn forced(&self) -> &[u32] {
@@ -153,6 +226,10 @@ impl GrammarState for State {
 
     fn is_over(&self) -> bool {
         self.over
+    }
+
+    fn work_units(&self) -> u64 {
+        self.work.units
     }
 }
 
@@ -164,6 +241,14 @@ fn allow(allowed: &mut [u32], id: u32) {
 
 fn forbidden() -> GrammarFailed {
     GrammarFailed { why: "an id that it forbids".to_owned() }
+}
+
+/// What the parser does; a panic of it fails this answer alone.
+fn guarded<T, E: fmt::Display>(parse: impl FnOnce() -> Result<T, E>) -> Result<T, GrammarFailed> {
+    match catch_unwind(AssertUnwindSafe(parse)) {
+        Ok(parsed) => parsed.map_err(failed),
+        Err(_) => Err(GrammarFailed::panicked()),
+    }
 }
 
 /// What llguidance says of a failure: its first line, without the state behind it.

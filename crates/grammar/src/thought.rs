@@ -139,6 +139,10 @@ impl GrammarState for State {
     fn is_over(&self) -> bool {
         self.at == At::Answer && self.inner.is_over()
     }
+
+    fn work_units(&self) -> u64 {
+        self.inner.work_units()
+    }
 }
 
 fn set(allowed: &mut [u32], id: u32, on: bool) {

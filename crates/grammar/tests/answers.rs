@@ -172,7 +172,10 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
     let form = || std::sync::Arc::new(schema(json!({"type": "integer", "minimum": 10, "maximum": 99})));
     let behind = |is_open: bool, most_ids: Option<u32>| {
         let thought = FormThought { open, close, is_open, between: vec![line], most_ids };
-        demo().compiler.compile_behind(Some(thought), &form(), &patient()).unwrap()
+        demo()
+            .compiler
+            .compile_behind(Some(thought), &headrace_grammar::FormOwner::default(), &form(), &patient())
+            .unwrap()
     };
     let may = |state: &mut dyn GrammarState| {
         let mut mask = vec![0; 128];

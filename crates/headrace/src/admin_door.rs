@@ -63,6 +63,7 @@ impl Door {
         let listener = bound.map_err(|(at, error)| {
             format!("cannot listen for operators on {at}: {error}; choose another address with --admin-listen, or `off`")
         })?;
+        let listener = listener.with_most_connections(settings.most_connections);
         let at = listener.local_addr();
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {
             output::note(&format!("note: port {} is taken: operators are listened to on {at}", USUAL.port()));

@@ -5,7 +5,7 @@ mod requests;
 mod view;
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -281,9 +281,20 @@ impl Desk {
     }
 }
 
-/// To standard output. A reader that is gone wants no more of it.
+/// To standard output. A reader that is gone wants no more of it. A terminal gets control characters written out; a file or a pipe
+/// gets the bytes as they are.
 async fn print(mut content: FileContent) -> Result<ExitCode, Failure> {
+    let (is_terminal, mut kept) = (std::io::stdout().is_terminal(), Vec::new());
     while let Some(bytes) = content.next().await? {
+        if is_terminal {
+            kept.extend_from_slice(&bytes);
+            // A character that is cut waits for the rest of its bytes.
+            let whole = std::str::from_utf8(&kept)
+                .map_or_else(|error| error.error_len().map_or(error.valid_up_to(), |_| kept.len()), str::len);
+            let text: Vec<u8> = kept.drain(..whole).collect();
+            output::say(&String::from_utf8_lossy(&text));
+            continue;
+        }
         let mut out = std::io::stdout().lock();
         if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
             break;

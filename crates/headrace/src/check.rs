@@ -8,12 +8,13 @@ use std::net::TcpListener;
 
 use headrace_domain::{Clock, ModelName, SystemClock};
 use headrace_edge::EdgeError;
+use headrace_engine_api::PrefixCache;
 use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
 use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::layers::{Origin, Settings};
-use crate::config::relayed::{RelayedConfig, Target, find_upstream};
+use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig, find_upstream};
 use crate::config::{Config, ConfigError};
 use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
@@ -68,6 +69,27 @@ pub(crate) fn check(
         }
         _ => Err(ConfigError(faults.settings.problems)),
     }
+}
+
+/// What an operator should know of a configuration that is without faults: servers that keep one prefix cache for all tenants.
+pub(crate) fn remarks(config: &Config) -> Vec<String> {
+    let remark = |upstream: &UpstreamConfig| {
+        let (setting, spec) = (&upstream.setting, &upstream.spec);
+        let (name, kind) = (&spec.name, spec.kind);
+        match spec.prefix_cache() {
+            PrefixCache::Labelled(_) | PrefixCache::LabelledText(_) => None,
+            PrefixCache::Hidden => Some(format!(
+                "{setting}: `{name}` is of kind `{kind}`, which keeps one prefix cache for all tenants. With several organisations, \
+                 cached tokens are shown and billed as uncached ones, and only the time of an answer can tell of another \
+                 organisation's prompts. `cache_shared = \"disclose\"` shows them."
+            )),
+            PrefixCache::Disclosed => Some(format!(
+                "{setting}: `{name}` is of kind `{kind}`, which keeps one prefix cache for all tenants, and `cache_shared` is \
+                 `disclose`: organisations can learn what others have sent."
+            )),
+        }
+    };
+    config.upstreams.iter().filter_map(remark).collect()
 }
 
 /// The filter of the log. A lone word that is no level would be taken for the name of a program part and show nothing.

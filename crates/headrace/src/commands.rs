@@ -33,7 +33,7 @@ use headrace_admin::{
 use headrace_domain::{Clock, SystemClock, UnixNanos};
 use headrace_identity::Revocation;
 
-use crate::check::{Checked, check};
+use crate::check::{self, Checked, check};
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
 use crate::config::upstreams::{targets_flag, upstream_flag};
@@ -183,6 +183,9 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             ) {
                 Ok(Checked { config, plan, books, .. }) => {
                     output::say(&format!("\n{}\n", plan.describe(&config)));
+                    for remark in check::remarks(&config) {
+                        output::say(&format!("remark: {remark}\n"));
+                    }
                     look::look(&config, books);
                     output::say("no faults\n");
                     ExitCode::SUCCESS
@@ -249,9 +252,13 @@ fn traces(at: &At) -> Result<PathBuf, CommandError> {
 
 /// Says what came of it.
 fn tell(told: Result<String, CommandError>) -> ExitCode {
+    tell_by(output::say, told)
+}
+
+fn tell_by(say: fn(&str), told: Result<String, CommandError>) -> ExitCode {
     match told {
         Ok(text) => {
-            output::say(&text);
+            say(&text);
             ExitCode::SUCCESS
         }
         Err(error) => error.exit(),

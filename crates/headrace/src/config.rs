@@ -3,6 +3,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod arithmetic;
+mod extras;
 mod field;
 pub(crate) mod fields;
 mod kinds;
@@ -19,6 +20,8 @@ mod routes;
 pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
+pub(crate) mod storage;
+mod stores;
 mod table;
 mod telemetry;
 mod thinking;
@@ -55,6 +58,7 @@ use admin::AdminSettings;
 use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
 use relayed::{RelayedConfig, UpstreamConfig};
+use storage::StorageSettings;
 use value::Parsed;
 use variables::WORKER_SECRET;
 
@@ -97,6 +101,8 @@ pub(crate) struct Config {
     pub(crate) objects: ObjectLimits,
     /// Bounds on files and batches.
     pub(crate) files: FileLimits,
+    /// Where objects are kept, and how much of the disk they leave free.
+    pub(crate) storage: StorageSettings,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     /// What other Headraces sign with who may send jobs; `None`: nobody may.
@@ -242,6 +248,7 @@ impl Config {
             gateway: read.gateway(),
             objects: read.objects(),
             files: read.files(),
+            storage: read.storage(),
             traces: read.traces(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
@@ -421,6 +428,8 @@ impl Reader {
             queue_sequences: size("scheduler.queue_sequences"),
             queue_tokens: self.long("scheduler.queue_tokens").unwrap_or(1),
             max_bypass: self.count("scheduler.max_bypass").unwrap_or(0),
+            idle_patience_ns: u64::try_from(self.duration("scheduler.idle_patience").as_nanos())
+                .unwrap_or(u64::MAX),
             dedup_tokens: size("scheduler.dedup_tokens"),
             prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(Parsed::Flag(true))),
             prefix_lifetime_ns: match self.parsed("scheduler.prefix_lifetime") {
@@ -506,41 +515,6 @@ impl Reader {
             self.fault("wire", error);
             WireLimits::default()
         })
-    }
-
-    fn objects(&self) -> ObjectLimits {
-        let long = |path| self.long(path).unwrap_or(1);
-        ObjectLimits {
-            retention_seconds: self.duration("objects.retention").as_secs(),
-            max_object_bytes: long("objects.max_object"),
-            max_responses_per_project: long("objects.max_responses_per_project"),
-            max_response_bytes_per_project: long("objects.max_response_bytes_per_project"),
-            max_conversations_per_project: long("objects.max_conversations_per_project"),
-            max_items_per_conversation: long("objects.max_items_per_conversation"),
-            max_turns: self.size("objects.max_turns").unwrap_or(1),
-            max_history_bytes: long("objects.max_history"),
-        }
-    }
-
-    fn files(&self) -> FileLimits {
-        let long = |path| self.long(path).unwrap_or(1);
-        FileLimits {
-            max_file_bytes: long("objects.max_file"),
-            max_files_per_project: long("objects.max_files_per_project"),
-            max_file_bytes_per_project: long("objects.max_file_bytes_per_project"),
-            max_open_batches_per_project: long("objects.max_open_batches_per_project"),
-            max_requests_per_batch: long("objects.max_requests_per_batch"),
-        }
-    }
-
-    fn traces(&self) -> TraceSettings {
-        let max_age = Some(self.duration("traces.max_age")).filter(|age| !age.is_zero());
-        TraceSettings {
-            retention: TraceRetention { max_records: self.long("traces.max_records").unwrap_or(1), max_age },
-            queue_records: self.size("traces.queue_records").unwrap_or(1),
-            recent_records: self.size("traces.recent_records").unwrap_or(0),
-            strangers_per_second: self.count("traces.strangers_per_second").unwrap_or(0),
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
 use headrace_domain::Clock;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
 use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
+use headrace_store::disk::Ballast;
 use headrace_store::identity::SqliteKeyStore;
 use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
 use secrecy::zeroize::Zeroizing;
@@ -121,6 +122,8 @@ pub(crate) struct DataDir {
     lock: DataDirLock,
     key_hash: Zeroizing<[u8; 32]>,
     cache_salt: Zeroizing<[u8; 32]>,
+    /// Space for the ledger and the keys beside a full disk.
+    ballast: Arc<Ballast>,
 }
 
 impl DataDir {
@@ -137,11 +140,12 @@ impl DataDir {
         let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
         // A process that was killed left its address behind; that nobody listens there is known since the lock.
         let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
+        let ballast = Arc::new(Ballast::open(dir));
         let secrets = dir.join("secrets");
         make_private(&secrets)?;
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
         let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;
-        Ok(Self { lock, key_hash, cache_salt })
+        Ok(Self { lock, key_hash, cache_salt, ballast })
     }
 
     /// Opens a directory, making it first if need be.
@@ -163,6 +167,11 @@ impl DataDir {
         self.lock.dir()
     }
 
+    /// The space that the ledger and the keys have beside a full disk.
+    pub(crate) const fn ballast(&self) -> &Arc<Ballast> {
+        &self.ballast
+    }
+
     /// What separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
         *self.cache_salt
@@ -171,7 +180,8 @@ impl DataDir {
     /// Who there is: whoever calls, and whoever administers.
     pub(crate) fn identities(&self) -> Result<(Arc<Directory>, Arc<Operators>), DataDirError> {
         let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
-        let store = Arc::new(store.map_err(|error| DataDirError::Identity(error.into()))?);
+        let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
+        let store = Arc::new(store.backed_by(Arc::clone(&self.ballast)));
         let secret = || HashSecret::new(*self.key_hash);
         let directory = Directory::open(Arc::clone(&store) as _, secret()).map_err(DataDirError::Identity)?;
         let operators = Operators::open(store, &secret()).map_err(DataDirError::Identity)?;
@@ -187,6 +197,7 @@ impl DataDir {
         let owner = Owner::new(u128::from_le_bytes(random()?));
         let journal = SqliteJournal::open(&ledger_file(self.path()));
         let journal = journal.map_err(|error| DataDirError::Ledger(error.into()))?.timed(times);
+        let journal = journal.backed_by(Arc::clone(&self.ballast));
         let (ledger, report) =
             Ledger::open(Box::new(journal), owner, clock.now()).map_err(DataDirError::Ledger)?;
         Ok((ledger, report, owner))
@@ -240,6 +251,15 @@ impl Drop for AddressFile {
         // A file that stays names a port on which nobody answers.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// A directory of objects that is not the data directory, locked to this process.
+///
+/// # Errors
+/// If another process has it, or it cannot be made.
+pub(crate) fn lock_objects(dir: &Path) -> Result<DataDirLock, DataDirError> {
+    make_private(dir)?;
+    DataDirLock::acquire(dir).map_err(DataDirError::Lock)
 }
 
 /// Makes a directory that only its owner can enter; one that is there is closed to others, whatever its mode was.

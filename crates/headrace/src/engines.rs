@@ -9,7 +9,7 @@ use headrace_domain::Clock;
 use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use headrace_fleet::Worker;
 use headrace_gateway::{Lane, TokenLane};
-use headrace_grammar::{Bounds, Compiler, GrammarFault};
+use headrace_grammar::{Bounds, Compiler, FormOwner, GrammarFault};
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;
 use headrace_worker::{HeldTo, Offer};
@@ -52,8 +52,10 @@ struct Ending {
 /// What the answers of another Headrace's job are held to, for the model whose vocabulary this is.
 fn compile(grammars: &Compiler, held_to: HeldTo) -> Result<SharedGrammar, SubmitRefusal> {
     let HeldTo { form, thought } = held_to;
-    grammars.compile_behind(thought, &Arc::new(form), &Bounds::default()).map_err(|fault| match fault {
-        GrammarFault::Busy | GrammarFault::Broke { .. } => {
+    let owner = FormOwner::default();
+    grammars.compile_behind(thought, &owner, &Arc::new(form), &Bounds::default()).map_err(|fault| match fault
+    {
+        GrammarFault::Busy | GrammarFault::NoMemory { .. } | GrammarFault::Broke { .. } => {
             SubmitRefusal::Unavailable { why: format!("a form: {fault}") }
         }
         fault => SubmitRefusal::Invalid { what: format!("a form: {fault}") },

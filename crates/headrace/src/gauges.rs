@@ -9,6 +9,7 @@ use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
 use headrace_upstream::{FAILURES, Figures, Upstream};
 
+use crate::config::Config;
 use crate::hosted::Hosted;
 
 /// Registers what is read of books and limits when scraped.
@@ -164,6 +165,13 @@ pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
         let help = "Calls that came to nothing by an upstream's fault.";
         metrics.register_counter("headrace_upstream_failures_total", help, &labels, Box::new(read));
     }
+}
+
+/// Models that have a label of their own in metrics: those that the configuration names. What an upstream lists is its own choice, and
+/// counts as `other`.
+pub(crate) fn labelled(config: &Config) -> impl Iterator<Item = &str> {
+    let relayed = config.relayed.iter().map(|model| model.name.as_str());
+    relayed.chain(config.prices.iter().map(|price| price.model.as_str()))
 }
 
 fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {

@@ -1,5 +1,5 @@
-//! Whether the stores take what they are given: for `status`, for Prometheus and for the log, and the tries by which an
-//! identity store that failed comes back. Decides nothing; the ledger alone says whether the server is ready.
+//! Whether the stores take what they are given: for `status`, for Prometheus and for the log, and the tries by which a
+//! store that failed comes back. Decides nothing; the ledger alone says whether the server is ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,12 @@ use std::time::Duration;
 use headrace_admin::{ServerStatus, StoreView};
 use headrace_identity::Directory;
 use headrace_ledger::Ledger;
+use headrace_objects::{BatchStore, ObjectStore};
+use headrace_store::disk::Ballast;
 use headrace_trace::{Metrics, Recorder};
+use parking_lot::Mutex;
 
-/// How often the identity store is looked after.
+/// How often the stores are looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// What keeps things on the disk.
@@ -18,6 +21,39 @@ pub(crate) struct Stores {
     pub(crate) ledger: Ledger,
     pub(crate) directory: Arc<Directory>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) objects: Watched,
+    pub(crate) files: Watched,
+    pub(crate) ballast: Arc<Ballast>,
+}
+
+/// Looks whether a store of customers' data can be written, and keeps what it found: to look may wait for the disk.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    look: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    found: Arc<Mutex<Option<String>>>,
+}
+
+impl Watched {
+    pub(crate) fn objects(store: &Arc<dyn ObjectStore>) -> Self {
+        let store = Arc::clone(store);
+        Self::by(move || store.failing())
+    }
+
+    pub(crate) fn files(store: &Arc<dyn BatchStore>) -> Self {
+        let store = Arc::clone(store);
+        Self::by(move || store.failing())
+    }
+
+    fn by(look: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        let watched = Self { look: Arc::new(look), found: Arc::default() };
+        watched.look();
+        watched
+    }
+
+    fn look(&self) {
+        let found = (self.look)();
+        *self.found.lock() = found;
+    }
 }
 
 /// Reads why a store cannot be written now, if it cannot.
@@ -26,10 +62,12 @@ type Failing = fn(&Stores) -> Option<String>;
 const TRACES: &str = "traces";
 
 /// Every store by name.
-const STORES: [(&str, Failing); 3] = [
+const STORES: [(&str, Failing); 5] = [
     ("ledger", |of| of.ledger.health().down.map(|why| why.to_string())),
     ("identity", |of| of.directory.failing()),
     (TRACES, |of| of.recorder.failing()),
+    ("objects", |of| of.objects.found.lock().clone()),
+    ("files", |of| of.files.found.lock().clone()),
 ];
 
 impl Stores {
@@ -58,15 +96,20 @@ impl Stores {
         metrics.register_gauge("headrace_revocations_waiting", help, &[], Box::new(read));
     }
 
-    /// Looks after the identity store for as long as the server runs, and says of it and of the ledger when they fail
-    /// and when they are back. The recorder says it of traces.
+    /// Looks after the stores for as long as the server runs, and says of each when it fails and when it is back. The recorder says it of traces.
     pub(crate) async fn tend(self) {
         let mut failed: [Option<String>; STORES.len()] = Default::default();
         loop {
             tokio::time::sleep(TEND_EVERY).await;
-            let directory = Arc::clone(&self.directory);
-            // It blocks on the disk. What it cannot do, the store's own word says below.
-            let _ = tokio::task::spawn_blocking(move || directory.tend()).await;
+            let stores = self.clone();
+            let look = move || {
+                stores.ballast.refill();
+                stores.objects.look();
+                stores.files.look();
+                stores.directory.tend()
+            };
+            // It blocks on the disk. What it cannot do, the stores' own words say below.
+            let _ = tokio::task::spawn_blocking(look).await;
             for ((store, failing), before) in
                 STORES.iter().zip(&mut failed).filter(|((store, _), _)| *store != TRACES)
             {

@@ -43,7 +43,7 @@ impl KnownCalls {
         recorder: &Arc<Recorder>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, String> {
-        let reader = SqliteTraceReader::open(&datadir::trace_file(dir)).map_err(|error| error.to_string())?;
+        let reader = SqliteTraceReader::late(&datadir::trace_file(dir));
         let (insight, recorder, clock) = (insight.clone(), Arc::clone(recorder), Arc::clone(clock));
         Ok(Self { insight, recorder, reader, clock })
     }

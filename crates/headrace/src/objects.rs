@@ -1,56 +1,125 @@
-//! The store of what clients store: opened with the server, tidied while it runs. Knows no object.
+//! The stores of what clients store: opened with the server, tidied while it runs. A disk without room keeps none of that from
+//! starting: what could not be done is tried again. Knows no object.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use headrace_admin::DataDirLock;
+use headrace_domain::UnixNanos;
 use headrace_gateway::Gateway;
 use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
+use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::files::SqliteFiles;
 use headrace_store::objects::SqliteObjects;
 
+use crate::config::Config;
 use crate::datadir::{self, DataDir};
+use crate::health::Watched;
 use crate::output;
 
 /// How often what has expired is removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How often it is tried to go on with what an earlier process left, while the disk does not let it.
+const TRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Opens the store of a data directory.
-///
-/// # Errors
-/// Why it cannot be.
-pub(crate) fn open(data_dir: &DataDir, limits: ObjectLimits) -> Result<Arc<dyn ObjectStore>, String> {
-    let store = SqliteObjects::open(&datadir::objects_file(data_dir.path()), limits);
-    Ok(Arc::new(store.map_err(|error| error.to_string())?))
+/// The stores of a server.
+pub(crate) struct Objects {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) files: Arc<dyn BatchStore>,
+    /// Whether they can be written.
+    pub(crate) watched: [Watched; 2],
+    /// Keeps other processes out of a directory of objects that is not the data directory.
+    _lock: Option<DataDirLock>,
 }
 
-/// Opens the store of files of a data directory.
-///
-/// # Errors
-/// Why it cannot be.
-pub(crate) fn open_files(data_dir: &DataDir, limits: FileLimits) -> Result<Arc<dyn BatchStore>, String> {
-    let store = SqliteFiles::open(&datadir::files_file(data_dir.path()), limits);
-    Ok(Arc::new(store.map_err(|error| error.to_string())?))
-}
-
-/// Says of responses that a process before this one left that they failed, before anybody begins another one.
-pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Gateway) {
-    match runtime.block_on(gateway.fail_unfinished()) {
-        Ok(0) => {}
-        Ok(count) => output::note(&format!(
-            "{count} responses in the background were cut off by the last stop: they failed"
-        )),
-        Err(why) => {
-            output::note(&format!("warning: responses that the last stop cut off cannot be told so: {why}"))
-        }
+impl Objects {
+    /// Opens the stores, in `objects_dir` or in the data directory.
+    ///
+    /// # Errors
+    /// If another process has the directory, or a file there holds something else.
+    pub(crate) fn open(data_dir: &DataDir, config: &Config) -> Result<Self, String> {
+        let own = config.storage.objects_dir.as_deref();
+        let lock = own.map(datadir::lock_objects).transpose().map_err(|error| error.to_string())?;
+        let dir = lock.as_ref().map_or(data_dir.path(), |lock| lock.dir());
+        let guard = DiskGuard::of(dir, config.storage.min_free_bytes);
+        let max_total_bytes = config.storage.total_on(DiskSpace::of(dir).ok());
+        let limits = ObjectLimits { max_total_bytes, ..config.objects };
+        let file = datadir::objects_file(dir);
+        let objects = SqliteObjects::open_guarded(&file, limits, Some(guard.clone()));
+        let limits = FileLimits { max_total_bytes, ..config.files };
+        let files =
+            SqliteFiles::open(&datadir::files_file(dir), limits).map_err(|error| error.to_string())?;
+        let ballast = own.is_none().then(|| Arc::clone(data_dir.ballast()));
+        let objects = objects.map_err(|error| error.to_string())?;
+        let (objects, files): (Arc<dyn ObjectStore>, Arc<dyn BatchStore>) =
+            (Arc::new(objects), Arc::new(files.guarded(guard, ballast)));
+        let watched = [Watched::objects(&objects), Watched::files(&files)];
+        Ok(Self { objects, files, watched, _lock: lock })
     }
 }
 
-/// Goes on with the batches that a process before this one left.
-pub(crate) fn resume(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>) {
-    match runtime.block_on(gateway.resume_batches()) {
-        Ok(0) => {}
-        Ok(count) => output::note(&format!("{count} batches that the last stop cut off go on")),
-        Err(why) => output::note(&format!("warning: batches that the last stop cut off do not go on: {why}")),
+/// Marks the responses that a process before this one left as failed, and goes on with its batches. What cannot be done now is tried
+/// again by a task.
+pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>, started: UnixNanos) {
+    let mut left = Left { responses: true, batches: true, started };
+    runtime.block_on(left.take_over(gateway, true));
+    if left.is_some() {
+        let gateway = Arc::downgrade(gateway);
+        runtime.spawn(async move {
+            while left.is_some() {
+                tokio::time::sleep(TRY_EVERY).await;
+                let Some(gateway) = gateway.upgrade() else { return };
+                left.take_over(&gateway, false).await;
+            }
+        });
+    }
+}
+
+/// What an earlier process left and was not taken over.
+struct Left {
+    responses: bool,
+    batches: bool,
+    /// What was created later is this process's own.
+    started: UnixNanos,
+}
+
+impl Left {
+    const fn is_some(&self) -> bool {
+        self.responses || self.batches
+    }
+
+    /// Takes over what is left. Says why it cannot if it is the first try.
+    async fn take_over(&mut self, gateway: &Arc<Gateway>, is_first: bool) {
+        if self.responses {
+            match gateway.fail_unfinished_before(self.started).await {
+                Ok(count) => {
+                    self.responses = false;
+                    if count > 0 {
+                        output::note(&format!(
+                            "{count} responses in the background were cut off by the last stop: they failed"
+                        ));
+                    }
+                }
+                Err(why) if is_first => output::note(&format!(
+                    "warning: responses that the last stop cut off cannot be marked as failed now: {why}; trying again"
+                )),
+                Err(_) => {}
+            }
+        }
+        if self.batches {
+            match gateway.resume_batches_before(self.started).await {
+                Ok(count) => {
+                    self.batches = false;
+                    if count > 0 {
+                        output::note(&format!("{count} batches that the last stop cut off go on"));
+                    }
+                }
+                Err(why) if is_first => output::note(&format!(
+                    "warning: batches that the last stop cut off do not go on now: {why}; trying again"
+                )),
+                Err(_) => {}
+            }
+        }
     }
 }
 

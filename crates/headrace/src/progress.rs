@@ -4,6 +4,8 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use crate::output::shown_line;
+
 /// Work shorter than this says nothing.
 const QUIET: Duration = Duration::from_secs(1);
 /// How often the line moves on a terminal, and elsewhere.
@@ -52,7 +54,7 @@ impl Progress {
             return;
         }
         self.shown = Some(now);
-        let line = line(&self.what, done, total, &amount());
+        let line = line(&shown_line(&self.what), done, total, &amount());
         let mut out = std::io::stderr().lock();
         // A terminal that is gone misses nothing but this line.
         let _ = if self.terminal {

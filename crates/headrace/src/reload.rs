@@ -209,6 +209,7 @@ impl Reloader {
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
         let told = Self::told(&changed, &former, &running);
         drop(former);
+        let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
         let sites = self.upstreams.sites_of(&config)?;
         let fronted = self.upstreams.fronted(&config, books, self.runtime.block_on(ask_new(sites)));
         let offer = offer(&mut config, &running, &fronted, &self.clock)
@@ -218,7 +219,6 @@ impl Reloader {
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
-        let names: Vec<String> = fronted.models.iter().map(|model| model.name.to_string()).collect();
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         let swap = || {
             names.iter().for_each(|name| self.metrics.add_model(name));

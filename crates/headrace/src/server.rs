@@ -17,9 +17,11 @@ use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
-use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
+use headrace_store::disk::{DiskGuard, DiskSpace};
+use headrace_store::late::LateTraceStore;
+use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
-use headrace_worker::{Desk, Tickets};
+use headrace_worker::{Desk, ProcessId, Tickets};
 use tokio::task::JoinHandle;
 
 use self::serving::{Behind, End, Open, left_open};
@@ -28,6 +30,7 @@ use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::Config;
 use crate::datadir::{self, DataDir};
+use crate::descriptors::{Descriptors, in_proportion};
 use crate::doors::{can_listen, not_running, url};
 use crate::engines::Engines;
 use crate::first_start::{FirstKey, Keys, Setup};
@@ -37,6 +40,7 @@ use crate::insight::Insight;
 use crate::known_calls::KnownCalls;
 use crate::log::Log;
 use crate::models::Plan;
+use crate::objects::Objects;
 use crate::outward::{Outward, page, register_log};
 use crate::prompts::Sights;
 use crate::records::StoredRecords;
@@ -45,7 +49,10 @@ use crate::running::InMemory;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, playground, reload};
+use crate::{
+    canaries, commands, descriptors, gauges, hardening, machine, models, objects, output, playground, reload,
+    spending,
+};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -96,7 +103,9 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     };
     let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log: filter };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
-    let config = checked.config;
+    let mut config = checked.config;
+    let descriptors = Descriptors::raise();
+    fit_connections(&mut config, descriptors);
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
@@ -121,6 +130,19 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     code
 }
 
+/// Takes no more connections than there are descriptors for, in all and of one peer.
+fn fit_connections(config: &mut Config, descriptors: Descriptors) {
+    let edge = &mut config.server.edge;
+    let wanted = edge.max_connections;
+    let most = descriptors.most_connections(wanted, !config.upstreams.is_empty());
+    if let Some(shortage) = descriptors.shortage(wanted, most) {
+        output::note(&shortage);
+    }
+    edge.max_connections_per_peer = in_proportion(edge.max_connections_per_peer, wanted, most);
+    edge.max_connections = most;
+    config.admin.most_connections = descriptors.most_operators();
+}
+
 /// How it began.
 struct Start {
     began: Instant,
@@ -141,6 +163,7 @@ struct House {
     limits: Limits,
     metrics: Arc<Metrics>,
     recorder: Arc<Recorder>,
+    objects: Objects,
     engines: Arc<Engines>,
     upstreams: Arc<Upstreams>,
 }
@@ -159,7 +182,8 @@ impl House {
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
         let workers = models::workers(&config)?;
         let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
-        let names = running.iter().map(|model| model.served.name.to_string()).collect();
+        let served = running.iter().map(|model| model.served.name.to_string());
+        let names = served.chain(gauges::labelled(&config).map(str::to_owned)).collect();
         let metrics = Arc::new(Metrics::new(&MetricsConfig {
             models: names,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -184,7 +208,11 @@ impl House {
                 report.orphans.len()
             ));
         }
-        let traces = SqliteTraceStore::open(&datadir::trace_file(data_dir.path()), config.traces.retention);
+        let objects = Objects::open(&data_dir, &config)?;
+        let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
+        let max_bytes = config.storage.traces_on(DiskSpace::of(data_dir.path()).ok());
+        let file = datadir::trace_file(data_dir.path());
+        let traces = LateTraceStore::open(&file, config.traces.retention, max_bytes, guard);
         let traces = traces.map_err(|error| error.to_string())?;
         let recorder = RecorderConfig {
             queue_records: config.traces.queue_records,
@@ -209,6 +237,7 @@ impl House {
             limits,
             metrics,
             recorder,
+            objects,
             engines: Arc::new(engines),
         })
     }
@@ -282,7 +311,13 @@ impl House {
         let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));
         let admin = admin.transpose()?;
         let address = edge.local_addr().to_string();
-        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
+        let _address = match self.data_dir.publish_address(&address) {
+            Ok(published) => Some(published),
+            Err(why) => {
+                output::note(&format!("warning: programs that look for this server do not find it: {why}"));
+                None
+            }
+        };
         let welcome = Welcome {
             url: &url,
             metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
@@ -316,13 +351,14 @@ impl House {
     /// The gateway, which goes on with what an earlier process left, and is counted.
     fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
-        objects::take_over(runtime, &gateway);
-        objects::resume(runtime, &gateway);
+        gateway.keep_shadow_spending(spending::of(self.data_dir.path()));
+        objects::take_over(runtime, &gateway, self.clock.now());
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }
         self.upstreams.take_over(fronted, &self.metrics, runtime.handle());
         gauges::register(&self.metrics, &self.ledger, &self.limits);
+        descriptors::register(&self.metrics);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
         gauges::register_shadows(&self.metrics, &gateway);
@@ -361,7 +397,16 @@ impl House {
     /// Where other Headraces send jobs, if they may.
     fn annex(&self) -> Option<Arc<dyn Annex>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
-        let tickets = Tickets::new(secret);
+        let process = match ProcessId::fresh() {
+            Ok(process) => process,
+            Err(error) => {
+                output::note(&format!(
+                    "warning: no jobs are taken: this machine gives no random numbers: {error}"
+                ));
+                return None;
+            }
+        };
+        let tickets = Tickets::new(secret, process);
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");
@@ -407,13 +452,11 @@ impl House {
         }
         let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.books), sites);
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
-        fronted.models.iter().for_each(|model| self.metrics.add_model(model.name.as_str()));
         Ok(fronted)
     }
 
     fn gateway(&mut self, fronted: &Fronted) -> Result<Arc<Gateway>, String> {
-        let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
-        let reader = reader.map_err(|error| error.to_string())?;
+        let reader = SqliteTraceReader::late(&datadir::trace_file(self.data_dir.path()));
         let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
         let offer =
             offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -425,8 +468,8 @@ impl House {
             books: Arc::new(self.ledger.clone()),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
-            objects: objects::open(&self.data_dir, self.config.objects)?,
-            files: Some(objects::open_files(&self.data_dir, self.config.files)?),
+            objects: Arc::clone(&self.objects.objects),
+            files: Some(Arc::clone(&self.objects.files)),
             cache_secret: self.data_dir.cache_salt(),
             owner: self.owner,
         };
@@ -501,7 +544,9 @@ impl House {
 
     fn stores(&self) -> Stores {
         let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
-        Stores { ledger, directory, recorder: Arc::clone(&self.recorder) }
+        let (recorder, ballast) = (Arc::clone(&self.recorder), Arc::clone(self.data_dir.ballast()));
+        let [objects, files] = self.objects.watched.clone();
+        Stores { ledger, directory, recorder, objects, files, ballast }
     }
 }
 

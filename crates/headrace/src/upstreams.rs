@@ -2,6 +2,7 @@
 //! no other. What a server is stays across reloads for as long as its settings do. Must not know how a call is sent on.
 
 mod by_workers;
+mod listed;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,22 +11,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
-use headrace_domain::{AdminCode, Clock, ModelName};
+use headrace_domain::{AdminCode, Clock, ModelName, steers_terminals};
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, Policy, ServedModel};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_trace::Metrics;
-use headrace_upstream::{ListedModel, Upstream};
+use headrace_upstream::{ListedModel, Listing, Upstream};
 use tokio::runtime::Handle;
 
 use crate::caches;
 use crate::config::Config;
 use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
 use crate::gauges;
+use crate::output;
 use crate::wordbooks::{Wordbook, Wordbooks};
 use crate::workers::{self, Theirs};
+
+use listed::{NAMES_TOLD, told};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -37,8 +41,6 @@ const LOADS_EVERY: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How often one that did is.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The most models that are told by name.
-const NAMES_TOLD: usize = 8;
 
 /// See the top of the file. One per server of ours.
 pub(crate) struct Upstreams {
@@ -101,7 +103,7 @@ pub(crate) enum Listed {
     /// It has not been asked.
     NotAsked,
     /// These.
-    Models(Arc<Vec<ListedModel>>),
+    Models(Arc<Listing>),
     /// It said something else, or nothing.
     Failed(String),
 }
@@ -384,19 +386,6 @@ impl Site {
     }
 }
 
-/// Some names of models, and how many more there are.
-fn told(models: &[ListedModel]) -> String {
-    if models.is_empty() {
-        return "it lists no model".to_owned();
-    }
-    let names: Vec<&str> = models.iter().take(NAMES_TOLD).map(|model| model.id.as_str()).collect();
-    let more = match models.len().saturating_sub(NAMES_TOLD) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", names.join(", "))
-}
-
 impl Fronted {
     /// A model that is configured with its targets.
     fn relayed(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
@@ -462,8 +451,22 @@ impl Fronted {
     fn listed(&mut self, config: &Config, site: &Site, named: &BTreeSet<ModelName>, before: &Before<'_>) {
         let Listed::Models(models) = &site.listed else { return };
         self.note_faults(site);
+        if models.left_out > 0 {
+            let (name, kept, left_out) = (site.upstream.name(), models.len(), models.left_out);
+            self.notes.push(format!(
+                "upstream `{name}` lists more models than are kept: {left_out} entries behind {kept} are left out"
+            ));
+        }
+        let before_notes = self.notes.len();
         for listed in models.iter() {
             let upstream = site.upstream.name();
+            if listed.id.contains(steers_terminals) {
+                let shown = output::shown_line(&listed.id);
+                self.notes.push(format!(
+                    "upstream `{upstream}`: a model that it lists is not served: `{shown}` has characters that do not show"
+                ));
+                continue;
+            }
             let name = match ModelName::new(&format!("{upstream}/{}", listed.id)) {
                 Ok(name) => name,
                 Err(error) => {
@@ -511,6 +514,16 @@ impl Fronted {
                 limits: LimitSpec::UNLIMITED,
                 policy: Policy::default(),
             }));
+        }
+        // A list of thousands of names must not become thousands of lines.
+        let told = before_notes.saturating_add(NAMES_TOLD);
+        if self.notes.len() > told {
+            let more = self.notes.len() - told;
+            self.notes.truncate(told);
+            self.notes.push(format!(
+                "upstream `{}`: {more} more of its models are not served",
+                site.upstream.name()
+            ));
         }
     }
 

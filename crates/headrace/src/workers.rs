@@ -10,7 +10,7 @@ use headrace_checkpoint::Wording;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::Capabilities;
 use headrace_gateway::TokenLane;
-use headrace_upstream::{ListedModel, Upstream};
+use headrace_upstream::{ListedModel, Listing, Upstream};
 use headrace_worker::{About, AboutModel, Words};
 
 use crate::wordbooks::Wordbook;
@@ -36,14 +36,14 @@ impl Theirs {
     }
 
     /// As any server lists its models.
-    pub(crate) fn listed(&self) -> Vec<ListedModel> {
+    pub(crate) fn listed(&self) -> Listing {
         let listed = |(id, their): (&String, &Their)| ListedModel {
             id: id.clone(),
             context_window: Some(their.about.capabilities.context_window),
             created: Some(their.about.created_unix_s),
             owned_by: None,
         };
-        self.models.iter().map(listed).collect()
+        Listing { models: self.models.iter().map(listed).collect(), left_out: 0 }
     }
 
     /// Whether they are answered for in the same way.

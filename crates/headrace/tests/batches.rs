@@ -186,3 +186,84 @@ fn what_cannot_be_done_is_told_with_the_way_out() {
     let mut gone = client(&server, &["list", "--url", "http://127.0.0.1:9"]);
     assert!(said(&gone.output().unwrap()).contains("headrace up"), "a server that is not there");
 }
+
+/// What an operator's command answers.
+fn made(server: &Server, args: &[&str]) -> Value {
+    let output = program().args(args).args(["--json", "--data-dir"]).arg(&server.dir).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn secret(key: &Value) -> String {
+    key["value"]["secret"].as_str().unwrap().to_owned()
+}
+
+/// A batch of another key, by its id.
+fn submitted_by(server: &Server, key: &str, file: &Path) -> String {
+    let mut command = client(server, &["submit", file.to_str().unwrap()]);
+    let output = command.env("HEADRACE_API_KEY", key).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn waited_by(server: &Server, key: &str, id: &str) -> Output {
+    client(server, &["wait", id]).env("HEADRACE_API_KEY", key).output().unwrap()
+}
+
+#[test]
+fn a_batch_that_waits_for_a_limit_keeps_no_other_tenants_batch_from_running() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(&dir.path().join("data"), &[]);
+    made(&server, &["orgs", "create", "other"]);
+    made(&server, &["projects", "create", "theirs", "--org", "other"]);
+    made(&server, &["credit", "grant", "5", "--org", "other"]);
+    let theirs = secret(&made(&server, &["keys", "create", "--project", "theirs", "--name", "theirs"]));
+    let lines: Vec<String> = (0..40).map(|at| line(&format!("r{at}"), Value::Null)).collect();
+    let file = written(dir.path(), "lines.jsonl", &lines);
+    // Each may send, create and run a request or two a minute; together they have as many lines as run at once, and more.
+    let slow: Vec<String> = (0..3)
+        .map(|_| {
+            let args = ["keys", "create", "--name", "slow", "--requests-per-minute", "3"];
+            let key = secret(&made(&server, &args));
+            submitted_by(&server, &key, &file)
+        })
+        .collect();
+    let status = |id: &str| -> Value { serde_json::from_str(&ok(&server, &["show", id, "--json"])).unwrap() };
+    let began = Instant::now();
+    for id in &slow {
+        // Its requests are at its limit now.
+        while status(id)["request_counts"]["completed"] != json!(1) {
+            assert!(began.elapsed() < PATIENCE, "{}", status(id));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let id = submitted_by(&server, &theirs, &file);
+    let waited = waited_by(&server, &theirs, &id);
+    assert!(said(&waited).contains("completed: 40 answered, 0 failed, of 40"), "{}", said(&waited));
+    for id in &slow {
+        let counts = &status(id)["request_counts"];
+        assert!(counts["completed"].as_u64().unwrap() < 40, "it waits for its own limit: {counts}");
+    }
+}
+
+#[test]
+fn a_batch_ends_when_its_key_is_revoked_and_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(&dir.path().join("data"), &[]);
+    let key = made(&server, &["keys", "create", "--name", "gone", "--requests-per-minute", "3"]);
+    let lines: Vec<String> = (0..30).map(|at| line(&format!("r{at}"), Value::Null)).collect();
+    let id = submitted_by(&server, &secret(&key), &written(dir.path(), "lines.jsonl", &lines));
+    let status = || -> Value { serde_json::from_str(&ok(&server, &["show", &id, "--json"])).unwrap() };
+    let began = Instant::now();
+    while status()["request_counts"]["completed"] != json!(1) {
+        assert!(began.elapsed() < PATIENCE, "{}", status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    made(&server, &["keys", "revoke", key["value"]["key"]["id"].as_str().unwrap_or_else(|| panic!("{key}"))]);
+    // The others wait a minute for their limit, and are not waited for.
+    let waited = ask(&server, &["wait", &id, "--timeout", "20s"]);
+    assert!(said(&waited).contains("cancelled"), "{}", said(&waited));
+    let told = status();
+    assert_eq!(told["errors"]["data"][0]["code"], "invalid_api_key", "{told}");
+    assert_eq!(told["request_counts"]["completed"], 1, "{told}");
+}

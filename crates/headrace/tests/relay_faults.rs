@@ -85,6 +85,8 @@ const FAILED: Must = Must::Refuse(502, "upstream_failed");
 const LATE: Must = Must::Refuse(504, "upstream_timeout");
 const BUSY: Must = Must::Refuse(503, "upstream_overloaded");
 const BROKEN: Must = Must::Break(502, "upstream_failed");
+const TOO_LARGE: Must = Must::Refuse(502, "upstream_answer_too_large");
+const CUT: Must = Must::Break(502, "upstream_answer_too_large");
 
 /// The table: a whole answer, and a stream.
 fn must(fault: Fault, behind: Behind) -> (Must, Must) {
@@ -117,8 +119,9 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         Fault::NoUsage => (AnswerOf(3), AnswerOf(5)),
         // The larger of two reports counts.
         Fault::DoubledUsage => (Answer, AnswerOf(5)),
-        Fault::TenMbLine => (Answer, BROKEN),
-        Fault::EndlessBody => (LATE, BROKEN),
+        Fault::TenMbLine => (Answer, CUT),
+        Fault::EndlessBody => (TOO_LARGE, CUT),
+        Fault::EndlessHeaders | Fault::HugeHeaders => both(TOO_LARGE),
         Fault::AlwaysStream => (FAILED, Answer),
         Fault::EndlessComments | Fault::DrippingHeaders | Fault::EndlessInterim | Fault::NoHead => both(LATE),
         Fault::Html
@@ -126,8 +129,6 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         | Fault::Empty
         | Fault::NoContent
         | Fault::Redirect
-        | Fault::EndlessHeaders
-        | Fault::HugeHeaders
         | Fault::CloseBeforeHead
         | Fault::ResetBeforeHead
         | Fault::ServerError

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use parking_lot::{Mutex, RwLock};
@@ -18,8 +18,10 @@ use crate::{
     NewKey, NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredKey,
 };
 
+mod ends;
 mod records;
 
+pub use ends::KeyEnd;
 use records::{Entries, Records, may_have};
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
@@ -34,6 +36,8 @@ pub struct Directory {
     waiting: Mutex<Vec<NotedRevocation>>,
     /// How many those are, for readers that must not wait for a disk.
     waiting_count: AtomicUsize,
+    /// Revocations in this process so far. Calls in flight look at their keys again when it has grown.
+    revocations: AtomicU64,
     /// What is in force. Never locked while the store is called.
     records: RwLock<Records>,
     /// What presented keys are compared with; changed only with `records` locked for writing.
@@ -80,6 +84,7 @@ impl Directory {
             hasher,
             waiting_count: AtomicUsize::new(waiting.len()),
             waiting: Mutex::new(waiting),
+            revocations: AtomicU64::new(0),
             records: RwLock::new(records),
             entries,
         })
@@ -289,6 +294,8 @@ impl Directory {
         key.record.revoked.get_or_insert(now);
         let key = key.clone();
         self.entries.put(vec![records.entry(&key)?]);
+        // A reader that sees the grown number sees the revocation.
+        self.revocations.fetch_add(1, Release);
         Ok(key.record.name)
     }
 

@@ -14,7 +14,7 @@ mod store;
 
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use credential::credential;
-pub use directory::{Directory, Revocation};
+pub use directory::{Directory, KeyEnd, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use memory::MemoryKeyStore;
 pub use operators::{OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator};

@@ -9,7 +9,7 @@ use crate::durable::JournalFailed;
 
 /// The newest payload format that this program writes and reads. A row has the oldest format that can hold it, so that an
 /// older program reads all journals but those that it would misunderstand.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// The newest snapshot format that this program writes and reads.
 pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
 

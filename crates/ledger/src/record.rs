@@ -39,6 +39,7 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
 /// The oldest format that has all of the events and classes.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
+        Event::Settled(settled) if settled.lines.iter().any(|line| line.class == TokenClass::WebSearch) => 4,
         Event::Settled(settled)
             if settled.lines.iter().any(|line| line.class == TokenClass::CacheWrite1h) =>
         {
@@ -283,12 +284,13 @@ const fn class_number(class: TokenClass) -> u8 {
         TokenClass::Output => 3,
         TokenClass::Reasoning => 4,
         TokenClass::CacheWrite1h => 5,
+        TokenClass::WebSearch => 6,
     }
 }
 
 fn read_class(r: &mut Reader<'_>) -> Result<TokenClass, Malformed> {
     let number = r.u8()?;
-    TokenClass::ALL
+    TokenClass::BILLED
         .into_iter()
         .find(|class| class_number(*class) == number)
         .ok_or_else(|| r.malformed("token class"))

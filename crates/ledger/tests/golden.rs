@@ -23,6 +23,7 @@ use world::*;
 const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v1.txt");
 const GOLDEN_V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v2.txt");
 const GOLDEN_V3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v3.txt");
+const GOLDEN_V4: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v4.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -161,7 +162,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
     }
     assert_eq!(
         (FORMAT_VERSION, SNAPSHOT_FORMAT_VERSION),
-        (3, 1),
+        (4, 1),
         "a new version needs a golden file of its own"
     );
     assert!(
@@ -197,33 +198,42 @@ fn format_2_is_a_hold_extended_and_a_clock_set_back() {
 
 #[test]
 fn format_3_is_a_bill_of_cache_writes_for_an_hour() {
+    is_a_bill_of(TokenClass::CacheWrite1h, 3, GOLDEN_V3);
+}
+
+#[test]
+fn format_4_is_a_bill_of_web_searches() {
+    is_a_bill_of(TokenClass::WebSearch, 4, GOLDEN_V4);
+}
+
+/// A format that bills of one class need, and no other row.
+fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
     let bill = || {
         let ChargeLine { model, price, .. } = lines(50).remove(0);
-        let class = TokenClass::CacheWrite1h;
         let lines = vec![ChargeLine { model, class, tokens: 8, price, amount: nano(8) }];
         let (outcome, loss) = (SettleOutcome::Completed, nano(0));
         Command::Settle { hold: hold_id(7), lines, loss, outcome, answer: None }
     };
     let written = || written([script(), vec![hold(7, 100), bill()]].concat(), &[]);
     if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
-        std::fs::write(GOLDEN_V3, print(&written())).unwrap();
+        std::fs::write(file, print(&written())).unwrap();
     }
-    let golden = parse(&std::fs::read_to_string(GOLDEN_V3).unwrap());
+    let golden = parse(&std::fs::read_to_string(file).unwrap());
     let report = verify(&golden);
     assert!(report.ok(), "{report}");
     let versions: Vec<_> = golden.rows.iter().rev().take(3).map(|row| row.format_version).collect();
-    assert_eq!(versions, [3, 1, 1], "only the rows that need it have the new format");
+    assert_eq!(versions, [version, 1, 1], "only the rows that need it have the new format");
     let last = headrace_ledger::decode_row(golden.rows.last().unwrap()).unwrap();
-    assert!(format!("{last:?}").contains("CacheWrite1h"), "{last:?}");
+    assert!(format!("{last:?}").contains(&format!("{class:?}")), "{last:?}");
     for snapshots in [golden.snapshots.clone(), vec![]] {
         let contents = Loaded { snapshots, rows: golden.rows.clone() };
         let (_, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
         assert_eq!(opened.totals, report.totals);
     }
-    assert!(print(&written()) == print(&golden), "format 3 is not written as it was");
+    assert!(print(&written()) == print(&golden), "format {version} is not written as it was");
     let mut forged = golden;
     let row = forged.rows.last_mut().unwrap();
-    row.format_version = 2;
+    row.format_version = version - 1;
     let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
     assert!(why.contains("a class of tokens that its format does not have"), "{why}");
 }

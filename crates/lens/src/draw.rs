@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use headrace_domain::steers_terminals;
+
 use crate::sight::{PromptSight, SeenPart};
 use crate::token::{SeenToken, TokenKind, TokenList};
 
@@ -120,11 +122,9 @@ fn paint(out: &mut String, options: &DrawOptions, color: &str, text: &str) {
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // Marks that turn the direction of writing can hide text, too.
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match c {
             '\n' | '\t' => out.push(c),
-            c if c.is_control() || turns => {
+            c if steers_terminals(c) => {
                 let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
             }
             c => out.push(c),

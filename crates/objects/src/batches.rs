@@ -190,7 +190,7 @@ impl BatchKind {
 
 /// Keeps batches, beside the files that they come from and lead to.
 pub trait BatchStore: FileStore {
-    /// Creates a batch without requests.
+    /// Creates a batch without requests. A batch from a file is refused if its requests would not fit beside the file.
     ///
     /// # Errors
     /// [`ObjectError`]
@@ -259,6 +259,15 @@ pub trait BatchStore: FileStore {
     /// # Errors
     /// [`ObjectError::Unavailable`]
     fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError>;
+
+    /// Checks that a project and the disk have room for a further answer.
+    ///
+    /// # Errors
+    /// [`ObjectError`]
+    fn check_room(&self, project: &ProjectId) -> Result<(), ObjectError> {
+        let _ = project;
+        Ok(())
+    }
 
     /// Requests that have not ended, and for which an answer was noted.
     ///

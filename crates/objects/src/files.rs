@@ -12,8 +12,10 @@ pub struct FileLimits {
     pub max_file_bytes: u64,
     /// Files of a project, parts of uploads too; further ones are refused.
     pub max_files_per_project: u64,
-    /// Bytes of a project's files, parts of uploads too; more are refused.
+    /// Bytes of a project's files, parts of uploads, and the requests and answers of its batches; more are refused.
     pub max_file_bytes_per_project: u64,
+    /// The same of all projects.
+    pub max_total_bytes: u64,
     /// Batches of a project that have not ended; further ones are refused.
     pub max_open_batches_per_project: u64,
     /// Requests of a batch.
@@ -27,6 +29,7 @@ impl Default for FileLimits {
             max_file_bytes: 512 << 20,
             max_files_per_project: 10_000,
             max_file_bytes_per_project: 10 << 30,
+            max_total_bytes: 1 << 40,
             max_open_batches_per_project: 100,
             max_requests_per_batch: 50_000,
         }
@@ -142,6 +145,14 @@ impl Draft {
         match self {
             Self::File(file) => file.purpose != OUTPUT_PURPOSE,
             Self::Part { .. } => true,
+        }
+    }
+
+    /// How many bytes it has.
+    pub const fn bytes(&self) -> u64 {
+        match self {
+            Self::File(file) => file.bytes,
+            Self::Part { part, .. } => part.bytes,
         }
     }
 
@@ -274,4 +285,9 @@ pub trait FileStore: Send + Sync {
     /// # Errors
     /// [`ObjectError::Unavailable`]
     fn sweep_files(&self, now: UnixNanos) -> Result<u64, ObjectError>;
+
+    /// Why nothing can be stored now, as a look at the disk and the last write say. May wait for the disk.
+    fn failing(&self) -> Option<String> {
+        None
+    }
 }

@@ -1,5 +1,6 @@
 //! Items of a list as they are stored: each an object of JSON that names its id. Knows nothing else of them.
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::ItemRecord;
@@ -7,28 +8,37 @@ use crate::ItemRecord;
 /// The items of an input as they are listed: a text is a message, and whatever has no id gets one that says which answer it led to.
 /// What is no JSON gives none.
 pub fn input_items(input: &str, of: &str) -> Vec<ItemRecord> {
-    let items = match serde_json::from_str(input) {
-        Ok(Value::String(text)) => vec![json!({"type": "message", "role": "user", "content": text})],
-        Ok(Value::Array(items)) => items,
-        _ => Vec::new(),
+    if !input.trim_start().starts_with('"') {
+        return items_with_ids(input, of);
+    }
+    let Ok(text) = serde_json::from_str::<String>(input) else { return Vec::new() };
+    let Value::Object(item) = json!({"type": "message", "role": "user", "content": text}) else {
+        return Vec::new();
     };
-    records(items, of)
+    vec![record(item, of, 0)]
 }
 
 /// The items of a list, each with its id. What is no list of objects gives none.
 pub fn items_with_ids(list: &str, of: &str) -> Vec<ItemRecord> {
-    match serde_json::from_str(list) {
-        Ok(Value::Array(items)) => records(items, of),
-        _ => Vec::new(),
-    }
+    // One item is a tree at a time: trees take many times the text's memory.
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(list) else { return Vec::new() };
+    let objects = items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok());
+    objects.enumerate().map(|(at, item)| record(item, of, at)).collect()
 }
 
-fn records(items: Vec<Value>, of: &str) -> Vec<ItemRecord> {
-    let objects = items.into_iter().filter_map(|item| match item {
-        Value::Object(item) => Some(item),
-        _ => None,
-    });
-    objects.enumerate().map(|(at, item)| record(item, of, at)).collect()
+/// The items as a JSON list.
+pub fn list_of(items: &[ItemRecord]) -> String {
+    let bytes: usize = items.iter().map(|item| item.json.len() + 1).sum();
+    let mut list = String::with_capacity(bytes + 2);
+    list.push('[');
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            list.push(',');
+        }
+        list.push_str(&item.json);
+    }
+    list.push(']');
+    list
 }
 
 fn record(mut item: Map<String, Value>, of: &str, at: usize) -> ItemRecord {

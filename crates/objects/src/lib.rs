@@ -19,8 +19,8 @@ pub use files::{
     UploadStatus,
 };
 pub use id::fresh_id;
-pub use items::{input_items, items_with_ids};
+pub use items::{input_items, items_with_ids, list_of};
 pub use memory::MemoryObjects;
 pub use page::{MOST_ITEMS, MOST_ROWS, Order, Page, PageAsk, page};
-pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus, Turn};
-pub use store::{ObjectError, ObjectLimits, ObjectStore, Told};
+pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus};
+pub use store::{History, ObjectError, ObjectLimits, ObjectStore, Stored, Told};

@@ -6,8 +6,8 @@ use headrace_domain::{ProjectId, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    ResponseStatus, Told, Turn, page,
+    ConversationRecord, History, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, ObjectStore, Page,
+    PageAsk, ResponseRecord, ResponseStatus, Stored, Told, list_of, page,
 };
 
 /// See the top of the file.
@@ -46,6 +46,12 @@ impl All {
         (found.0.project == *project && found.0.expires > now).then_some(found)
     }
 
+    /// The bytes of the items of a project's conversations.
+    fn item_bytes(&self, project: &ProjectId) -> usize {
+        let own = self.conversations.values().filter(|(has, _)| has.project == *project);
+        own.flat_map(|(_, items)| items).map(|item| item.json.len()).sum()
+    }
+
     fn response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Option<usize> {
         let is_it = |response: &ResponseRecord| {
             response.id == id && response.project == *project && response.expires > now
@@ -54,10 +60,13 @@ impl All {
     }
 }
 
-fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord]) -> Result<(), ObjectError> {
+/// Checks the bounds on items that are added to `have` others, of a project whose items have `held` bytes.
+fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord], held: usize) -> Result<(), ObjectError> {
     let bytes: usize = items.iter().map(|item| item.json.len()).sum();
     fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
-    fits("max_items_per_conversation", limits.max_items_per_conversation, (have + items.len()) as u64)
+    fits("max_items_per_conversation", limits.max_items_per_conversation, (have + items.len()) as u64)?;
+    let most = limits.max_conversation_bytes_per_project;
+    fits("max_conversation_bytes_per_project", most, (held + bytes) as u64)
 }
 
 fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
@@ -69,9 +78,9 @@ impl ObjectStore for MemoryObjects {
         fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
         let mut all = self.all.lock();
         if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
-            let later = self.later(response.created);
+            let (later, held) = (self.later(response.created), all.item_bytes(&response.project));
             if let Some((conversation, has)) = all.conversation(&response.project, id, response.created) {
-                more(&self.limits, has.len(), items)?;
+                more(&self.limits, has.len(), items, held)?;
                 has.extend_from_slice(items);
                 conversation.expires = later.max(conversation.expires);
             }
@@ -103,6 +112,15 @@ impl ObjectStore for MemoryObjects {
         }
     }
 
+    /// Where responses and items have as many bytes as they may have.
+    fn is_full(&self) -> bool {
+        let all = self.all.lock();
+        let responses: u64 = all.responses.iter().map(ResponseRecord::bytes).sum();
+        let items = all.conversations.values().flat_map(|(_, items)| items);
+        let items: u64 = items.map(|item| item.json.len() as u64).sum();
+        responses.saturating_add(items) >= self.limits.max_total_bytes
+    }
+
     fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
         told(self.put_response(&response, &items));
     }
@@ -123,28 +141,74 @@ impl ObjectStore for MemoryObjects {
         Ok(found.map(|at| all.responses.remove(at)).is_some())
     }
 
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
-        let mut turns = Vec::new();
-        let (mut next, mut bytes) = (Some(id.to_owned()), 0);
+    fn size(
+        &self,
+        project: &ProjectId,
+        what: Stored<'_>,
+        now: UnixNanos,
+    ) -> Result<Option<u64>, ObjectError> {
+        let bytes = |items: Vec<ItemRecord>| {
+            items.iter().map(|item| (item.id.len() + item.json.len()) as u64).sum::<u64>()
+        };
+        match what {
+            Stored::Response(id) => Ok(self.response(project, id, now)?.map(|response| response.bytes())),
+            Stored::History(of) => {
+                let lists = self.history(project, of, u64::MAX, now)?;
+                Ok(lists.map(|lists| lists.iter().map(|list| list.len() as u64).sum()))
+            }
+            Stored::Page(id, ask) => {
+                // With the row behind it that says whether more follow.
+                let ask = PageAsk { limit: ask.rows(), ..ask.clone() };
+                Ok(self.items(project, id, &ask, now)?.map(|page| bytes(page.items)))
+            }
+            Stored::Item(of, id) => Ok(self.item(project, of, id, now)?.map(|item| bytes(vec![item]))),
+        }
+    }
+
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError> {
+        let (mut lists, mut bytes) = (Vec::new(), 0);
+        let mut fit = |more: usize| {
+            bytes += more as u64;
+            fits("max_history_bytes", self.limits.max_history_bytes, bytes)?;
+            if bytes > most_bytes { Err(ObjectError::Grew) } else { Ok(()) }
+        };
+        let mut next = match of {
+            History::Response(id) => Some(id.to_owned()),
+            History::Conversation(id) => {
+                let mut all = self.all.lock();
+                let Some((_, items)) = all.conversation(project, id, now) else { return Ok(None) };
+                for page in items.chunks(MOST_ITEMS) {
+                    let list = list_of(page);
+                    fit(list.len())?;
+                    lists.push(list);
+                }
+                return Ok(Some(lists));
+            }
+        };
         while let Some(id) = next {
             let Some(response) = self.response(project, &id, now)? else { return Ok(None) };
             if response.status != ResponseStatus::Ended {
                 return Ok(None);
             }
-            bytes += (response.input.len() + response.output.len()) as u64;
-            turns.push(Turn { input: response.input, output: response.output });
-            fits("max_turns", self.limits.max_turns as u64, turns.len() as u64)?;
-            fits("max_history_bytes", self.limits.max_history_bytes, bytes)?;
+            fits("max_turns", self.limits.max_turns as u64, lists.len() as u64 / 2 + 1)?;
+            fit(response.input.len() + response.output.len())?;
+            lists.extend([response.output, response.input]);
             next = response.previous;
         }
-        turns.reverse();
-        Ok(Some(turns))
+        lists.reverse();
+        Ok(Some(lists))
     }
 
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError> {
         let all = self.all.lock();
         let open = |has: &&ResponseRecord| has.status == ResponseStatus::InProgress && has.expires > now;
-        Ok(all.responses.iter().filter(open).cloned().collect())
+        Ok(all.responses.iter().filter(open).map(|has| (has.project.clone(), has.id.clone())).collect())
     }
 
     fn create_conversation(
@@ -152,8 +216,8 @@ impl ObjectStore for MemoryObjects {
         conversation: &ConversationRecord,
         items: &[ItemRecord],
     ) -> Result<(), ObjectError> {
-        more(&self.limits, 0, items)?;
         let mut all = self.all.lock();
+        more(&self.limits, 0, items, all.item_bytes(&conversation.project))?;
         let own = all.conversations.values().filter(|(has, _)| has.project == conversation.project).count();
         fits("max_conversations_per_project", self.limits.max_conversations_per_project, own as u64 + 1)?;
         all.conversations.insert(conversation.id.clone(), (conversation.clone(), items.to_vec()));
@@ -205,10 +269,11 @@ impl ObjectStore for MemoryObjects {
     ) -> Result<bool, ObjectError> {
         let later = self.later(now);
         let mut all = self.all.lock();
+        let held = all.item_bytes(project);
         let Some((conversation, has)) = all.conversation(project, conversation, now) else {
             return Ok(false);
         };
-        more(&self.limits, has.len(), items)?;
+        more(&self.limits, has.len(), items, held)?;
         has.extend_from_slice(items);
         conversation.expires = later.max(conversation.expires);
         Ok(true)

@@ -1,6 +1,6 @@
 //! A page of a list, by its vendors' cursors: how its rows are read from wherever they lie, and cut. Knows no store.
 
-use crate::ItemRecord;
+use crate::{ItemRecord, list_of};
 
 /// In which order a list is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,10 +99,9 @@ impl Page {
     /// `{"object":"list","data":[…],"first_id":…,"last_id":…,"has_more":…}`
     pub fn json(&self) -> String {
         let id = |item: Option<&ItemRecord>| serde_json::json!(item.map(|item| &item.id)).to_string();
-        let data: Vec<&str> = self.items.iter().map(|item| item.json.as_str()).collect();
         format!(
-            "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
-            data.join(","),
+            "{{\"object\":\"list\",\"data\":{},\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
+            list_of(&self.items),
             id(self.items.first()),
             id(self.items.last()),
             self.has_more

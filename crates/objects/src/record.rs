@@ -50,15 +50,6 @@ impl ResponseRecord {
 /// What a row takes beside its texts.
 const ROW_BYTES: usize = 256;
 
-/// What went in and came out of a response: JSON lists of items.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
-    /// What went in.
-    pub input: String,
-    /// What came out.
-    pub output: String,
-}
-
 /// A conversation, without its items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversationRecord {

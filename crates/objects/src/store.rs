@@ -4,7 +4,7 @@ use std::fmt;
 
 use headrace_domain::{ProjectId, UnixNanos};
 
-use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord, Turn};
+use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord};
 
 /// How much is kept, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +19,15 @@ pub struct ObjectLimits {
     pub max_response_bytes_per_project: u64,
     /// Conversations of a project; further ones are refused.
     pub max_conversations_per_project: u64,
+    /// Bytes of the items of a project's conversations; more are refused.
+    pub max_conversation_bytes_per_project: u64,
+    /// Bytes of the responses and conversations of all projects; more are refused.
+    pub max_total_bytes: u64,
     /// Items of one conversation; further ones are refused.
     pub max_items_per_conversation: u64,
     /// Responses that one goes on from, one after the other.
     pub max_turns: usize,
-    /// Bytes of all that one goes on from.
+    /// Bytes of the items that one call continues: of a chain of responses or of a conversation.
     pub max_history_bytes: u64,
 }
 
@@ -36,6 +40,8 @@ impl Default for ObjectLimits {
             max_responses_per_project: 100_000,
             max_response_bytes_per_project: 1 << 30,
             max_conversations_per_project: 10_000,
+            max_conversation_bytes_per_project: 1 << 30,
+            max_total_bytes: 1 << 40,
             max_items_per_conversation: 10_000,
             max_turns: 1_000,
             max_history_bytes: 32 << 20,
@@ -55,6 +61,13 @@ pub enum ObjectError {
         /// What it would have come to.
         observed: u64,
     },
+    /// The disk has no room for customers' data.
+    DiskFull {
+        /// How much is free, and how much must stay so; or what the disk said.
+        why: String,
+    },
+    /// The objects grew after their size was read.
+    Grew,
     /// What keeps them does not work.
     Unavailable {
         /// What it said.
@@ -68,12 +81,36 @@ impl fmt::Display for ObjectError {
             Self::Full { rule, limit, observed } => {
                 write!(f, "`objects.{rule}` is {limit}, and this would come to {observed}")
             }
+            Self::DiskFull { why } => write!(f, "the disk has no room for objects: {why}"),
+            Self::Grew => f.write_str("what is read grew meanwhile"),
             Self::Unavailable { why } => write!(f, "objects cannot be stored or read: {why}"),
         }
     }
 }
 
 impl std::error::Error for ObjectError {}
+
+/// The items that a call continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History<'a> {
+    /// A response, and the chain of responses before it.
+    Response(&'a str),
+    /// A conversation.
+    Conversation(&'a str),
+}
+
+/// What a look-up reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored<'a> {
+    /// A response with its input, output, body and events.
+    Response(&'a str),
+    /// The items that a call continues.
+    History(History<'a>),
+    /// A page of a conversation's items, with the row behind it.
+    Page(&'a str, &'a PageAsk),
+    /// An item of a conversation, by the conversation's id and its own.
+    Item(&'a str, &'a str),
+}
 
 /// Called once with what became of something that was to be stored, by whatever thread knows it; it must not wait.
 pub type Told = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
@@ -108,18 +145,31 @@ pub trait ObjectStore: Send + Sync {
     /// [`ObjectError::Unavailable`]
     fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError>;
 
-    /// What went in and came out of a response and of all that it goes on from, oldest first. `None`: it, or one of those, is not
-    /// there, or has not ended.
+    /// The bytes that a look-up would read. Reads none of them, so that a caller can reserve memory first. `None` if the object is
+    /// missing; for a history also if a response of the chain has not ended.
     ///
     /// # Errors
-    /// [`ObjectError`]
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError>;
+    /// [`ObjectError::Full`] for a history beyond [`ObjectLimits::max_turns`] or [`ObjectLimits::max_history_bytes`].
+    fn size(&self, project: &ProjectId, what: Stored<'_>, now: UnixNanos)
+    -> Result<Option<u64>, ObjectError>;
 
-    /// Responses that are said to be worked on, of any project: what a process that stopped has left.
+    /// The items that a call continues, as JSON lists, oldest first. `None` as for [`Self::size`].
+    ///
+    /// # Errors
+    /// [`ObjectError::Grew`] if they have more than `most_bytes`; [`ObjectError::Full`] as for [`Self::size`].
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError>;
+
+    /// The projects and ids of responses that are said to be worked on: what a process that stopped has left.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`]
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError>;
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError>;
 
     /// Stores a new conversation with its first items.
     ///
@@ -214,4 +264,14 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// [`ObjectError::Unavailable`]
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError>;
+
+    /// Why nothing can be stored now, as a look at the disk and the last write say. May wait for the disk.
+    fn failing(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the last look at the disk found no room. Never waits.
+    fn is_full(&self) -> bool {
+        false
+    }
 }

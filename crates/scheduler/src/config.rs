@@ -21,6 +21,9 @@ pub struct SchedulerConfig {
     pub queue_tokens: u64,
     /// How many sequences may start before one that came first and does not fit yet; then its room is reserved.
     pub max_bypass: u32,
+    /// How long idle work is passed over before one sequence of it is served as normal work. One is at a time, of each
+    /// tenant in turn, so that idle work is slow beside other work but always ends.
+    pub idle_patience_ns: u64,
     /// A cold prefix this long that another sequence is computing right now is waited for, not computed twice.
     pub dedup_tokens: usize,
     /// Whether full blocks are kept for later sequences with the same prefix and salt.
@@ -47,6 +50,7 @@ impl Default for SchedulerConfig {
             queue_sequences: 1024,
             queue_tokens: 1 << 20,
             max_bypass: 8,
+            idle_patience_ns: 1_000_000_000,
             dedup_tokens: 32,
             prefix_cache: true,
             prefix_lifetime_ns: None,

@@ -228,6 +228,11 @@ impl FairQueue {
         })
     }
 
+    /// The first of a tenant's waiting sequences of a class.
+    pub(crate) fn front(&self, tenant: u64, class: Class) -> Option<SeqId> {
+        self.tenants.get(&tenant)?.queues.get(class.index())?.front().copied()
+    }
+
     /// Sequences and tokens that a tenant has waiting, of all classes.
     pub(crate) fn queued_by(&self, tenant: u64) -> (usize, u64) {
         self.tenants.get(&tenant).map_or((0, 0), |entry| {

@@ -62,6 +62,7 @@
 //! and `rate` foretell waits, `work` tells afterwards for whom one waited, `door` refuses, `miss` and `nearest` say why a prompt was not cached, `scheduler/pause.rs` is
 //! for readers that stop reading. What is answered depends on none of these, only when, and whether in time.
 
+mod ageing;
 mod blocks;
 mod config;
 mod door;

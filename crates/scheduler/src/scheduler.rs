@@ -6,9 +6,11 @@ mod commit;
 mod invariants;
 mod pause;
 mod plan;
+mod raise;
 
 use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
 
+use crate::ageing::Ageing;
 use crate::config::{ConfigProblems, SchedulerConfig};
 use crate::door::AddRefusal;
 use crate::fair::FairQueue;
@@ -36,6 +38,8 @@ pub struct Scheduler {
     tenants: FairQueue,
     waiting: Waiting,
     running: Running,
+    /// Which idle work is served although others want all there is.
+    ageing: Ageing,
     prefixes: Prefixes,
     /// What steps cost lately.
     rate: Rate,
@@ -98,6 +102,7 @@ impl Scheduler {
             tenants: FairQueue::new(burst, pool_tokens / LEAD_OF_POOL),
             waiting: Waiting::default(),
             running: Running::default(),
+            ageing: Ageing::default(),
             prefixes: Prefixes::new(&config, block_count),
             rate: Rate::default(),
             work: WorkDone::default(),
@@ -181,6 +186,7 @@ impl Scheduler {
             }
             State::Parked => {}
         }
+        self.ageing.lower(id);
         if let Some(sequence) = self.sequences.remove(id) {
             if gone == Gone::Ended && sequence.started {
                 self.rate.observe_end(sequence.generated(), sequence.max_new as usize);

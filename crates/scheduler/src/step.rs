@@ -65,6 +65,8 @@ pub struct StepPlan {
     pub started: Vec<Started>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
+    /// Sequences of idle work that are served as normal work from this step on, until they end or stand still.
+    pub raised: Vec<SeqId>,
     /// Sequences that came too late for this step or any other.
     pub expired: Vec<Expired>,
     /// When it was planned, in the caller's nanoseconds.
@@ -89,6 +91,9 @@ pub enum Outcome {
     Token(u32),
     /// Stored, and the sequence has ended.
     Ended,
+    /// Stored but for the last position, which is to be computed again: no token could be sampled from it yet. Only for a chunk that
+    /// reached the last known token.
+    Repeat,
     /// Not to be trusted: the sequence ends and nothing of this step enters the cache.
     Failed,
 }
@@ -103,6 +108,7 @@ impl StepPlan {
         self.chunks.clear();
         self.started.clear();
         self.preempted.clear();
+        self.raised.clear();
         self.expired.clear();
         self.planned_ns = now_ns;
     }

@@ -414,3 +414,70 @@ fn idle_work_that_fills_places_and_blocks_yields_within_one_step() {
         assert!(!plan.preempted.is_empty(), "{what}: idle work gave way");
     }
 }
+
+/// Four tenants keep the engine full for ever, two others have idle work alone.
+#[test]
+fn idle_work_ends_beside_a_flood_that_never_does_tenant_by_tenant() {
+    let mut world = World::new(SchedulerConfig { max_running: 8, ..config() }, 512, 1);
+    let floods: Vec<Sender> = (10..14).map(|tenant| sender(tenant, (40, 60), (30, 60), 1.0)).collect();
+    let idle = |tenant| Sender { class: Class::Idle, ..sender(tenant, (20, 20), (16, 16), 1.0) };
+    let refill = |world: &mut World| {
+        for flood in &floods {
+            while world.live.values().filter(|live| live.tenant == flood.tenant).count() < 16 {
+                let (mut rng, at) = (Rng(world.rng.next()), world.now);
+                world.arrive(flood, &mut rng, at).unwrap();
+            }
+        }
+    };
+    refill(&mut world);
+    (0..20).for_each(|_| assert!(world.step()));
+    // A heap of one tenant does not stand before the one call of another.
+    let (at, heap) = (world.now, 6);
+    (0..heap).for_each(|_| assert!(world.arrive(&idle(1), &mut Rng(1), at).is_some()));
+    let single = world.arrive(&idle(2), &mut Rng(1), at).unwrap();
+    let (mut raised, mut single_ended) = (Vec::new(), None);
+    while world.live.values().any(|live| live.tenant < 10) {
+        refill(&mut world);
+        assert!(world.step());
+        raised.extend(world.scheduler.current().raised.iter().copied());
+        if single_ended.is_none() && !world.live.contains_key(&single) {
+            single_ended = Some(world.now - at);
+        }
+        assert!(world.now - at < 120 * SECOND, "idle work stands still beside a flood: {raised:?}");
+    }
+    assert_eq!(raised.len(), heap + 1, "each is raised once");
+    // Two turns: a second of patience, and its 16 steps among those of the flood.
+    let single_ended = single_ended.unwrap();
+    assert!(single_ended < 12 * SECOND, "the other tenant's one call took {single_ended} ns");
+    // What it may take of the flood's time is bounded: one place of eight.
+    let flood: usize = world.seen.iter().filter(|seen| seen.tenant >= 10).count();
+    assert!(flood >= 7 * (heap + 1), "{flood} of the flood began beside {} of idle work", heap + 1);
+}
+
+#[test]
+fn idle_work_whose_reader_stops_makes_way_for_other_idle_work() {
+    let mut world = World::new(SchedulerConfig { max_running: 2, ..config() }, 512, 1);
+    let flood = sender(9, (40, 40), (400, 400), 1.0);
+    let idle = |tenant| Sender { class: Class::Idle, ..sender(tenant, (20, 20), (16, 16), 1.0) };
+    (0..200).for_each(|_| assert!(world.arrive(&flood, &mut Rng(1), 1).is_some()));
+    let first = world.arrive(&idle(1), &mut Rng(1), 1).unwrap();
+    let second = world.arrive(&idle(2), &mut Rng(1), 1).unwrap();
+    let raised = |world: &mut World| loop {
+        assert!(world.step() && world.now < 60 * SECOND, "none is raised");
+        if let Some(id) = world.scheduler.current().raised.first() {
+            return *id;
+        }
+    };
+    assert_eq!(raised(&mut world), first);
+    assert!(world.scheduler.pause(first));
+    world.scheduler.check_invariants().unwrap();
+    assert_eq!(raised(&mut world), second);
+    // It stood still, and has to wait for its turn again.
+    assert!(world.scheduler.resume(first));
+    world.scheduler.check_invariants().unwrap();
+    while world.live.contains_key(&second) {
+        assert!(world.step());
+        assert!(world.scheduler.current().raised.is_empty(), "one at a time");
+    }
+    assert_eq!(raised(&mut world), first);
+}

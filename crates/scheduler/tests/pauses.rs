@@ -137,3 +137,35 @@ fn a_tenant_that_stood_still_has_earned_no_more_than_a_burst() {
     assert_eq!(turns[..4], [true; 4]);
     assert_eq!(turns[4..].iter().filter(|&&t| t).count(), 8, "{turns:?}");
 }
+
+#[test]
+fn a_chunk_without_a_token_computes_its_last_position_again() {
+    let mut s = Scheduler::new(config(), 12).unwrap();
+    let a = s.add(&spec(1, 0, 60, 60), 0).unwrap();
+    s.plan(0);
+    s.commit(&[Outcome::Repeat], 1);
+    assert!(s.pause(a));
+    assert_eq!(step(&mut s, 1), []);
+    assert!(s.resume(a));
+    s.check_invariants().unwrap();
+    assert_eq!(step(&mut s, 2), [(a, 1)], "and nothing else of the prompt");
+}
+
+#[test]
+fn what_follows_a_sequence_that_gave_up_its_blocks_is_computed_with_it() {
+    let mut s = Scheduler::new(config(), 6).unwrap();
+    let a = s.add(&spec(1, 0, 60, 20), 0).unwrap();
+    assert_eq!(step(&mut s, 0), [(a, 60)]);
+    assert!(s.pause(a));
+    let b = s.add(&spec(2, 900, 60, 9), 1).unwrap();
+    assert_eq!(step(&mut s, 1).first(), Some(&(b, 60)));
+    assert_eq!(s.current().preempted, [a]);
+    assert!(s.append(a, &[7, 8, 9]));
+    s.check_invariants().unwrap();
+    assert!(s.abort(b) && s.resume(a));
+    s.check_invariants().unwrap();
+    assert_eq!(s.load().waiting_tokens, 64, "the prompt, a token, and three behind it");
+    step(&mut s, 2);
+    s.check_invariants().unwrap();
+    assert!(s.end(a) && !s.end(a));
+}

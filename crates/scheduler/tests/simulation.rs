@@ -32,6 +32,8 @@ struct Known {
     tenant: u64,
     salt: u64,
     class: Class,
+    /// Idle work that is served as normal work.
+    raised: bool,
     /// Holds blocks.
     runs: bool,
     /// Stands still.
@@ -51,6 +53,8 @@ struct Tally {
     pauses: usize,
     /// Sequences that lost their blocks while they stood still.
     parked: usize,
+    /// Sequences of idle work that were served as normal work.
+    raised: usize,
 }
 
 struct World {
@@ -76,6 +80,7 @@ impl Tally {
         self.refused += other.refused;
         self.pauses += other.pauses;
         self.parked += other.parked;
+        self.raised += other.raised;
     }
 }
 
@@ -92,6 +97,7 @@ impl World {
             queue_sequences: 40,
             queue_tokens: 3000,
             max_bypass: rng.below(5) as u32,
+            idle_patience_ns: [3_000, 20_000, u64::MAX][rng.below(3) as usize],
             dedup_tokens: 16 * (1 + rng.below(3) as usize),
             prefix_cache: !rng.one_in(6),
             prefix_lifetime_ns: rng.one_in(3).then(|| 1_000 + rng.below(40_000)),
@@ -165,8 +171,9 @@ impl World {
                     let (tokens, prompt) = (prompt.to_vec(), prompt.len());
                     let max_new = max_new as usize;
                     let (salt, class) = (tenant, spec.class);
-                    let (runs, paused, still) = (false, false, 0);
-                    let known = Known { tokens, prompt, max_new, tenant, salt, class, runs, paused, still };
+                    let (raised, runs, paused, still) = (false, false, false, 0);
+                    let known =
+                        Known { tokens, prompt, max_new, tenant, salt, class, raised, runs, paused, still };
                     assert!(self.known.insert(id, known).is_none());
                 }
             }
@@ -194,6 +201,7 @@ impl World {
             assert!(!gone.paused, "{:?} expired while it stood still", expired.seq);
             assert!(expired.retry_after_ns >= 1_000_000_000);
         }
+        self.check_raised(&plan);
         self.check_turns(&plan);
         for started in &plan.started {
             self.seen.cached += started.cached_tokens;
@@ -241,6 +249,18 @@ impl World {
         assert_eq!(self.scheduler.load().paused, paused);
     }
 
+    /// One sequence of idle work at a time is served as normal work.
+    fn check_raised(&mut self, plan: &StepPlan) {
+        for id in &plan.raised {
+            let known = self.known.get_mut(id).unwrap();
+            assert!(known.class == Class::Idle && !known.paused, "{id:?} is raised: {known:?}");
+            (known.class, known.raised, known.still) = (Class::Normal, true, 0);
+            self.seen.raised += 1;
+        }
+        let raised = self.known.values().filter(|known| known.raised).count();
+        assert!(raised <= 1, "{raised} are raised at once");
+    }
+
     /// A reader stops, or one comes back.
     fn pause_or_resume(&mut self) {
         let mut ids: Vec<_> = self.known.keys().copied().collect();
@@ -253,6 +273,9 @@ impl World {
         let change: fn(&mut Scheduler, SeqId) -> bool =
             if known.paused { Scheduler::resume } else { Scheduler::pause };
         (known.paused, known.still) = (!known.paused, 0);
+        if std::mem::take(&mut known.raised) {
+            known.class = Class::Idle;
+        }
         self.seen.pauses += 1;
         assert!(change(&mut self.scheduler, id));
         assert!(!change(&mut self.scheduler, id), "it is so already");
@@ -348,7 +371,8 @@ fn books_agree_and_every_slot_holds_what_its_reader_expects() {
     println!("{seeds} seeds: {seen:?}");
     if seeds >= 50 {
         let tame =
-            [seen.ended, seen.failed, seen.preempted, seen.cached, seen.refused, seen.parked].contains(&0);
+            [seen.ended, seen.failed, seen.preempted, seen.cached, seen.refused, seen.parked, seen.raised]
+                .contains(&0);
         assert!(!tame, "the world is too tame: {seen:?}");
     }
 }

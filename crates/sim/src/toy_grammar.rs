@@ -24,6 +24,8 @@ pub struct ToyGrammar {
     pub longest: usize,
     /// At so many ids it cannot go on.
     pub fails_at: Option<usize>,
+    /// Units of work for each id that it takes.
+    pub units_per_id: u64,
     /// What it says that it was compiled of.
     pub form: Arc<Form>,
 }
@@ -39,7 +41,7 @@ impl ToyGrammar {
     /// Grammar number `seed` over ids below `ids`, of which `end` ends an answer.
     pub fn new(seed: u64, ids: u32, end: u32) -> Self {
         let longest = 5 + (mix(seed) % 40) as usize;
-        Self { seed, ids, end, longest, fails_at: None, form: Arc::new(Form::JsonObject) }
+        Self { seed, ids, end, longest, fails_at: None, units_per_id: 0, form: Arc::new(Form::JsonObject) }
     }
 }
 
@@ -121,5 +123,9 @@ impl GrammarState for State {
 
     fn is_over(&self) -> bool {
         self.forced.is_empty() && self.count >= self.grammar.longest
+    }
+
+    fn work_units(&self) -> u64 {
+        self.grammar.units_per_id * self.count as u64
     }
 }

@@ -1,27 +1,67 @@
-//! Files of clients, uploads and batches in one SQLite file of its own, so that nobody who stores an answer waits for somebody's
-//! gigabyte. Bytes lie in rows of a bounded size. What was written is on the disk (`synchronous=FULL`). Knows no form and no dialect.
+//! Files of clients, uploads and batches in one SQLite file of its own, so that storing an answer never waits for a gigabyte of
+//! another client. The bytes of files are segments in a folder beside it, so that what is removed is free disk space at once. What was
+//! finished is on the disk. Knows no form and no dialect.
 
 mod batches;
 mod rows;
+mod segments;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     Draft, FileLimits, FileRecord, FileStore, Incomplete, ObjectError, PageAsk, UploadRecord, UploadStatus,
 };
 
+use crate::disk::{Ballast, DiskGuard};
 use crate::pair::Pair;
 use crate::sqlite::Format;
+
+use segments::Segments;
+
+/// The statements that keep `batch.bytes` and `held` true. The answers of a batch from a file count twice: they stand in its rows and
+/// then in its files. Each request and each batch count 256 bytes for what stands around them.
+macro_rules! triggers {
+    () => {
+        "
+        CREATE TRIGGER line_added AFTER INSERT ON line BEGIN
+            UPDATE batch SET bytes = bytes + 256 + octet_length(new.custom_id) + octet_length(new.body) WHERE id = new.batch;
+        END;
+        CREATE TRIGGER line_changed AFTER UPDATE OF body, answer ON line BEGIN
+            UPDATE batch SET bytes = bytes + octet_length(new.body) - octet_length(old.body)
+                + (octet_length(new.answer) - octet_length(old.answer)) * (2 - messages) WHERE id = new.batch;
+        END;
+        CREATE TRIGGER line_removed AFTER DELETE ON line BEGIN
+            UPDATE batch SET bytes = bytes - 256 - octet_length(old.custom_id) - octet_length(old.body)
+                - octet_length(old.answer) * (2 - messages) WHERE id = old.batch;
+        END;
+        CREATE TRIGGER batch_added AFTER INSERT ON batch BEGIN
+            INSERT INTO held (project, files, bytes) VALUES (new.project, 0, 256 + octet_length(new.state) + new.bytes + new.reserved)
+                ON CONFLICT (project) DO UPDATE SET bytes = bytes + excluded.bytes;
+        END;
+        CREATE TRIGGER batch_changed AFTER UPDATE OF state, bytes, reserved ON batch BEGIN
+            UPDATE held SET bytes = bytes + octet_length(new.state) + new.bytes + new.reserved
+                - octet_length(old.state) - old.bytes - old.reserved
+                WHERE project = new.project;
+        END;
+        CREATE TRIGGER batch_removed AFTER DELETE ON batch BEGIN
+            UPDATE held SET bytes = bytes - 256 - octet_length(old.state) - old.bytes - old.reserved WHERE project = old.project;
+        END;
+    "
+    };
+}
 
 /// The file's format.
 const FORMAT: Format = Format {
     what: "store of files",
     application_id: i32::from_be_bytes(*b"HRfi"),
-    version: 1,
-    newest: 1,
-    schema: "
+    version: 2,
+    newest: 2,
+    schema: concat!(
+        "
         CREATE TABLE file (
             seq INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
@@ -43,7 +83,13 @@ const FORMAT: Format = Format {
             data BLOB NOT NULL,
             PRIMARY KEY (file, at)
         ) STRICT;
-        CREATE TABLE held (             -- what a project's files come to
+        CREATE TABLE segment (          -- where its bytes are from that place on
+            file TEXT NOT NULL,
+            at INTEGER NOT NULL,
+            name TEXT NOT NULL,         -- in the folder of segments
+            PRIMARY KEY (file, at)
+        ) STRICT;
+        CREATE TABLE held (             -- what a project's files and batches come to
             project TEXT PRIMARY KEY,
             files INTEGER NOT NULL,
             bytes INTEGER NOT NULL
@@ -74,7 +120,9 @@ const FORMAT: Format = Format {
             failed INTEGER NOT NULL,
             cancelled INTEGER NOT NULL,
             expired INTEGER NOT NULL,
-            state TEXT NOT NULL         -- JSON
+            state TEXT NOT NULL,        -- JSON
+            bytes INTEGER NOT NULL DEFAULT 0, -- what its requests and answers are counted as
+            reserved INTEGER NOT NULL DEFAULT 0 -- for requests that are not copied out of its file yet
         ) STRICT;
         CREATE INDEX batch_project ON batch (project, messages, seq);
         CREATE INDEX batch_open ON batch (project) WHERE gone IS NULL;
@@ -92,34 +140,152 @@ const FORMAT: Format = Format {
         ) STRICT;
         CREATE UNIQUE INDEX line_custom ON line (batch, custom_id);
     ",
+        triggers!()
+    ),
+    upgrade: UPGRADE,
+    shrinks: true,
 };
+
+/// A file of version 1 has the bytes of its files in `chunk` alone, and counts no batches. The rows of `chunk` stay and are read.
+const UPGRADE: &str = concat!(
+    "
+    CREATE TABLE segment (file TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (file, at)) STRICT;
+    ALTER TABLE batch ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE batch ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;
+    UPDATE batch SET bytes = coalesce((SELECT sum(256 + octet_length(custom_id) + octet_length(body)
+        + octet_length(answer) * (2 - batch.messages)) FROM line WHERE line.batch = batch.id), 0);
+    INSERT INTO held (project, files, bytes)
+        SELECT project, 0, sum(256 + octet_length(state) + bytes) FROM batch WHERE true GROUP BY project
+        ON CONFLICT (project) DO UPDATE SET bytes = bytes + excluded.bytes;
+",
+    triggers!()
+);
 
 /// Files, uploads and batches that one sweep removes at most, so that none takes long.
 const SWEPT_AT_ONCE: i64 = 64;
 
+/// What is written beside the bytes that are counted: rows and pages of the write-ahead log.
+const AROUND_BYTES: u64 = 64 << 10;
+
 /// See the top of the file.
 pub struct SqliteFiles {
     pair: Pair,
+    segments: Segments,
     limits: FileLimits,
+    guard: Option<DiskGuard>,
+    ballast: Option<Arc<Ballast>>,
+    /// What an earlier process was writing or removing. `None` until the file could be read.
+    left: Mutex<Option<Vec<String>>>,
 }
 
 impl SqliteFiles {
-    /// Opens the file, creating it if it is missing. What another process was writing when it ended is removed.
+    /// Opens the file, creating it if it is missing. What another process was writing when it ended is removed. A file that the disk
+    /// does not let it open now is opened by the first call that can.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
+    /// [`ObjectError::Unavailable`] for one that holds something else.
     pub fn open(path: &Path, limits: FileLimits) -> Result<Self, ObjectError> {
-        let store = Self { pair: Pair::open(path, FORMAT)?, limits };
-        for id in store.pair.read(async |connection| rows::unfinished(connection).await)? {
-            store.remove(&id)?;
+        let store = Self {
+            pair: Pair::open(path, FORMAT, None)?,
+            segments: Segments::beside(path),
+            limits,
+            guard: None,
+            ballast: None,
+            left: Mutex::default(),
+        };
+        if let Err(error) = store.tidy() {
+            tracing::warn!(%error, "what an earlier process left cannot be removed now; it is tried again");
         }
         Ok(store)
     }
 
-    /// Removes a file that nobody sees any more, piece by piece: others write in between.
+    /// Leaves the reserve of a disk free, and removes files with the ballast's help where the disk is full.
+    #[must_use]
+    pub fn guarded(mut self, guard: DiskGuard, ballast: Option<Arc<Ballast>>) -> Self {
+        (self.guard, self.ballast) = (Some(guard), ballast);
+        self
+    }
+
+    /// Checks that the disk has room for so many bytes.
+    fn check(&self, more: u64) -> Result<(), ObjectError> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_add(AROUND_BYTES)))
+    }
+
+    /// Makes room for a write that frees space.
+    fn relieve(&self) {
+        if let Some(ballast) = &self.ballast {
+            ballast.relieve();
+        }
+    }
+
+    /// Removes a file that no client sees any more: its bytes first, then its rows, piece by piece, as others write in between.
     fn remove(&self, id: &str) -> Result<(), ObjectError> {
+        self.remove_bytes(id)?;
+        self.relieve();
         while self.pair.write(async |connection| rows::remove_some(connection, id).await)? {}
         Ok(())
+    }
+
+    fn remove_bytes(&self, id: &str) -> Result<(), ObjectError> {
+        let names = self.pair.read(async |connection| rows::segments(connection, id).await)?;
+        names.iter().try_for_each(|name| self.segments.remove(name)).map_err(of_disk)
+    }
+
+    /// Removes what an earlier process was writing or removing, as far as that was not done yet.
+    fn tidy(&self) -> Result<(), ObjectError> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = self.find_left(&mut left)?;
+        while let Some(id) = ids.last() {
+            self.remove(id)?;
+            ids.pop();
+        }
+        Ok(())
+    }
+
+    /// Finds what an earlier process left. This happens before this process begins a file, so that none of its own is among them.
+    fn find_left<'a>(&self, left: &'a mut Option<Vec<String>>) -> Result<&'a mut Vec<String>, ObjectError> {
+        match left {
+            Some(ids) => Ok(ids),
+            None => {
+                let (ids, known) = self.pair.read(async |connection| {
+                    Ok((rows::unfinished(connection).await?, rows::all_segments(connection).await?))
+                })?;
+                // A segment whose row was not committed belongs to no file.
+                self.segments.keep(&known.into_iter().collect::<HashSet<_>>()).map_err(of_disk)?;
+                Ok(left.insert(ids))
+            }
+        }
+    }
+
+    /// Bytes of a file from a place on.
+    fn bytes(&self, id: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
+        let found = self.pair.read(async |connection| rows::segment_at(connection, id, at).await)?;
+        if let Some((from, name)) = found {
+            let some =
+                self.segments.read(&name, at.saturating_sub(from), rows::CHUNK_BYTES).map_err(of_disk)?;
+            if !some.is_empty() {
+                return Ok(some);
+            }
+        }
+        self.pair.read(async |connection| rows::bytes(connection, id, at).await)
+    }
+
+    /// Gives pages that are free back, if they are many or the disk has no room.
+    fn shrink(&self) -> Result<(), ObjectError> {
+        let is_low = self.guard.as_ref().is_some_and(|guard| guard.check(0).is_err());
+        if is_low {
+            self.relieve();
+        }
+        self.pair.shrink(is_low)
+    }
+}
+
+/// An error of the folder of segments.
+fn of_disk(error: std::io::Error) -> ObjectError {
+    let why = format!("the bytes of a file: {error}");
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ObjectError::DiskFull { why },
+        _ => ObjectError::Unavailable { why },
     }
 }
 
@@ -129,6 +295,8 @@ impl FileStore for SqliteFiles {
     }
 
     fn begin(&self, draft: &Draft) -> Result<(), ObjectError> {
+        self.check(0)?;
+        self.find_left(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner))?;
         self.pair.write(async |connection| {
             rows::begin(connection, draft).await?;
             rows::count(connection, &self.limits, draft.project().as_str(), draft.is_bounded(), 1, 0).await
@@ -136,10 +304,19 @@ impl FileStore for SqliteFiles {
     }
 
     fn append(&self, id: &str, at: u64, bytes: &[u8]) -> Result<(), ObjectError> {
-        self.pair.write(async |connection| rows::append(connection, &self.limits, id, at, bytes).await)
+        self.pair.write(async |connection| {
+            // Within the transaction, so that no two writers count on the same space.
+            self.check(bytes.len() as u64)?;
+            rows::append(connection, &self.limits, id, at, bytes).await?;
+            self.segments.write(id, at, bytes).map_err(of_disk)?;
+            Ok(())
+        })
     }
 
     fn finish(&self, draft: &Draft, now: UnixNanos) -> Result<bool, ObjectError> {
+        for name in self.pair.read(async |connection| rows::segments(connection, draft.id()).await)? {
+            self.segments.finish(&name, draft.bytes()).map_err(of_disk)?;
+        }
         self.pair.write(async |connection| rows::finish(connection, draft, now).await)
     }
 
@@ -162,11 +339,19 @@ impl FileStore for SqliteFiles {
     }
 
     fn read(&self, id: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
-        self.pair.read(async |connection| rows::bytes(connection, id, at).await)
+        self.bytes(id, at)
     }
 
     fn delete_file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
-        let there = self.pair.write(async |connection| rows::hide(connection, project, id, now).await)?;
+        self.relieve();
+        let hide = || self.pair.write(async |connection| rows::hide(connection, project, id, now).await);
+        let mut hidden = hide();
+        if matches!(hidden, Err(ObjectError::DiskFull { .. })) && self.file(project, id, now)?.is_some() {
+            // Its own bytes are the room that its removal needs.
+            self.remove_bytes(id)?;
+            hidden = hide();
+        }
+        let there = hidden?;
         if there {
             self.remove(id)?;
         }
@@ -174,6 +359,7 @@ impl FileStore for SqliteFiles {
     }
 
     fn create_upload(&self, upload: &UploadRecord) -> Result<(), ObjectError> {
+        self.check(upload.bytes)?;
         self.pair.write(async |connection| rows::create_upload(connection, &self.limits, upload).await)
     }
 
@@ -202,10 +388,8 @@ impl FileStore for SqliteFiles {
     }
 
     fn read_part(&self, upload: &str, part: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
-        self.pair.read(async |connection| match rows::part_bytes(connection, upload, part).await? {
-            Some(_) => rows::bytes(connection, part, at).await,
-            None => Ok(Vec::new()),
-        })
+        let bytes = self.pair.read(async |connection| rows::part_bytes(connection, upload, part).await)?;
+        bytes.map_or_else(|| Ok(Vec::new()), |_| self.bytes(part, at))
     }
 
     fn complete_upload(
@@ -238,6 +422,8 @@ impl FileStore for SqliteFiles {
     }
 
     fn sweep_files(&self, now: UnixNanos) -> Result<u64, ObjectError> {
+        self.relieve();
+        self.tidy()?;
         let (files, others) = self.pair.write(async |connection| {
             let mut files = rows::expired(connection, now, SWEPT_AT_ONCE).await?;
             let (parts, uploads) = rows::expired_uploads(connection, now, SWEPT_AT_ONCE).await?;
@@ -246,7 +432,12 @@ impl FileStore for SqliteFiles {
             Ok((files, uploads + batches))
         })?;
         files.iter().try_for_each(|file| self.remove(file))?;
+        self.shrink()?;
         Ok(files.len() as u64 + others)
+    }
+
+    fn failing(&self) -> Option<String> {
+        self.pair.failing().or_else(|| self.check(0).err().map(|error| error.to_string()))
     }
 }
 

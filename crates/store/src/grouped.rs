@@ -9,7 +9,7 @@ use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::objects::rows::Looked;
-use crate::sqlite::Database;
+use crate::sqlite::{Database, FormatError};
 
 /// Changes that share one commit at most, so that the first of them does not wait for ever.
 pub(crate) const MOST_IN_GROUP: u32 = 64;
@@ -35,17 +35,17 @@ struct Group {
 /// What became of a group, once that is known.
 #[derive(Default)]
 struct Outcome {
-    told: Mutex<Option<Result<(), String>>>,
+    told: Mutex<Option<Result<(), ObjectError>>>,
     known: Condvar,
 }
 
 impl Outcome {
-    fn tell(&self, told: Result<(), String>) {
+    fn tell(&self, told: Result<(), ObjectError>) {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         self.known.notify_all();
     }
 
-    fn wait(&self) -> Result<(), String> {
+    fn wait(&self) -> Result<(), ObjectError> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match &*told {
@@ -74,7 +74,7 @@ impl Grouped {
         let committed = self.leave(writer, &outcome);
         // What failed is undone already; whatever becomes of the others.
         let done = done?;
-        committed.map(|()| done).map_err(unavailable)
+        committed.map(|()| done)
     }
 
     /// Runs changes that save themselves (see [`Database::share`]), each as by [`Self::write`], one after the other; what becomes of
@@ -92,14 +92,29 @@ impl Grouped {
         } else {
             drop(writer);
         }
-        let told = |(done, outcome): (Result<(), ObjectError>, Arc<Outcome>)| {
-            done.and_then(|()| outcome.wait().map_err(unavailable))
-        };
+        let told =
+            |(done, outcome): (Result<(), ObjectError>, Arc<Outcome>)| done.and_then(|()| outcome.wait());
         made.into_iter().map(|made| made.and_then(told)).collect()
     }
 
+    /// Runs `work` on the file itself, between two groups.
+    ///
+    /// # Errors
+    /// What `work` says.
+    pub(crate) fn between<T>(
+        &self,
+        work: impl FnOnce(&mut Database) -> Result<T, FormatError>,
+    ) -> Result<T, ObjectError> {
+        let mut writer = self.turn();
+        if writer.group.is_some() {
+            // Its callers hear of it by their outcome.
+            let _ = writer.commit();
+        }
+        work(&mut writer.database).map_err(Looked::from).map_err(ObjectError::from)
+    }
+
     /// Commits the open group, unless somebody comes who will, and waits for what becomes of it.
-    fn leave(&self, mut writer: MutexGuard<'_, Writer>, outcome: &Outcome) -> Result<(), String> {
+    fn leave(&self, mut writer: MutexGuard<'_, Writer>, outcome: &Outcome) -> Result<(), ObjectError> {
         if writer.is_waited_for(self.waiting.load(Ordering::Acquire)) {
             drop(writer);
             return outcome.wait();
@@ -156,8 +171,8 @@ impl Writer {
         waiting > 0 && self.group.as_ref().is_some_and(|group| group.changes < MOST_IN_GROUP)
     }
 
-    fn commit(&mut self) -> Result<(), String> {
-        let committed = self.database.commit().map_err(|error| error.to_string());
+    fn commit(&mut self) -> Result<(), ObjectError> {
+        let committed = self.database.commit().map_err(Looked::from).map_err(ObjectError::from);
         self.end(&committed);
         committed
     }
@@ -165,10 +180,10 @@ impl Writer {
     /// Nothing of the group is kept.
     fn give_up(&mut self, why: &str) {
         self.database.abandon();
-        self.end(&Err(why.to_owned()));
+        self.end(&Err(unavailable(why.to_owned())));
     }
 
-    fn end(&mut self, told: &Result<(), String>) {
+    fn end(&mut self, told: &Result<(), ObjectError>) {
         if let Some(group) = self.group.take() {
             group.outcome.tell(told.clone());
         }
@@ -192,6 +207,8 @@ mod tests {
         version: 1,
         newest: 1,
         schema: "CREATE TABLE word (id INTEGER PRIMARY KEY, word TEXT NOT NULL) STRICT",
+        upgrade: "",
+        shrinks: false,
     };
 
     fn open(dir: &std::path::Path) -> Database {

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
@@ -14,6 +14,7 @@ use headrace_identity::{
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use crate::disk::Ballast;
 use crate::sqlite::{Database, Durability, Format, stamp};
 
 mod operators;
@@ -33,6 +34,8 @@ const FORMAT: Format = Format {
     version: 1,
     newest: PINNED,
     schema: SCHEMA,
+    upgrade: "",
+    shrinks: false,
 };
 
 /// The format of a file in which somebody is pinned to regions: a program that does not know of that must not pass over it.
@@ -130,6 +133,8 @@ pub struct SqliteKeyStore {
     reserve: Mutex<Reserve>,
     /// Why the file could not be written last time; `None` since it was.
     failing: Mutex<Option<String>>,
+    /// Gives space when the disk is full.
+    ballast: Option<Arc<Ballast>>,
 }
 
 impl SqliteKeyStore {
@@ -148,7 +153,19 @@ impl SqliteKeyStore {
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
         let reserve = Reserve::open(path).map_err(|error| unavailable("opening its reserve", error))?;
-        Ok(Self { database: Mutex::new(database), reserve: Mutex::new(reserve), failing: Mutex::default() })
+        Ok(Self {
+            database: Mutex::new(database),
+            reserve: Mutex::new(reserve),
+            failing: Mutex::default(),
+            ballast: None,
+        })
+    }
+
+    /// The same store, which writes into the space of a ballast when the disk is full.
+    #[must_use]
+    pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
+        self.ballast = Some(ballast);
+        self
     }
 
     fn read<T, F>(&self, doing: &'static str, query: F) -> Result<T, StoreError>
@@ -162,6 +179,9 @@ impl SqliteKeyStore {
     where
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure>,
     {
+        if let Some(ballast) = &self.ballast {
+            ballast.relieve();
+        }
         let done = locked(&self.database).write(change);
         *locked(&self.failing) = match &done {
             Err(Failure::Sqlite(error)) => Some(error.to_string()),

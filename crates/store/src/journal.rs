@@ -4,6 +4,7 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::UnixNanos;
@@ -12,6 +13,7 @@ use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot, Trans
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
+use crate::disk::Ballast;
 use crate::sqlite::{self, Durability, Format, FormatError, block_on};
 
 /// Snapshots kept: one is enough to start from, the others let `verify` compare more often.
@@ -19,8 +21,15 @@ const SNAPSHOTS_KEPT: i64 = 3;
 /// Rows read at a time.
 const PAGE_ROWS: i64 = 256;
 
-const FORMAT: Format =
-    Format { what: "ledger journal", application_id: 0x4852_6c67, version: 1, newest: 1, schema: SCHEMA };
+const FORMAT: Format = Format {
+    what: "ledger journal",
+    application_id: 0x4852_6c67,
+    version: 1,
+    newest: 1,
+    schema: SCHEMA,
+    upgrade: "",
+    shrinks: false,
+};
 
 /// Format 1. The triggers keep the journal append-only against any other hand as well.
 const SCHEMA: &str = "
@@ -57,6 +66,8 @@ pub struct SqliteJournal {
     connection: Option<SqliteConnection>,
     /// Told how long each append took that became durable.
     timed: Option<CommitTimes>,
+    /// Gives space when the disk is full.
+    ballast: Option<Arc<Ballast>>,
 }
 
 /// Takes the time of each commit, on the thread that made it.
@@ -77,8 +88,14 @@ impl SqliteJournal {
     /// # Errors
     /// As there.
     pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
-        let mut journal =
-            Self { path: path.to_owned(), durability, file: None, connection: None, timed: None };
+        let mut journal = Self {
+            path: path.to_owned(),
+            durability,
+            file: None,
+            connection: None,
+            timed: None,
+            ballast: None,
+        };
         journal.reopen()?;
         journal.file = Some(file_id(path).map_err(|error| gone(path, &error))?);
         Ok(journal)
@@ -89,6 +106,28 @@ impl SqliteJournal {
     pub fn timed(mut self, times: CommitTimes) -> Self {
         self.timed = Some(times);
         self
+    }
+
+    /// The same journal, which writes into the space of a ballast when the disk is full.
+    #[must_use]
+    pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
+        self.ballast = Some(ballast);
+        self
+    }
+
+    /// Writes rows, all or none.
+    fn insert_all(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+        self.with(|connection| async move {
+            // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
+            if let [row] = rows {
+                return insert(connection, row).await;
+            }
+            let mut transaction = connection.begin().await?;
+            for row in rows {
+                insert(&mut transaction, row).await?;
+            }
+            transaction.commit().await
+        })
     }
 
     /// That the file's name still points to it: what is written into a file that was removed is on no disk that
@@ -177,17 +216,14 @@ impl Journal for SqliteJournal {
         }
         self.still_there()?;
         let started = Instant::now();
-        self.with(|connection| async move {
-            // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
-            if let [row] = rows {
-                return insert(connection, row).await;
-            }
-            let mut transaction = connection.begin().await?;
-            for row in rows {
-                insert(&mut transaction, row).await?;
-            }
-            transaction.commit().await
-        })?;
+        let mut written = self.insert_all(rows);
+        // A full disk undoes all of the write: it is made again in space that the ballast gives.
+        while matches!(written, Err(JournalError::Full(_)))
+            && self.ballast.as_ref().is_some_and(|ballast| ballast.give())
+        {
+            written = self.reopen().and_then(|()| self.insert_all(rows));
+        }
+        written?;
         if let Some(times) = &self.timed {
             times(started.elapsed());
         }
@@ -443,13 +479,9 @@ fn signed(value: u64) -> Result<i64, JournalError> {
     i64::try_from(value).map_err(|_| JournalError::Io(format!("{value} does not fit SQLite's integers")))
 }
 
-/// SQLite's primary result code for a full disk.
-const SQLITE_FULL: &str = "13";
-
 fn sql_error(path: &Path, error: &sqlx::Error) -> JournalError {
     let why = format!("{}: {error}", path.display());
-    let code = error.as_database_error().and_then(|error| error.code());
-    if code.as_deref() == Some(SQLITE_FULL) { JournalError::Full(why) } else { JournalError::Io(why) }
+    if sqlite::is_full(error) { JournalError::Full(why) } else { JournalError::Io(why) }
 }
 
 fn format_error(path: &Path, error: FormatError) -> JournalError {
@@ -462,5 +494,39 @@ fn format_error(path: &Path, error: FormatError) -> JournalError {
         FormatError::Foreign { .. } | FormatError::Empty { .. } => {
             JournalError::Io(format!("{}: {error}", path.display()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(sequence: u64) -> JournalRow {
+        let (previous, checksum) = ([0; 32], [1; 32]);
+        let time = UnixNanos::new(1);
+        JournalRow { sequence, format_version: 1, time, previous, checksum, payload: vec![7; 20_000] }
+    }
+
+    /// Lets the open connection write no further page, as a full disk does: a connection that is opened anew may.
+    fn fill(journal: &mut SqliteJournal) {
+        let full = "PRAGMA max_page_count = 1";
+        journal
+            .with(|connection| async move { sqlx::raw_sql(full).execute(connection).await.map(drop) })
+            .unwrap();
+    }
+
+    #[test]
+    fn a_row_that_a_full_disk_refused_is_written_into_the_space_of_the_ballast() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = SqliteJournal::open(&dir.path().join("ledger.sqlite")).unwrap();
+        journal.append(&[row(1)]).unwrap();
+        fill(&mut journal);
+        assert!(matches!(journal.append(&[row(2)]), Err(JournalError::Full(_))), "without a ballast");
+        let ballast = Arc::new(Ballast::open(dir.path()));
+        let before = std::fs::metadata(dir.path().join("ballast")).unwrap().len();
+        let mut journal = journal.backed_by(ballast);
+        journal.append(&[row(2), row(3)]).unwrap();
+        assert!(std::fs::metadata(dir.path().join("ballast")).unwrap().len() < before);
+        assert_eq!(journal.rows_after(0, 10).unwrap().len(), 3, "each row is there once");
     }
 }

@@ -1,5 +1,6 @@
 //! SQLite behind the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no engine.
 
+pub mod disk;
 mod grouped;
 mod pair;
 mod sqlite;
@@ -7,6 +8,7 @@ mod sqlite;
 pub mod files;
 pub mod identity;
 pub mod journal;
+pub mod late;
 pub mod objects;
 pub mod trace;
 pub mod usage;

@@ -4,6 +4,7 @@
 mod kept;
 mod put;
 pub(crate) mod rows;
+mod sizes;
 
 use std::fmt;
 use std::path::Path;
@@ -11,10 +12,11 @@ use std::sync::Arc;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
-    Told, Turn,
+    ConversationRecord, History, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk,
+    ResponseRecord, Stored, Told,
 };
 
+use crate::disk::DiskGuard;
 use crate::pair::Pair;
 use crate::sqlite::Format;
 
@@ -22,13 +24,32 @@ use kept::Kept;
 use put::{Put, Putter};
 use rows::integer;
 
+/// What the items of a project's conversations come to, kept true by triggers.
+macro_rules! held_items {
+    () => {
+        "
+        CREATE TABLE held_items (project TEXT PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
+        CREATE TRIGGER item_added AFTER INSERT ON item BEGIN
+            INSERT INTO held_items (project, bytes)
+                SELECT project, octet_length(new.json) FROM conversation WHERE id = new.conversation
+                ON CONFLICT (project) DO UPDATE SET bytes = bytes + excluded.bytes;
+        END;
+        CREATE TRIGGER item_removed AFTER DELETE ON item BEGIN
+            UPDATE held_items SET bytes = bytes - octet_length(old.json)
+                WHERE project = (SELECT project FROM conversation WHERE id = old.conversation);
+        END;
+    "
+    };
+}
+
 /// The file's format.
 const FORMAT: Format = Format {
     what: "store of objects",
     application_id: i32::from_be_bytes(*b"HRob"),
-    version: 1,
-    newest: 1,
-    schema: "
+    version: 2,
+    newest: 2,
+    schema: concat!(
+        "
         CREATE TABLE response (
             seq INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
@@ -70,7 +91,15 @@ const FORMAT: Format = Format {
         ) STRICT;
         CREATE INDEX item_conversation ON item (conversation, seq);
         CREATE INDEX item_id ON item (conversation, id);
-    ",
+",
+        held_items!()
+    ),
+    upgrade: concat!(
+        held_items!(),
+        "INSERT INTO held_items (project, bytes) SELECT project, sum(octet_length(json)) FROM item \
+         JOIN conversation ON conversation.id = item.conversation GROUP BY project;"
+    ),
+    shrinks: true,
 };
 
 /// Objects that one sweep removes at most, so that none takes long.
@@ -86,9 +115,23 @@ impl SqliteObjects {
     /// Opens the file, creating it if it is missing.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
+    /// [`ObjectError::Unavailable`] for one that holds something else.
     pub fn open(path: &Path, limits: ObjectLimits) -> Result<Self, ObjectError> {
-        let kept = Arc::new(Kept { pair: Pair::open(path, FORMAT)?, limits });
+        Self::open_guarded(path, limits, None)
+    }
+
+    /// As [`Self::open`], leaving the reserve of a disk free. A file that the disk does not let it open now is opened by the first call
+    /// that can.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_guarded(
+        path: &Path,
+        limits: ObjectLimits,
+        guard: Option<DiskGuard>,
+    ) -> Result<Self, ObjectError> {
+        let pair = Pair::open(path, FORMAT, Some(limits.max_total_bytes))?;
+        let kept = Arc::new(Kept { pair, limits, guard });
         let putter = Putter::start(&kept)?;
         Ok(Self { kept, putter })
     }
@@ -127,12 +170,30 @@ impl ObjectStore for SqliteObjects {
         })
     }
 
-    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
+    fn size(
+        &self,
+        project: &ProjectId,
+        what: Stored<'_>,
+        now: UnixNanos,
+    ) -> Result<Option<u64>, ObjectError> {
         let limits = &self.kept.limits;
-        self.kept.pair.read(async |connection| rows::turns(connection, limits, project, id, now).await)
+        self.kept.pair.read(async |connection| sizes::size(connection, limits, project, what, now).await)
     }
 
-    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+    fn history(
+        &self,
+        project: &ProjectId,
+        of: History<'_>,
+        most_bytes: u64,
+        now: UnixNanos,
+    ) -> Result<Option<Vec<String>>, ObjectError> {
+        let limits = &self.kept.limits;
+        self.kept
+            .pair
+            .read(async |connection| sizes::history(connection, limits, project, (of, most_bytes), now).await)
+    }
+
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError> {
         self.kept.pair.read(async |connection| rows::unfinished(connection, now).await)
     }
 
@@ -142,7 +203,8 @@ impl ObjectStore for SqliteObjects {
         items: &[ItemRecord],
     ) -> Result<(), ObjectError> {
         let limits = &self.kept.limits;
-        self.kept.pair.write(async |connection| {
+        self.kept.check(items.iter().map(|item| item.json.len() as u64).sum())?;
+        let done = self.kept.pair.write(async |connection| {
             let ConversationRecord { id, project, created, expires, metadata } = conversation;
             let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM conversation WHERE project = ?")
                 .bind(project.as_str())
@@ -160,7 +222,8 @@ impl ObjectStore for SqliteObjects {
                 .await?;
             rows::add_items(connection, limits, (project, id), items, *created, *expires).await?;
             Ok(())
-        })
+        });
+        self.kept.told(done)
     }
 
     fn conversation(
@@ -214,9 +277,11 @@ impl ObjectStore for SqliteObjects {
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
         let (limits, later) = (&self.kept.limits, self.kept.later(now));
-        self.kept.pair.write(async |connection| {
+        self.kept.check(items.iter().map(|item| item.json.len() as u64).sum())?;
+        let done = self.kept.pair.write(async |connection| {
             rows::add_items(connection, limits, (project, conversation), items, now, later).await
-        })
+        });
+        self.kept.told(done)
     }
 
     fn items(
@@ -271,8 +336,16 @@ impl ObjectStore for SqliteObjects {
         })
     }
 
+    fn failing(&self) -> Option<String> {
+        self.kept.pair.failing().or_else(|| self.kept.check(0).err().map(|error| error.to_string()))
+    }
+
+    fn is_full(&self) -> bool {
+        self.kept.guard.as_ref().is_some_and(DiskGuard::was_full)
+    }
+
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
-        self.kept.pair.write(async |connection| {
+        let swept = self.kept.pair.write(async |connection| {
             let expired = "SELECT seq FROM response WHERE expires <= ? LIMIT ?";
             let responses: Vec<(i64,)> = sqlx::query_as(expired)
                 .bind(integer(now.get()))
@@ -292,7 +365,10 @@ impl ObjectStore for SqliteObjects {
                 rows::remove_conversation(connection, id).await?;
             }
             Ok((responses.len() + conversations.len()) as u64)
-        })
+        })?;
+        // Pages that are free in the file are the room that others need.
+        self.kept.pair.shrink(self.kept.check(0).is_err())?;
+        Ok(swept)
     }
 }
 

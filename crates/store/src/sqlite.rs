@@ -11,7 +11,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous,
+};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 /// What a commit promises when the power fails right after it.
@@ -34,12 +36,28 @@ const BULK_PAGE_BYTES: u32 = 16 << 10;
 /// How long the log of such a file gets before it is folded into the file, in bytes. It is folded in one go, which takes a core for as long:
 /// with SQLite's own 4 MB that was 15 ms, which calls on the same core waited for.
 const BULK_LOG_BYTES: u32 = 1 << 20;
+/// A write-ahead log that grew beyond this is cut back to it once it is folded into its file, in bytes. SQLite folds it after each
+/// thousand pages, so that it is longer only after a large transaction, or while a reader kept it.
+const LOG_KEPT_BYTES: u32 = 8 << 20;
+/// A write-ahead log that readers keep from being folded in is folded in by force at this length, in bytes: the writer waits until
+/// each reader has ended what it reads, and no reader begins meanwhile.
+const MOST_LOG_BYTES: u64 = 32 << 20;
 
 /// Opens a file, creating it unless `read_only`. Write-ahead logging, so that readers never block the writer.
 pub(crate) async fn open(
     path: &Path,
     durability: Durability,
     read_only: bool,
+) -> Result<SqliteConnection, sqlx::Error> {
+    open_as(path, durability, read_only, false).await
+}
+
+/// As [`open`]. A new file that `shrinks` can give pages back to the disk, by [`Database::shrink`].
+async fn open_as(
+    path: &Path,
+    durability: Durability,
+    read_only: bool,
+    shrinks: bool,
 ) -> Result<SqliteConnection, sqlx::Error> {
     let options =
         SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_TIMEOUT).disable_statement_logging();
@@ -57,7 +75,14 @@ pub(crate) async fn open(
     };
     let is_bulk = durability == Durability::Normal && !read_only;
     let options = if is_bulk { options.page_size(BULK_PAGE_BYTES) } else { options };
+    // Of a new file alone: an older one keeps what it began with.
+    let options = if shrinks { options.auto_vacuum(SqliteAutoVacuum::Incremental) } else { options };
     let mut connection = options.connect().await?;
+    if !read_only {
+        // A number of this program's.
+        let cut = AssertSqlSafe(format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"));
+        sqlx::raw_sql(cut).execute(&mut connection).await?;
+    }
     if is_bulk {
         let (page_bytes,): (u32,) = sqlx::query_as("PRAGMA page_size").fetch_one(&mut connection).await?;
         let pages = BULK_LOG_BYTES / page_bytes.max(1);
@@ -115,22 +140,49 @@ pub(crate) struct Database {
     format: Format,
     /// `None` after a failure, until the next call.
     connection: Option<SqliteConnection>,
+    /// The most bytes that the file may have. `None` for SQLite's own bound.
+    most_bytes: Option<u64>,
+    /// The length of the write-ahead log at which it is folded in by force.
+    fold_at: u64,
 }
 
 impl Database {
     /// Opens the file, creating it for its owner alone if it is missing.
     pub(crate) fn open(path: &Path, durability: Durability, format: Format) -> Result<Self, FormatError> {
-        let mut database = Self { path: path.to_owned(), durability, format, connection: None };
+        let mut database = Self::closed(path, durability, format, None);
         block_on(database.connected())?;
         Ok(database)
+    }
+
+    /// A file that the first call opens, as each call does after a failure. The file gets at most `most_bytes`.
+    pub(crate) fn closed(
+        path: &Path,
+        durability: Durability,
+        format: Format,
+        most_bytes: Option<u64>,
+    ) -> Self {
+        let path = path.to_owned();
+        Self { path, durability, format, connection: None, most_bytes, fold_at: MOST_LOG_BYTES }
+    }
+
+    /// Opens the file now.
+    pub(crate) fn connect(&mut self) -> Result<(), FormatError> {
+        block_on(self.connected()).map(drop)
     }
 
     async fn connected(&mut self) -> Result<&mut SqliteConnection, FormatError> {
         let open = match self.connection.take() {
             Some(open) => open,
             None => {
-                let mut fresh = open(&self.path, self.durability, false).await?;
+                let mut fresh = open_as(&self.path, self.durability, false, self.format.shrinks).await?;
                 ensure_format(&mut fresh, self.format, false).await?;
+                if let Some(most) = self.most_bytes {
+                    let (page,): (u32,) = sqlx::query_as("PRAGMA page_size").fetch_one(&mut fresh).await?;
+                    let pages = (most / u64::from(page.max(1))).clamp(1, u64::from(u32::MAX - 1));
+                    // A number of this program's.
+                    let bound = AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+                    sqlx::raw_sql(bound).execute(&mut fresh).await?;
+                }
                 fresh
             }
         };
@@ -162,7 +214,9 @@ impl Database {
                 Err(error) => (Err(error), transaction.rollback().await.is_ok()),
             }
         });
-        if !clean {
+        if clean {
+            self.bound_log();
+        } else {
             self.close();
         }
         done
@@ -220,8 +274,45 @@ impl Database {
         };
         if committed.is_err() {
             self.close();
+        } else {
+            self.bound_log();
         }
         committed
+    }
+
+    /// Folds the write-ahead log in by force if readers have kept it from that for too long.
+    fn bound_log(&mut self) {
+        let length = log_bytes(&self.path);
+        if length < self.fold_at {
+            return;
+        }
+        let Some(connection) = self.connection.as_mut() else { return };
+        // A reader that does not end within the busy timeout keeps the log: it is asked again when the log has grown as much again.
+        let folded = block_on(sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection)).is_ok();
+        let length = log_bytes(&self.path);
+        self.fold_at = if folded && length < MOST_LOG_BYTES { MOST_LOG_BYTES } else { length * 2 };
+    }
+
+    /// Gives free pages back to the disk, `most` of them at a time; whether there may be more. Only a file of a format that shrinks
+    /// has pages to give.
+    pub(crate) fn shrink(&mut self, most: u32) -> Result<bool, FormatError> {
+        let left = self.write(async |connection| {
+            let free = "PRAGMA freelist_count";
+            let (before,): (i64,) = sqlx::query_as(free).fetch_one(&mut *connection).await?;
+            if before == 0 {
+                return Ok::<_, FormatError>(false);
+            }
+            // A number of this program's.
+            let give = AssertSqlSafe(format!("PRAGMA incremental_vacuum({most})"));
+            sqlx::raw_sql(give).execute(&mut *connection).await?;
+            let (after,): (i64,) = sqlx::query_as(free).fetch_one(&mut *connection).await?;
+            Ok(after > 0 && after < before)
+        })?;
+        if !left && let Some(connection) = self.connection.as_mut() {
+            // The file itself becomes shorter when the log is folded in.
+            block_on(sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection))?;
+        }
+        Ok(left)
     }
 
     /// Undoes what was shared.
@@ -291,6 +382,17 @@ pub(crate) struct Format {
     pub(crate) newest: i32,
     /// The statements that make an empty file one of this version.
     pub(crate) schema: &'static str,
+    /// The statements that make a file of version 1 one of this version; empty if there are none.
+    pub(crate) upgrade: &'static str,
+    /// Whether a file gives pages that are free back to the disk.
+    pub(crate) shrinks: bool,
+}
+
+/// The length of a file's write-ahead log.
+fn log_bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).map_or(0, |found| found.len())
 }
 
 /// Why a file was not taken.
@@ -319,6 +421,17 @@ pub(crate) enum FormatError {
         /// What was expected.
         what: &'static str,
     },
+}
+
+/// SQLite's primary result code for a full disk.
+const SQLITE_FULL: &str = "13";
+
+/// Whether an error says that the disk is full.
+pub(crate) fn is_full(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() == ErrorKind::StorageFull,
+        other => other.as_database_error().and_then(|error| error.code()).as_deref() == Some(SQLITE_FULL),
+    }
 }
 
 impl fmt::Display for FormatError {
@@ -351,7 +464,7 @@ pub(crate) async fn ensure_format(
     format: Format,
     read_only: bool,
 ) -> Result<(), FormatError> {
-    let Format { what, application_id, version, newest, schema } = format;
+    let Format { what, application_id, version, newest, schema, upgrade, shrinks: _ } = format;
     // One transaction, so that two processes that start at once do not both create the tables.
     let begin = if read_only { "BEGIN" } else { "BEGIN IMMEDIATE" };
     let mut transaction = connection.begin_with(begin).await?;
@@ -375,6 +488,12 @@ pub(crate) async fn ensure_format(
     }
     if found > newest {
         return Err(FormatError::Newer { what, found, known: newest });
+    }
+    if !read_only && !upgrade.is_empty() && found < version {
+        sqlx::raw_sql(upgrade).execute(&mut *transaction).await?;
+        stamp(&mut transaction, version).await?;
+        transaction.commit().await?;
+        return Ok(());
     }
     transaction.rollback().await?;
     Ok(())

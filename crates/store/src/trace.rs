@@ -31,6 +31,9 @@ use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, 
 /// write takes long.
 const PRUNED_PER_WRITE: u64 = 512;
 
+/// The size of the file is looked at once in this number of writes.
+const WRITES_PER_LOOK: u64 = 16;
+
 /// Records that are in memory at once where all are shown.
 const RECORDS_AT_ONCE: i64 = 1000;
 
@@ -62,6 +65,12 @@ pub struct SqliteTraceStore {
     database: Database,
     retention: TraceRetention,
     stored: Counts,
+    /// Bytes of the file beyond which the oldest records go.
+    max_bytes: u64,
+    /// Whether the file had more at the last look.
+    is_long: bool,
+    /// Writes since the store was opened.
+    writes: u64,
     /// Makes the rows that searches look through of records that an older program wrote; stopped when it is dropped.
     _filler: Option<Filler>,
 }
@@ -89,7 +98,16 @@ impl SqliteTraceStore {
             .write(async |connection| Ok::<_, FormatError>(fill::prepare(connection, stored.all).await?));
         let unfilled = unfilled.map_err(|error| refused("index the records of", path, &error))?;
         let filler = if unfilled == 0 { None } else { Filler::start(path, unfilled) };
-        Ok(Self { path: path.to_owned(), database, retention, stored, _filler: filler })
+        let (path, max_bytes) = (path.to_owned(), u64::MAX);
+        let (is_long, writes) = (false, 0);
+        Ok(Self { path, database, retention, stored, max_bytes, is_long, writes, _filler: filler })
+    }
+
+    /// The same store, whose oldest records go where the file has `max_bytes`.
+    #[must_use]
+    pub fn within(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
     }
 
     /// Records in the file.
@@ -112,12 +130,23 @@ impl SqliteTraceStore {
             }
         }
         let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
-        let (retention, stored) = (self.retention, self.stored);
+        let (mut retention, stored, max_bytes) = (self.retention, self.stored, self.max_bytes);
+        let (looks, mut is_long) = (self.writes.is_multiple_of(WRITES_PER_LOOK), self.is_long);
+        self.writes = self.writes.wrapping_add(1);
         let written = self.database.write(async |connection| {
             let mut now = stored;
             let added = insert(connection, &mut rows, &mut now, pace).await?;
+            if looks || is_long {
+                is_long = used_bytes(connection).await? > max_bytes;
+            }
+            if is_long {
+                // More go than came, until the others fit.
+                let fewer = now.all.saturating_sub(added.saturating_add(PRUNED_PER_WRITE));
+                retention.max_records = retention.max_records.min(fewer).max(1);
+            }
             Ok::<_, FormatError>(prune(connection, retention, now, newest, added).await?)
         });
+        self.is_long = is_long;
         self.stored = written.map_err(|error| refused("write to", &self.path, &error))?;
         Ok(())
     }
@@ -136,11 +165,16 @@ impl TraceStore for SqliteTraceStore {
 /// The reading side. It never writes and may be open beside the writer, in the same process or another.
 pub struct SqliteTraceReader {
     path: PathBuf,
-    /// `None` only while it is dropped.
+    /// `None` until the first read of a reader that opens late.
     connection: Mutex<Option<SqliteConnection>>,
 }
 
 impl SqliteTraceReader {
+    /// A reader that opens the file when it is first asked, and again while it cannot.
+    pub fn late(path: &Path) -> Self {
+        Self { path: path.to_owned(), connection: Mutex::default() }
+    }
+
     /// Opens an existing file to read.
     ///
     /// # Errors
@@ -161,17 +195,19 @@ impl SqliteTraceReader {
     where
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<T>, sqlx::Error>,
     {
-        Ok(self.ask(query)?.unwrap_or_default())
+        self.ask(query)
     }
 
-    /// `None`: it is being closed.
-    fn ask<T, F>(&self, query: F) -> Result<Option<T>, TraceError>
+    fn ask<T, F>(&self, query: F) -> Result<T, TraceError>
     where
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
     {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = connection.as_mut() else { return Ok(None) };
-        block_on(query(open)).map(Some).map_err(|error| failed("read", &self.path, &error))
+        let open = match connection.take() {
+            Some(open) => open,
+            None => block_on(connect(&self.path))?,
+        };
+        block_on(query(connection.insert(open))).map_err(|error| failed("read", &self.path, &error))
     }
 }
 
@@ -247,7 +283,7 @@ impl TraceReader for SqliteTraceReader {
         limit: usize,
     ) -> Result<CallPage, TraceError> {
         let found = self.ask(async |connection| search::search(connection, query, after, limit).await)?;
-        found.map_or_else(|| Ok(CallPage::default()), search::Found::page)
+        found.page()
     }
 
     fn newest(
@@ -448,6 +484,16 @@ async fn remove(
     stored.forget(&gone);
     *left = left.saturating_sub(u64::try_from(gone.len()).unwrap_or(u64::MAX));
     Ok(())
+}
+
+/// Bytes of a file that hold something.
+async fn used_bytes(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let (pages, free, page): (i64, i64, i64) = sqlx::query_as(
+        "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(pages.saturating_sub(free).saturating_mul(page).unsigned_abs())
 }
 
 /// Opens a file that is there, to read it.

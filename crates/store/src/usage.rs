@@ -28,6 +28,8 @@ pub(crate) const FORMAT: Format = Format {
     version: 2,
     newest: 2,
     schema: rows::SCHEMA,
+    upgrade: "",
+    shrinks: false,
 };
 
 /// Rows of the journal that are taken in at a time.
@@ -47,19 +49,28 @@ struct Inner {
     database: Database,
     journal: PathBuf,
     traces: PathBuf,
+    /// Whether the file is of this program's format.
+    is_ready: bool,
 }
 
 impl SqliteUsage {
     /// Opens the projection, creating it if it is missing, of the journal and the traces at these places. Either may be written by
     /// another process meanwhile, and so may the projection.
     ///
+    /// A file that the disk does not let it open or create now is opened when usage is first asked for.
+    ///
     /// # Errors
-    /// For a file that cannot be opened, holds something else or is of a newer program.
+    /// For a file that holds something else or is of a newer program.
     pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
-        let database = Database::open(path, Durability::Normal, FORMAT);
-        let mut database = database.map_err(|error| failed("open", path, &error))?;
-        database.write(rows::bring_up_to_date).map_err(|error: FormatError| failed("open", path, &error))?;
-        let inner = Inner { database, journal: journal.to_owned(), traces: traces.to_owned() };
+        let database = Database::closed(path, Durability::Normal, FORMAT, None);
+        let (journal, traces) = (journal.to_owned(), traces.to_owned());
+        let mut inner = Inner { database, journal, traces, is_ready: false };
+        match inner.prepare() {
+            Err(error @ FormatError::Sqlite(_)) => {
+                tracing::warn!(%error, "usage cannot be kept now; trying again");
+            }
+            prepared => prepared.map_err(|error| failed("open", path, &error))?,
+        }
         Ok(Self { path: path.to_owned(), inner: Mutex::new(inner) })
     }
 
@@ -105,7 +116,17 @@ impl UsageReader for SqliteUsage {
 }
 
 impl Inner {
+    /// Makes the file one of this program's format, once.
+    fn prepare(&mut self) -> Result<(), FormatError> {
+        if !self.is_ready {
+            self.database.write(rows::bring_up_to_date)?;
+            self.is_ready = true;
+        }
+        Ok(())
+    }
+
     fn catch_up(&mut self) -> Result<(), UsageError> {
+        self.prepare()?;
         // Without a journal nothing was ever charged.
         if self.journal.exists() {
             let mut journal = JournalReader::open(&self.journal)?;

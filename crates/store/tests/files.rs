@@ -14,6 +14,7 @@ const LIMITS: FileLimits = FileLimits {
     max_file_bytes: 1_000_000,
     max_files_per_project: 4,
     max_file_bytes_per_project: 2_000_000,
+    max_total_bytes: 1 << 30,
     max_open_batches_per_project: 1,
     max_requests_per_batch: 100,
 };

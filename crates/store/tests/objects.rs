@@ -1,13 +1,13 @@
 //! The file of objects beside the store in memory: the same answers to the same requests, whatever they are, and the same after the
 //! file was closed and opened.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::sync::mpsc::channel;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, MemoryObjects, ObjectError, ObjectLimits, ObjectStore, Order, PageAsk,
-    ResponseRecord, ResponseStatus,
+    ConversationRecord, History, ItemRecord, MemoryObjects, ObjectError, ObjectLimits, ObjectStore, Order,
+    PageAsk, ResponseRecord, ResponseStatus, Stored,
 };
 use headrace_store::objects::SqliteObjects;
 use proptest::prelude::*;
@@ -18,6 +18,8 @@ const LIMITS: ObjectLimits = ObjectLimits {
     max_responses_per_project: 4,
     max_response_bytes_per_project: 1_800,
     max_conversations_per_project: 3,
+    max_conversation_bytes_per_project: 3_000,
+    max_total_bytes: 1 << 30,
     max_items_per_conversation: 5,
     max_turns: 3,
     max_history_bytes: 400,
@@ -90,6 +92,25 @@ fn put_then(
     told.recv().unwrap()
 }
 
+/// The size of a history and the history, which has that size. A smaller bound refuses it.
+fn continued(store: &dyn ObjectStore, whose: u8, of: History<'_>, now: UnixNanos) -> String {
+    let whose = project(whose);
+    let size = store.size(&whose, Stored::History(of), now);
+    let lists = store.history(&whose, of, u64::MAX, now);
+    match (&size, &lists) {
+        (Ok(Some(size)), Ok(Some(lists))) => {
+            assert_eq!(*size, lists.iter().map(|list| list.len() as u64).sum::<u64>());
+            if let Some(less) = size.checked_sub(1) {
+                assert_eq!(store.history(&whose, of, less, now), Err(ObjectError::Grew));
+            }
+        }
+        (Ok(None), Ok(None)) => {}
+        (Err(one), Err(other)) => assert_eq!(one, other),
+        both => panic!("{both:?}"),
+    }
+    format!("{lists:?}")
+}
+
 /// What a store answers, as text. Conversations have fresh ids in life: here one that was made is not made again.
 fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> String {
     let now = UnixNanos::new(step as u64 * 1_000_000_000);
@@ -128,6 +149,11 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             let found = store.response(&project(*whose), &format!("{}_{whose}", resp(*id)), now);
             let foreign = store.response(&project(1 - *whose), &format!("{}_{whose}", resp(*id)), now);
             assert_eq!(foreign, Ok(None), "nobody else finds it");
+            let size = store.size(&project(*whose), Stored::Response(&format!("{}_{whose}", resp(*id))), now);
+            assert_eq!(
+                size,
+                found.as_ref().map(|found| found.as_ref().map(ResponseRecord::bytes)).map_err(Clone::clone)
+            );
             // When it was created and expires is of its first writing.
             format!("{:?}", found.map(|found| found.map(|found| (found.status, found.body, found.events))))
         }
@@ -135,10 +161,11 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             format!("{:?}", store.delete_response(&project(*whose), &format!("{}_{whose}", resp(*id)), now))
         }
         Act::Turns { id, project: whose } => {
-            format!("{:?}", store.turns(&project(*whose), &format!("{}_{whose}", resp(*id)), now))
+            let id = format!("{}_{whose}", resp(*id));
+            continued(store, *whose, History::Response(&id), now)
         }
         Act::Unfinished => {
-            let mut ids: Vec<String> = store.unfinished(now).unwrap().into_iter().map(|has| has.id).collect();
+            let mut ids: Vec<String> = store.unfinished(now).unwrap().into_iter().map(|(_, id)| id).collect();
             ids.sort();
             format!("{ids:?}")
         }
@@ -168,10 +195,17 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             let order = if *descending { Order::Descending } else { Order::Ascending };
             let after = after.map(|after| format!("i{after}"));
             let ask = PageAsk { limit: *limit, order, after, ..PageAsk::default() };
-            format!("{:?}", store.items(&project(*whose), &conv(*id), &ask, now))
+            let size = store.size(&project(*whose), Stored::Page(&conv(*id), &ask), now);
+            let page = store.items(&project(*whose), &conv(*id), &ask, now);
+            if let (Ok(Some(size)), Ok(Some(page))) = (&size, &page) {
+                assert!(*size >= page.items.iter().map(|item| item.json.len() as u64).sum());
+            }
+            format!("{size:?} {page:?} {}", continued(store, *whose, History::Conversation(&conv(*id)), now))
         }
         Act::Item { id, project: whose, item } => {
-            format!("{:?}", store.item(&project(*whose), &conv(*id), &format!("i{item}"), now))
+            let item = format!("i{item}");
+            let size = store.size(&project(*whose), Stored::Item(&conv(*id), &item), now);
+            format!("{size:?} {:?}", store.item(&project(*whose), &conv(*id), &item, now))
         }
         Act::DeleteItem { id, project: whose, item } => {
             format!("{:?}", store.delete_item(&project(*whose), &conv(*id), &format!("i{item}"), now))
@@ -277,4 +311,49 @@ fn a_file_of_something_else_is_not_taken() {
     ));
     let refused = SqliteObjects::open(&path, LIMITS).unwrap_err();
     assert!(refused.to_string().contains("not a Headrace store of objects"), "{refused}");
+}
+
+#[test]
+fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = ObjectLimits { max_items_per_conversation: 1_000, ..LIMITS };
+    let file = SqliteObjects::open(&dir.path().join("objects.sqlite"), limits).unwrap();
+    let memory = MemoryObjects::new(limits);
+    let now = UnixNanos::new(1);
+    let conversation = ConversationRecord {
+        id: "c".to_owned(),
+        project: project(0),
+        created: now,
+        expires: UnixNanos::new(9),
+        metadata: "{}".to_owned(),
+    };
+    let of = History::Conversation("c");
+    for store in [&file as &dyn ObjectStore, &memory] {
+        store.create_conversation(&conversation, &[]).unwrap();
+        assert_eq!(store.history(&project(0), of, 0, now), Ok(Some(Vec::new())));
+        let bound = limits.max_history_bytes;
+        for step in 0.. {
+            store.add_items(&project(0), "c", &items(step, 1), now).unwrap();
+            match store.size(&project(0), Stored::History(of), now) {
+                Ok(Some(bytes)) => assert!(bytes <= bound),
+                Err(ObjectError::Full { rule: "max_history_bytes", limit, observed }) => {
+                    assert!(limit == bound && observed > bound);
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(store.history(&project(0), of, u64::MAX, now).is_err());
+    }
+    // Long ones come as several lists of the same items.
+    let long =
+        ObjectLimits { max_history_bytes: 1 << 20, max_conversation_bytes_per_project: 1 << 20, ..limits };
+    drop(file);
+    let file = SqliteObjects::open(&dir.path().join("objects.sqlite"), long).unwrap();
+    for step in 0..30 {
+        file.add_items(&project(0), "c", &items(step * 10, 10), now).unwrap();
+    }
+    let size = file.size(&project(0), Stored::History(of), now).unwrap().unwrap();
+    let lists = file.history(&project(0), of, size, now).unwrap().unwrap();
+    assert_eq!((lists.len(), lists.iter().map(|list| list.len() as u64).sum()), (4, size));
 }

@@ -103,6 +103,23 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
 }
 
 #[test]
+fn the_oldest_go_where_the_file_is_longer_than_it_may_be() {
+    const MOST_BYTES: u64 = 1 << 20;
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 1_000_000, None).within(MOST_BYTES);
+    for from in 0..200 {
+        writer.append(&records((from * 100..).take(100))).unwrap();
+    }
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(numbers(&reader.last(1).unwrap()), [19_999], "the newest stay");
+    assert!((100..20_000).contains(&writer.stored()), "{}", writer.stored());
+    drop((reader, writer));
+    let found = std::fs::metadata(&path).unwrap().len();
+    // It is looked at once in some writes.
+    assert!(found < 6 * MOST_BYTES, "{found}");
+}
+
+#[test]
 fn copies_of_calls_are_found_by_the_key_that_they_are_traced_under() {
     let (_folder, path) = folder();
     let mut writer = store(&path, 1_000, None);

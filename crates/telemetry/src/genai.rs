@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use headrace_domain::{Endpoint, Outcome, TraceRecord};
+use headrace_domain::{Endpoint, Outcome, TraceRecord, steers_terminals};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{error_type, operation, provider, seconds, text};
@@ -121,9 +121,16 @@ impl Series {
     }
 }
 
+/// Names that an upstream may give to what answers for one model; others are counted as `other`. The name is its own choice.
+const MOST_ANSWERERS: usize = 8;
+/// The longest of them, in bytes.
+const MOST_ANSWERER_BYTES: usize = 128;
+
 /// All of them.
 #[derive(Default)]
 pub(crate) struct GenAi {
+    /// By the model that is served.
+    answerers: HashMap<String, Vec<String>>,
     series: [HashMap<Labels, Series>; KINDS.len()],
     overflow: [Option<Series>; KINDS.len()],
 }
@@ -134,11 +141,13 @@ impl GenAi {
         if record.shadow_of.is_some() || record.model_served.is_none() {
             return;
         }
+        let answered = record.model_served.as_deref().zip(record.upstream_model.as_deref());
+        let answered = answered.map(|(served, name)| self.answerer(served, name));
         let labels = Labels {
             operation: operation(record.endpoint),
             provider: provider(record).to_owned(),
             model: record.model_served.clone(),
-            answered: record.upstream_model.clone(),
+            answered,
             error: error_type(record),
             token: None,
         };
@@ -171,6 +180,23 @@ impl GenAi {
         if let Some(nanos) = each_token_ns(record) {
             add(EACH_TOKEN, labels, seconds(nanos));
         }
+    }
+
+    /// The name of what answered for a model, as a label.
+    fn answerer(&mut self, served: &str, name: &str) -> String {
+        let other = || "other".to_owned();
+        if self.answerers.len() >= MOST_SERIES && !self.answerers.contains_key(served) {
+            return other();
+        }
+        let known = self.answerers.entry(served.to_owned()).or_default();
+        if !known.iter().any(|known| known == name) {
+            let fits = name.len() <= MOST_ANSWERER_BYTES && !name.contains(steers_terminals);
+            if !fits || known.len() >= MOST_ANSWERERS {
+                return other();
+            }
+            known.push(name.to_owned());
+        }
+        name.to_owned()
     }
 
     fn add(&mut self, kind: usize, labels: Labels, value: f64, exemplar: Exemplar) {
@@ -271,4 +297,21 @@ fn each_token_ns(record: &TraceRecord) -> Option<u64> {
     let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
     let decode = record.span(headrace_domain::Stage::Decode)?.duration_ns;
     decode.checked_div(gaps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_an_upstream_makes_up_are_few_and_short() {
+        let mut all = GenAi::default();
+        assert_eq!(all.answerer("m", "m-2026"), "m-2026");
+        assert_eq!(all.answerer("m", "a\u{1b}[31m"), "other");
+        assert_eq!(all.answerer("m", &"a".repeat(MOST_ANSWERER_BYTES + 1)), "other");
+        let others = (0..100).filter(|at| all.answerer("m", &format!("m{at}")) == "other").count();
+        assert_eq!(others, 100 - (MOST_ANSWERERS - 1));
+        assert_eq!(all.answerer("m", "m-2026"), "m-2026", "what was known stays");
+        assert_eq!(all.answerer("other-model", "m1"), "m1", "models do not share their places");
+    }
 }

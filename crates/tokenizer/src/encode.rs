@@ -10,9 +10,11 @@ use tokenizers::{
 };
 
 use crate::added::{Added, Found};
+use crate::bounds::Bounds;
 use crate::bpe::{Bpe, Workspace};
 use crate::direct::Direct;
 use crate::error::TokenizerError;
+use crate::pieces::PIECE_BYTES;
 use crate::tokenizer::{Pair, Tokenizer};
 
 /// Where in a text control tokens may be read.
@@ -37,6 +39,13 @@ impl Trust<'_> {
 }
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
+
+fn ours(error: Boxed) -> TokenizerError {
+    match error.downcast::<TokenizerError>() {
+        Ok(ours) => *ours,
+        Err(theirs) => TokenizerError::encode(theirs),
+    }
+}
 
 /// A piece of text and whether control tokens may be read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +72,20 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`] where the tokenizer fails.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.surround(add_special, |ids| self.encode_into(text, Trust::Whole, ids))
+        self.encode_within(text, add_special, &Bounds::NONE)
+    }
+
+    /// As [`Tokenizer::encode`], within bounds.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; [`TokenizerError::TooManyIds`], [`TokenizerError::NoRoom`].
+    pub fn encode_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        within: &Bounds<'_>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, within, |ids| self.encode_into(text, Trust::Whole, ids, within))
     }
 
     /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
@@ -73,7 +95,20 @@ impl Tokenizer {
     /// [`TokenizerError::Encode`] where the tokenizer fails; [`TokenizerError::OnlyControl`] where the vocabulary
     /// has nothing else for a character.
     pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.surround(add_special, |ids| self.encode_into(text, Trust::Runs(&[]), ids))
+        self.encode_plain_within(text, add_special, &Bounds::NONE)
+    }
+
+    /// As [`Tokenizer::encode_plain`], within bounds.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain`]; [`TokenizerError::TooManyIds`], [`TokenizerError::NoRoom`].
+    pub fn encode_plain_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        within: &Bounds<'_>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, within, |ids| self.encode_into(text, Trust::Runs(&[]), ids, within))
     }
 
     /// The ids of two texts in one sequence, as a reranker reads them: each as plain text, with the special tokens around and
@@ -82,12 +117,26 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode_plain`].
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_pair_within(&self.encode_plain(first, false)?, second, &Bounds::NONE)
+    }
+
+    /// As [`Tokenizer::encode_pair`], within bounds. The first text is given as the ids that [`Tokenizer::encode_plain_within`] gives
+    /// without special tokens: a query is encoded once for all its documents.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain_within`].
+    pub fn encode_pair_within(
+        &self,
+        first: &[u32],
+        second: &str,
+        within: &Bounds<'_>,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let Pair { before, between, after, .. } = self.pair();
-        let mut ids = before.clone();
-        self.encode_into(first, Trust::Runs(&[]), &mut ids)?;
-        ids.extend_from_slice(between);
-        self.encode_into(second, Trust::Runs(&[]), &mut ids)?;
+        let mut ids = [before.as_slice(), first, between].concat();
+        within.check(&ids)?;
+        self.encode_into(second, Trust::Runs(&[]), &mut ids, within)?;
         ids.extend_from_slice(after);
+        within.check(&ids)?;
         Ok(ids)
     }
 
@@ -102,6 +151,19 @@ impl Tokenizer {
         segments: &[Segment<'_>],
         add_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_segments_within(segments, add_special, &Bounds::NONE)
+    }
+
+    /// As [`Tokenizer::encode_segments`], within bounds.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain_within`].
+    pub fn encode_segments_within(
+        &self,
+        segments: &[Segment<'_>],
+        add_special: bool,
+        within: &Bounds<'_>,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let mut text = String::with_capacity(segments.iter().map(|segment| segment.text().len()).sum());
         let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
         for segment in segments {
@@ -114,12 +176,13 @@ impl Tokenizer {
                 }
             }
         }
-        self.surround(add_special, |ids| self.encode_into(&text, Trust::Runs(&runs), ids))
+        self.surround(add_special, within, |ids| self.encode_into(&text, Trust::Runs(&runs), ids, within))
     }
 
     fn surround(
         &self,
         add_special: bool,
+        within: &Bounds<'_>,
         body: impl FnOnce(&mut Vec<u32>) -> Result<(), TokenizerError>,
     ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::new();
@@ -130,6 +193,7 @@ impl Tokenizer {
         if add_special {
             ids.extend_from_slice(self.suffix());
         }
+        within.check(&ids)?;
         Ok(ids)
     }
 
@@ -139,6 +203,7 @@ impl Tokenizer {
         text: &str,
         trust: Trust<'_>,
         ids: &mut Vec<u32>,
+        within: &Bounds<'_>,
     ) -> Result<(), TokenizerError> {
         if let Some(bpe) = self.bpe.as_ref().filter(|bpe| bpe.takes(text)) {
             let before = ids.len();
@@ -147,14 +212,20 @@ impl Tokenizer {
             }
             ids.truncate(before);
         }
+        if let (Some(cuts), Trust::Runs([])) = (self.cuts, trust) {
+            within.ask(cuts.longest_piece(text, PIECE_BYTES))?;
+            for piece in cuts.pieces(text, PIECE_BYTES) {
+                self.encode_fully(piece, trust, ids).map_err(ours)?;
+                within.check(ids)?;
+            }
+            return Ok(());
+        }
+        within.ask(text.len())?;
         let run = match &self.direct {
             Some(direct) if direct.takes(text) => self.encode_direct(direct, text, trust, ids),
             _ => self.encode_fully(text, trust, ids),
         };
-        run.map_err(|error| match error.downcast::<TokenizerError>() {
-            Ok(ours) => *ours,
-            Err(theirs) => TokenizerError::encode(theirs),
-        })
+        run.map_err(ours)
     }
 
     /// Our own way. Says whether the ids may stand: not where the model has written markup into text that is not
@@ -272,7 +343,10 @@ impl Tokenizer {
     /// Runs the model on one piece. Vocabularies may hold added tokens among the model's own (and a model may then
     /// write text with them): in text that is not trusted as a whole those places are written in smaller parts.
     fn tokenize(&self, piece: &str, trust: Trust<'_>) -> Result<Vec<Token>, Boxed> {
-        let tokens = self.inner.get_model().tokenize(piece)?;
+        let tokens = match &self.wordpiece {
+            Some(wordpiece) => wordpiece.tokenize(piece),
+            None => self.inner.get_model().tokenize(piece)?,
+        };
         let forbidden = |token: &Token| self.is_forbidden(token, piece);
         if matches!(trust, Trust::Whole) || !tokens.iter().any(forbidden) {
             return Ok(tokens);
@@ -345,6 +419,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::bounds::LIBRARY_BYTES_PER_BYTE;
 
     static TOKENIZERS: LazyLock<[Tokenizer; 4]> = LazyLock::new(|| {
         [
@@ -356,7 +431,73 @@ mod tests {
         .map(|json| Tokenizer::new(json, &TokenizerConfig::default()).unwrap())
     });
 
+    static ENCODERS: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
+        [
+            &include_bytes!("../tests/data/wordpiece-uncased/tokenizer.json")[..],
+            &include_bytes!("../tests/data/unigram-xlmr/tokenizer.json")[..],
+        ]
+        .map(|json| Tokenizer::new(json, &TokenizerConfig::default()).unwrap())
+    });
+
+    /// What encoding `text` gives, and how many bytes it asked for.
+    fn asked(
+        tokenizer: &Tokenizer,
+        text: &str,
+        most_ids: usize,
+    ) -> (Result<Vec<u32>, TokenizerError>, usize) {
+        let asked = std::cell::Cell::new(0);
+        let room = |bytes| {
+            asked.set(asked.get() + bytes);
+            true
+        };
+        let ids = tokenizer.encode_plain_within(text, true, &Bounds { most_ids, room: &room });
+        (ids, asked.get())
+    }
+
+    #[test]
+    fn a_text_with_too_many_tokens_is_left_early_within_little_memory() {
+        for (tokenizer, texts) in ENCODERS.iter().zip([
+            ["word ".repeat(100_000), ".".repeat(500_000), "漢".repeat(100_000), "a ".repeat(200_000)],
+            ["word ".repeat(100_000), "a b ".repeat(50_000), "они ".repeat(50_000), "a ".repeat(200_000)],
+        ]) {
+            for text in texts {
+                let (ids, bytes) = asked(tokenizer, &text, 512);
+                assert_eq!(ids, Err(TokenizerError::TooManyIds { most: 512 }));
+                assert!(bytes <= 2 * PIECE_BYTES * LIBRARY_BYTES_PER_BYTE, "{bytes}: {:.20}", text);
+            }
+            // What cannot be cut is asked for as a whole, before any work.
+            let word = "a".repeat(3 * PIECE_BYTES);
+            assert_eq!(asked(tokenizer, &word, 512).1, word.len() * LIBRARY_BYTES_PER_BYTE);
+            let none = Bounds { most_ids: usize::MAX, room: &|_| false };
+            let refused = tokenizer.encode_pair_within(&[7], &word, &none).unwrap_err();
+            assert_eq!(refused, TokenizerError::NoRoom { bytes: word.len() * LIBRARY_BYTES_PER_BYTE });
+        }
+        // Our own encoders ask for nothing, but keep to the number.
+        for tokenizer in TOKENIZERS.iter() {
+            let (ids, bytes) = asked(tokenizer, &"word ".repeat(1_000), 512);
+            assert_eq!((ids, bytes), (Err(TokenizerError::TooManyIds { most: 512 }), 0));
+        }
+    }
+
     proptest! {
+        /// Cut or whole, a text becomes the same ids.
+        #[test]
+        fn pieces_become_the_ids_of_the_whole(
+            text in "[ a-dA-D0-9'.,<\\[\\]!àéßñΣς\u{301}\u{344}\u{200d}\u{fe00}\u{3000}\u{fdfa}\u{2581}\n\tиעع\u{d4e}\u{600}\u{345}\u{37a}は漢字\u{f900}🙂]{0,60}",
+            most in 1_usize..12,
+        ) {
+            for tokenizer in ENCODERS.iter() {
+                let cuts = tokenizer.cuts.unwrap();
+                let (mut whole, mut cut) = (Vec::new(), Vec::new());
+                tokenizer.encode_fully(&text, Trust::Runs(&[]), &mut whole).unwrap();
+                for piece in cuts.pieces(&text, most) {
+                    tokenizer.encode_fully(piece, Trust::Runs(&[]), &mut cut).unwrap();
+                }
+                prop_assert_eq!(&cut, &whole, "{:?}", cuts.pieces(&text, most).collect::<Vec<_>>());
+                prop_assert_eq!(&tokenizer.encode_plain(&text, false).unwrap(), &whole);
+            }
+        }
+
         /// Our own way, the short way, the long way and Hugging Face's own agree.
         #[test]
         fn all_ways_agree(text in "[ a-zA-Z0-9'.,<|>\\n\\tàéßñ\u{301}你🙂]{0,40}", marked: bool) {

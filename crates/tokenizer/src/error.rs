@@ -21,6 +21,16 @@ pub enum TokenizerError {
         /// The character.
         character: char,
     },
+    /// The text has more tokens than were asked for.
+    TooManyIds {
+        /// The most that were asked for.
+        most: usize,
+    },
+    /// The caller has no memory for the text.
+    NoRoom {
+        /// The bytes that the tokenizer asked for.
+        bytes: usize,
+    },
 }
 
 impl TokenizerError {
@@ -41,6 +51,8 @@ impl fmt::Display for TokenizerError {
             Self::OnlyControl { character } => {
                 write!(f, "the vocabulary writes {character:?} only with a control token")
             }
+            Self::TooManyIds { most } => write!(f, "the text has more than {most} tokens"),
+            Self::NoRoom { bytes } => write!(f, "there is no memory of {bytes} bytes to tokenize the text"),
         }
     }
 }

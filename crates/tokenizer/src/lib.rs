@@ -3,16 +3,20 @@
 //! Must not know chat templates, models, or who asked.
 
 mod added;
+mod bounds;
 mod bpe;
 mod decoder;
 mod direct;
 mod encode;
 mod error;
+mod pieces;
 mod spans;
 mod stop;
 mod tokenizer;
 mod vocabulary;
+mod wordpiece;
 
+pub use bounds::Bounds;
 pub use decoder::TextDecoder;
 pub use encode::Segment;
 pub use error::TokenizerError;

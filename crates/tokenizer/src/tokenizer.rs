@@ -12,7 +12,9 @@ use crate::added::AddedTokens;
 use crate::bpe::Bpe;
 use crate::direct::Direct;
 use crate::error::TokenizerError;
+use crate::pieces::Cuts;
 use crate::vocabulary::Vocabulary;
+use crate::wordpiece::WordPiece;
 
 /// Text to ids and back, for one model.
 ///
@@ -26,6 +28,10 @@ pub struct Tokenizer {
     pub(crate) bpe: Option<Bpe>,
     /// The short way through the library, where it has one.
     pub(crate) direct: Option<Direct>,
+    /// A WordPiece vocabulary, in place of the library's.
+    pub(crate) wordpiece: Option<WordPiece>,
+    /// Where texts may be cut on the library's way.
+    pub(crate) cuts: Option<Cuts>,
     vocabulary: Vocabulary,
     /// Ids put before and after a text on its own.
     prefix: Vec<u32>,
@@ -79,11 +85,14 @@ impl Tokenizer {
             .filter(|_| added.normalized.is_empty());
         let most_bytes_per_token =
             bpe.as_ref().and_then(|bpe| Some(bpe.most_bytes_per_token().max(added.raw.most_bytes()?)));
+        let (cuts, wordpiece) = (Cuts::of(&inner, &added), WordPiece::new(&inner));
         Ok(Self {
             inner,
             added,
             bpe,
             direct,
+            wordpiece,
+            cuts,
             vocabulary,
             prefix,
             suffix,

@@ -1,7 +1,7 @@
 //! Numbers for people: durations, shares, counts, UTC times, and text that is safe to print in a terminal.
 //! Knows no record.
 
-use headrace_domain::{NanoDollars, UnixNanos};
+use headrace_domain::{NanoDollars, UnixNanos, steers_terminals};
 
 /// A duration with three significant digits in the unit that fits: `0.42 µs`, `31.5 µs`, `212 µs`, `1.20 ms`,
 /// `84.1 ms`, `1.92 s`, `1203 s`.
@@ -96,8 +96,7 @@ pub(crate) fn bare_dollars(amount: NanoDollars) -> String {
 /// Text from a caller, made harmless for a terminal: control characters (escape sequences begin with one),
 /// direction overrides and invisible characters are replaced.
 pub fn plain(text: &str) -> String {
-    let hidden = |c: char| matches!(c, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}');
-    text.chars().map(|c| if c.is_control() || hidden(c) { '\u{FFFD}' } else { c }).collect()
+    text.chars().map(|c| if steers_terminals(c) { '\u{FFFD}' } else { c }).collect()
 }
 
 /// The first columns begin at the left, the others end at the right.

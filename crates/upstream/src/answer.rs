@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use headrace_engine_api::{RelayAnswer, RelayError, RelayEvent, RelayWait, RelayedEvent};
 use reqwest::Body;
 use tokio::runtime::Handle;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::ask::{Begun, Form, Post, ask, beginning};
 use crate::body::{Wait, poll_bytes};
+use crate::budget::Budget;
 use crate::fault;
 use crate::gate::Place;
 use crate::server::Server;
@@ -31,6 +32,7 @@ const TOGETHER: usize = 16 * 1024;
 /// An answer under way. Dropping it breaks it off: the connection is closed, or the HTTP/2 stream reset.
 pub(crate) struct Answer {
     server: Arc<Server>,
+    budget: Budget,
     at: At,
 }
 
@@ -47,7 +49,7 @@ struct Events {
     splitter: EventSplitter,
     coming: Coming,
     idle: Wait,
-    /// Comments show that somebody is there, not that an answer will come.
+    /// For the next event of the answer: comments and pings are none.
     event: Wait,
     /// What came is no JSON object and no page.
     judged: bool,
@@ -78,10 +80,12 @@ struct Coming {
 struct Whole {
     body: Body,
     wait: Wait,
+    /// Its bytes, if the head names them; 0 if not.
+    length: usize,
     /// The first piece: most answers have no other.
     first: Bytes,
-    /// All pieces, where there are several.
-    all: BytesMut,
+    /// All pieces, where there are several. Its capacity is what was paid for.
+    all: Vec<u8>,
     _place: Place,
 }
 
@@ -96,8 +100,9 @@ enum Step {
 impl Answer {
     pub(crate) fn new(server: Arc<Server>, post: Post) -> Self {
         server.counters.begin(post.body.len());
+        let budget = Budget::new(post.bounds.clone());
         let asking = Box::pin(ask(Arc::clone(&server), post, Instant::now()));
-        Self { server, at: At::Asking(asking) }
+        Self { server, budget, at: At::Asking(asking) }
     }
 
     fn failed(&mut self, error: RelayError) -> Option<RelayEvent> {
@@ -109,14 +114,17 @@ impl Answer {
     fn begin(&mut self, begun: Begun) -> Option<RelayEvent> {
         let spec = &self.server.spec;
         let Begun { head, body, form, length, deadline, place } = begun;
-        if form == Form::Whole && length.is_some_and(|length| length > spec.bounds.body_bytes as u64) {
-            return self.failed(too_large(spec.bounds.body_bytes));
+        if let Some(length) = length.filter(|_| form == Form::Whole) {
+            let fits = within(length, spec.bounds.body_bytes).and_then(|()| self.budget.expect(length));
+            if let Err(error) = fits {
+                return self.failed(error);
+            }
         }
         self.at = match form {
-            Form::Whole => At::Whole(Box::new(Whole::new(body, deadline, place))),
+            Form::Whole => At::Whole(Box::new(Whole::new(body, length, deadline, place))),
             Form::EventsOrWhole => At::Events(Box::new(Events {
                 body,
-                splitter: EventSplitter::with_limit(spec.bounds.event_bytes),
+                splitter: EventSplitter::with_limit(self.budget.event_bytes(spec.bounds.event_bytes)),
                 coming: Coming::default(),
                 idle: Wait::new(spec.timeouts.idle),
                 event: Wait::new(spec.timeouts.whole),
@@ -133,8 +141,8 @@ impl Answer {
     /// A stream that turned out to be a whole answer.
     fn turn_whole(&mut self, first: Bytes) -> Result<(), RelayError> {
         if let At::Events(events) = std::mem::replace(&mut self.at, At::Over) {
-            let mut whole = Whole::new(events.body, events.deadline, events.place);
-            whole.take(first, self.server.spec.bounds.body_bytes)?;
+            let mut whole = Whole::new(events.body, None, events.deadline, events.place);
+            whole.take(first, self.server.spec.bounds.body_bytes, &mut self.budget)?;
             self.at = At::Whole(Box::new(whole));
         }
         Ok(())
@@ -150,7 +158,7 @@ impl RelayAnswer for Answer {
                     Ok(begun) => return Poll::Ready(self.begin(begun)),
                     Err(error) => Err(error),
                 },
-                At::Events(events) => match ready!(events.poll(cx, &self.server)) {
+                At::Events(events) => match ready!(events.poll(cx, &self.server, &mut self.budget)) {
                     Ok(Step::Event(event)) => return Poll::Ready(Some(RelayEvent::Event(event))),
                     Ok(Step::End) => {
                         self.at = At::Over;
@@ -159,7 +167,7 @@ impl RelayAnswer for Answer {
                     Ok(Step::Whole(first)) => self.turn_whole(first),
                     Err(error) => Err(error),
                 },
-                At::Whole(whole) => match ready!(whole.poll(cx, &self.server)) {
+                At::Whole(whole) => match ready!(whole.poll(cx, &self.server, &mut self.budget)) {
                     Ok(body) => {
                         self.at = At::Over;
                         return Poll::Ready(Some(RelayEvent::Whole(body)));
@@ -190,7 +198,12 @@ impl Drop for Answer {
 }
 
 impl Events {
-    fn poll(&mut self, cx: &mut Context<'_>, server: &Server) -> Poll<Result<Step, RelayError>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &Server,
+        budget: &mut Budget,
+    ) -> Poll<Result<Step, RelayError>> {
         loop {
             if self.coming.is_over() {
                 match self.splitter.next_event() {
@@ -231,6 +244,12 @@ impl Events {
             };
             self.idle.over();
             server.counters.received(bytes.len());
+            // A buffer that grows by doubling has up to twice the bytes that are in it.
+            let counted = budget.count(bytes.len());
+            let kept = self.splitter.buffered().saturating_add(bytes.len()).saturating_mul(2);
+            if let Err(error) = counted.and_then(|()| budget.keep(kept)) {
+                return Poll::Ready(Err(error));
+            }
             match first_byte(&bytes).filter(|_| !self.judged) {
                 Some(b'{') => return Poll::Ready(Ok(Step::Whole(bytes))),
                 Some(b'<') => {
@@ -249,7 +268,9 @@ impl Events {
     fn event(&mut self, event: SplitEvent) -> Step {
         let SplitEvent { raw, name, data } = event;
         self.any = true;
-        self.event.over();
+        if !is_ping(&name, &data) {
+            self.event.over();
+        }
         self.ended |= data == "[DONE]" || name == "message_stop";
         Step::Event(RelayedEvent { raw, name, data })
     }
@@ -282,17 +303,26 @@ impl Coming {
 }
 
 impl Whole {
-    fn new(body: Body, deadline: Instant, place: Place) -> Self {
+    fn new(body: Body, length: Option<u64>, deadline: Instant, place: Place) -> Self {
         let wait = Wait::new(deadline.saturating_duration_since(Instant::now()));
-        Self { body, wait, first: Bytes::new(), all: BytesMut::new(), _place: place }
+        let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+        Self { body, wait, length, first: Bytes::new(), all: Vec::new(), _place: place }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, server: &Server) -> Poll<Result<Bytes, RelayError>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &Server,
+        budget: &mut Budget,
+    ) -> Poll<Result<Bytes, RelayError>> {
         loop {
             match poll_bytes(&mut self.body, cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
                     server.counters.received(bytes.len());
-                    if let Err(error) = self.take(bytes, server.spec.bounds.body_bytes) {
+                    let counted = budget.count(bytes.len());
+                    let taken =
+                        counted.and_then(|()| self.take(bytes, server.spec.bounds.body_bytes, budget));
+                    if let Err(error) = taken {
                         return Poll::Ready(Err(error));
                     }
                 }
@@ -307,13 +337,20 @@ impl Whole {
         }
     }
 
-    fn take(&mut self, bytes: Bytes, limit: usize) -> Result<(), RelayError> {
-        if self.first.len().max(self.all.len()) + bytes.len() > limit {
-            return Err(too_large(limit));
-        }
+    /// Takes the next piece. The caller pays for the buffer before the buffer grows.
+    fn take(&mut self, bytes: Bytes, limit: usize, budget: &mut Budget) -> Result<(), RelayError> {
+        let needed = self.first.len().max(self.all.len()) + bytes.len();
+        within(needed as u64, limit)?;
         if self.first.is_empty() && self.all.is_empty() {
+            budget.keep(bytes.len())?;
             self.first = bytes;
             return Ok(());
+        }
+        if needed > self.all.capacity() {
+            let grown = self.all.capacity().saturating_mul(3) / 2;
+            let room = self.length.max(grown.min(limit)).max(needed);
+            budget.keep(room)?;
+            self.all.reserve_exact(room - self.all.len());
         }
         if self.all.is_empty() {
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
@@ -324,7 +361,7 @@ impl Whole {
 
     fn end(&mut self, server: &Server) -> Result<Bytes, RelayError> {
         let first = std::mem::take(&mut self.first);
-        let body = if first.is_empty() { std::mem::take(&mut self.all).freeze() } else { first };
+        let body = if first.is_empty() { Bytes::from(std::mem::take(&mut self.all)) } else { first };
         let what = match first_byte(&body) {
             Some(b'{') => return Ok(body),
             Some(b'<') => "a page of HTML",
@@ -335,8 +372,13 @@ impl Whole {
     }
 }
 
-fn too_large(limit: usize) -> RelayError {
-    RelayError::TooLarge { what: "body", limit }
+fn within(bytes: u64, limit: usize) -> Result<(), RelayError> {
+    if bytes > limit as u64 { Err(RelayError::TooLarge { what: "body", limit }) } else { Ok(()) }
+}
+
+/// Whether an event only keeps the connection alive: Anthropic's `ping`, or an event without data.
+fn is_ping(name: &[u8], data: &[u8]) -> bool {
+    name == b"ping" || data.trim_ascii().is_empty()
 }
 
 fn unreadable(error: SseError) -> RelayError {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Dialect, RequestId};
-use headrace_engine_api::{RelayError, RelayHead, RelayWait};
+use headrace_engine_api::{AnswerBounds, RelayError, RelayHead, RelayWait};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
@@ -42,6 +42,8 @@ pub(crate) struct Post {
     pub(crate) asker: Asker,
     /// Of the model that is asked.
     pub(crate) gauge: Arc<Gauge>,
+    /// How much of the answer is taken.
+    pub(crate) bounds: AnswerBounds,
 }
 
 /// An answer whose head is here.

@@ -100,6 +100,8 @@ impl Counters {
             RelayError::Redirect { .. } => 3,
             RelayError::NotTheDialect { .. } => 4,
             RelayError::TooLarge { .. } => 5,
+            // The upstream did nothing wrong.
+            RelayError::NoMemory => return,
             RelayError::Cut { .. } => 6,
             RelayError::Unavailable { .. } => 7,
         };

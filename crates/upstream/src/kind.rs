@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headrace_domain::Dialect;
-use headrace_engine_api::Resumes;
+use headrace_engine_api::{PrefixCache, Resumes};
 use serde::{Deserialize, Serialize};
 
 /// What a server is.
@@ -67,6 +67,22 @@ impl Kind {
             Self::OpenAi | Self::Headrace => "max_completion_tokens",
             Self::Anthropic | Self::Vllm | Self::Sglang | Self::LlamaCpp => "max_tokens",
         }
+    }
+
+    /// How its cache of prefixes separates tenants.
+    pub const fn prefix_cache(self) -> PrefixCache {
+        match self {
+            Self::Vllm => PrefixCache::Labelled("cache_salt"),
+            Self::Sglang => PrefixCache::Labelled("extra_key"),
+            // It mixes the label into its own.
+            Self::Headrace => PrefixCache::LabelledText("cache_salt"),
+            Self::OpenAi | Self::Anthropic | Self::LlamaCpp => PrefixCache::Hidden,
+        }
+    }
+
+    /// Whether its servers usually run inside the operator's network.
+    pub const fn runs_inside(self) -> bool {
+        matches!(self, Self::Vllm | Self::Sglang | Self::LlamaCpp)
     }
 
     /// How it goes on with an answer that somebody else began. Newer models of Anthropic's refuse to.

@@ -1,13 +1,47 @@
 //! Lists of models, as servers of different kinds write them. Knows no connection.
 
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::kind::Kind;
 
-/// More models of one server are not listed.
-const MAX_MODELS: usize = 10_000;
-/// The longest name of a model, in bytes.
+/// The most models of one server that are kept, of all pages together. Each of them is a worker with figures of its own, some 11 KiB.
+pub(crate) const MAX_MODELS: usize = 4096;
+/// The longest name of a model, or of its owner, in bytes.
 const MAX_NAME_BYTES: usize = 512;
+/// The longest entry of a list that is read, in bytes: as a tree it takes up to forty times as many.
+const MAX_ENTRY_BYTES: usize = 64 << 10;
+
+/// The models of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// At most 4,096.
+    pub models: Vec<ListedModel>,
+    /// Entries beyond that, and entries that are too long to be a model's.
+    pub left_out: usize,
+}
+
+impl Deref for Listing {
+    type Target = [ListedModel];
+
+    fn deref(&self) -> &[ListedModel] {
+        &self.models
+    }
+}
+
+impl Listing {
+    /// Adds the models of a page while there is room.
+    pub(crate) fn add(&mut self, page: Self) {
+        let room = MAX_MODELS.saturating_sub(self.models.len());
+        let beyond = page.models.len().saturating_sub(room);
+        self.left_out = self.left_out.saturating_add(page.left_out).saturating_add(beyond);
+        self.models.extend(page.models.into_iter().take(room));
+    }
+}
 
 /// A model as its server lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +59,7 @@ pub struct ListedModel {
 /// One page of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Page {
-    pub(crate) models: Vec<ListedModel>,
+    pub(crate) listing: Listing,
     /// After which id the next page begins; `None`: this was the last.
     pub(crate) next: Option<String>,
 }
@@ -35,25 +69,69 @@ impl Page {
     ///
     /// # Errors
     /// What came instead, and what may be wrong in the configuration.
-    pub(crate) fn read(body: &Value, kind: Kind) -> Result<Self, (String, Option<String>)> {
-        let Some(data) = body.get("data").and_then(Value::as_array) else {
+    pub(crate) fn read(body: &Body<'_>, kind: Kind) -> Result<Self, (String, Option<String>)> {
+        let data = body.data.filter(|data| data.get().starts_with('['));
+        let Some(Entries(listing)) = data.and_then(|data| serde_json::from_str(data.get()).ok()) else {
             let what = "JSON, but no list of models (there is no `data`)".to_owned();
             return Err((what, Some(format!("is it of kind `{kind}`?"))));
         };
-        let models: Vec<ListedModel> = data.iter().take(MAX_MODELS).filter_map(model).collect();
-        if let Some(other) = models.iter().find_map(|model| another_kind(kind, model)) {
+        if let Some(other) = listing.iter().find_map(|model| another_kind(kind, model)) {
             let what = format!("a list of models of a server of kind `{other}`");
             return Err((what, Some(format!("it is configured as `{kind}`"))));
         }
         // Only Anthropic's lists have this.
-        let pages = body.get("has_more").and_then(Value::as_bool);
-        if pages.is_some() && body.get("object").is_none() && !matches!(kind, Kind::Anthropic | Kind::OpenAi)
-        {
+        let pages = body.has_more.and_then(|more| serde_json::from_str::<bool>(more.get()).ok());
+        if pages.is_some() && body.object.is_none() && !matches!(kind, Kind::Anthropic | Kind::OpenAi) {
             let what = "a list of models as Anthropic's servers write it".to_owned();
             return Err((what, Some(format!("it is configured as `{kind}`"))));
         }
-        let last = || body.get("last_id").and_then(Value::as_str).map(str::to_owned);
-        Ok(Self { next: pages.filter(|more| *more && kind == Kind::Anthropic).and_then(|_| last()), models })
+        let last = || {
+            let last = body.last_id.filter(|last| last.get().len() <= MAX_NAME_BYTES)?;
+            serde_json::from_str::<String>(last.get()).ok()
+        };
+        Ok(Self { next: pages.filter(|more| *more && kind == Kind::Anthropic).and_then(|_| last()), listing })
+    }
+}
+
+/// The body of a list, of which only what is looked for is read.
+#[derive(Default, serde::Deserialize)]
+pub(crate) struct Body<'a> {
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    has_more: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    last_id: Option<&'a RawValue>,
+}
+
+/// The entries of a list, each of which is forgotten before the next one is read.
+struct Entries(Listing);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of models")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Entries, A::Error> {
+                let mut listing = Listing::default();
+                while let Some(entry) = seq.next_element::<&RawValue>()? {
+                    if listing.models.len() >= MAX_MODELS || entry.get().len() > MAX_ENTRY_BYTES {
+                        listing.left_out += 1;
+                        continue;
+                    }
+                    let entry: Option<Value> = serde_json::from_str(entry.get()).ok();
+                    listing.models.extend(entry.as_ref().and_then(model));
+                }
+                Ok(Entries(listing))
+            }
+        }
+        deserializer.deserialize_seq(Reader)
     }
 }
 
@@ -64,7 +142,7 @@ fn model(value: &Value) -> Option<ListedModel> {
         id: id.to_owned(),
         context_window: window(value),
         created: value.get("created").and_then(Value::as_u64),
-        owned_by: text("owned_by").map(str::to_owned),
+        owned_by: text("owned_by").filter(|owner| owner.len() <= MAX_NAME_BYTES).map(str::to_owned),
     })
 }
 
@@ -116,7 +194,7 @@ mod tests {
             (Kind::Anthropic, r#"{"id":"m","type":"model","max_input_tokens":200000}"#, Some(200_000)),
         ] {
             let page = read(&format!(r#"{{"data":[{card},{{"id":""}},7]}}"#), kind).unwrap();
-            let [model] = page.models.as_slice() else { panic!("{page:?}") };
+            let [model] = page.listing.models.as_slice() else { panic!("{page:?}") };
             assert_eq!((model.id.as_str(), model.context_window), ("m", window), "{card}");
             assert_eq!(page.next, None);
         }
@@ -131,5 +209,22 @@ mod tests {
         assert!(read(anthropic, Kind::Vllm).unwrap_err().0.contains("Anthropic"));
         assert_eq!(read(anthropic, Kind::Anthropic).unwrap().next.as_deref(), Some("c"));
         assert!(read(r#"{"models":[]}"#, Kind::OpenAi).unwrap_err().0.contains("no list of models"));
+    }
+
+    #[test]
+    fn a_list_without_end_is_kept_up_to_a_bound_and_what_is_left_out_is_counted() {
+        let ids = |count: usize| {
+            let ids: Vec<String> = (0..count).map(|id| format!(r#"{{"id":"m{id}"}}"#)).collect();
+            format!(r#"{{"data":[{}]}}"#, ids.join(","))
+        };
+        let page = read(&ids(MAX_MODELS + 1), Kind::OpenAi).unwrap();
+        assert_eq!((page.listing.len(), page.listing.left_out), (MAX_MODELS, 1));
+        let mut listing = page.listing;
+        listing.add(read(&ids(3), Kind::OpenAi).unwrap().listing);
+        assert_eq!((listing.len(), listing.left_out), (MAX_MODELS, 4));
+        let long = format!(r#"{{"data":[{{"id":"a","x":"{}"}},{{"id":"b"}}]}}"#, "x".repeat(MAX_ENTRY_BYTES));
+        let page = read(&long, Kind::OpenAi).unwrap();
+        assert_eq!((page.listing.len(), page.listing.left_out), (1, 1));
+        assert_eq!(page.listing[0].id, "b");
     }
 }

@@ -10,13 +10,15 @@ use headrace_engine_api::{RelayError, RelayWait};
 use http::header::ACCEPT;
 use http::{HeaderValue, Method};
 use reqwest::{Body, Request, Url};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::address::shown;
 use crate::body::read_some;
 use crate::fault;
 use crate::kind::Kind;
-use crate::listing::{ListedModel, Page};
+use crate::listing::{Body as ListBody, Listing, MAX_MODELS, Page};
 use crate::server::Server;
 
 /// The longest that one question takes.
@@ -25,6 +27,8 @@ const PROBE_WAIT: Duration = Duration::from_secs(10);
 const MAX_LIST_BYTES: usize = 8 << 20;
 /// Of a list in pages, so many are read.
 const MAX_PAGES: usize = 20;
+/// The largest answer to the question whether a server is well, in bytes. What is beyond is not read.
+const MAX_HEALTH_BYTES: usize = 64 << 10;
 /// Characters of what a server said, as operators are shown them.
 const SAID_CHARS: usize = 300;
 
@@ -75,8 +79,8 @@ impl fmt::Display for ProbeError {
 impl std::error::Error for ProbeError {}
 
 /// The models that a server lists.
-pub(crate) async fn models(server: &Server) -> Result<Vec<ListedModel>, ProbeError> {
-    let mut models: Vec<ListedModel> = Vec::new();
+pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
+    let mut listing = Listing::default();
     let mut after: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let mut url = server.address.api("models");
@@ -86,19 +90,25 @@ pub(crate) async fn models(server: &Server) -> Result<Vec<ListedModel>, ProbeErr
         if let Some(after) = &after {
             url.query_pairs_mut().append_pair("after_id", after);
         }
-        let page = Page::read(&json(server, url).await?, server.spec.kind)
+        let asked = url.path().to_owned();
+        let body = list(server, url).await?;
+        let read = match json::<ListBody<'_>>(server, &asked, &body) {
+            Err(_) if serde_json::from_slice::<IgnoredAny>(&body).is_ok() => ListBody::default(),
+            read => read?,
+        };
+        let page = Page::read(&read, server.spec.kind)
             .map_err(|(what, hint)| ProbeError::NotUnderstood { what, hint })?;
-        models.extend(page.models);
+        listing.add(page.listing);
         match page.next {
             // A server that pages in a circle ends here, too.
-            Some(next) if after.as_ref() != Some(&next) => after = Some(next),
+            Some(next) if after.as_ref() != Some(&next) && listing.len() < MAX_MODELS => after = Some(next),
             _ => break,
         }
     }
-    if let (Kind::LlamaCpp, [only]) = (server.spec.kind, models.as_mut_slice()) {
+    if let (Kind::LlamaCpp, [only]) = (server.spec.kind, listing.models.as_mut_slice()) {
         only.context_window = slot_window(server).await.or(only.context_window);
     }
-    Ok(models)
+    Ok(listing)
 }
 
 /// Whether a server is well: asked at the place that its kind has for it.
@@ -108,25 +118,40 @@ pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
         Kind::Headrace => server.address.server("readyz"),
         Kind::OpenAi | Kind::Anthropic => server.address.api("models"),
     };
-    get(server, place, Bound::of(server)).await.map(drop)
+    get(server, place, Bound { bytes: MAX_HEALTH_BYTES, ..Bound::of(server) }).await.map(drop)
 }
 
 /// llama.cpp lists the context that a model was trained with; what a call may use is told elsewhere.
 async fn slot_window(server: &Server) -> Option<u32> {
-    let props = json(server, server.address.server("props")).await.ok()?;
-    let window = props.get("default_generation_settings")?.get("n_ctx")?.as_u64()?;
-    u32::try_from(window).ok()
+    #[derive(Deserialize)]
+    struct Props {
+        default_generation_settings: Settings,
+    }
+    #[derive(Deserialize)]
+    struct Settings {
+        n_ctx: u64,
+    }
+    let url = server.address.server("props");
+    let asked = url.path().to_owned();
+    let body = list(server, url).await.ok()?;
+    let props: Props = json(server, &asked, &body).ok()?;
+    u32::try_from(props.default_generation_settings.n_ctx).ok()
 }
 
-async fn json(server: &Server, url: Url) -> Result<Value, ProbeError> {
-    let asked = url.path().to_owned();
+/// Asks for something that is small enough to be kept whole.
+async fn list(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
     let body = get(server, url, Bound::of(server)).await?;
     if body.len() >= MAX_LIST_BYTES {
         let error = RelayError::TooLarge { what: "body", limit: MAX_LIST_BYTES };
         return Err(ProbeError::Unreachable(error));
     }
-    serde_json::from_slice(&body).map_err(|_| ProbeError::NotUnderstood {
-        what: not_json(server, &body),
+    Ok(body)
+}
+
+/// Reads JSON of which only what is looked for is kept.
+fn json<'a, T: Deserialize<'a>>(server: &Server, asked: &str, body: &'a Bytes) -> Result<T, ProbeError> {
+    serde_json::from_slice(body).map_err(|_| ProbeError::NotUnderstood {
+        what: not_json(server, body),
         hint: Some(format!("is `{asked}` the right path, and nothing else in between?")),
     })
 }
@@ -180,8 +205,10 @@ pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes
         let to = server.redactor.text(&shown(to));
         return Err(unreachable(RelayError::Redirect { status, to }));
     }
-    let body = read_some(&mut body, bound.bytes, wait).await;
-    if head.status.is_success() {
+    let is_success = head.status.is_success();
+    let most = if is_success { bound.bytes } else { bound.bytes.min(server.spec.bounds.error_bytes) };
+    let body = read_some(&mut body, most, wait).await;
+    if is_success {
         return Ok(body);
     }
     let said = said(&server.redactor.text(&String::from_utf8_lossy(&body)));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headrace_engine_api::Abandoned;
+use headrace_engine_api::{Abandoned, PrefixCache};
 use headrace_worker::{BEAT, Secret};
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::address::Address;
 use crate::cache::feed::CacheFeed;
 use crate::kind::Kind;
+use crate::urls::{UrlPolicy, is_public_host};
 
 /// One server.
 #[derive(Debug, Clone)]
@@ -47,6 +48,12 @@ pub struct UpstreamSpec {
     pub load_every: Duration,
     /// Where it publishes what it does to its cache.
     pub cache_feed: Option<CacheFeed>,
+    /// Which addresses in calls it may be handed. `None`: as its kind and its own address suggest ([`UpstreamSpec::url_policy`]).
+    pub urls: Option<UrlPolicy>,
+    /// Callers see what its cache had, also where it separates no tenants.
+    pub cache_disclosed: bool,
+    /// The extras that calls may ask for without a price of their own.
+    pub allow_unpriced: Vec<&'static str>,
 }
 
 /// How long is waited for what.
@@ -191,6 +198,28 @@ impl UpstreamSpec {
             abandoned: Abandoned::default(),
             load_every: Self::LOAD_EVERY,
             cache_feed: None,
+            urls: None,
+            cache_disclosed: false,
+            allow_unpriced: Vec::new(),
+        }
+    }
+
+    /// Which addresses in calls it may be handed: what was configured, or else none for servers inside the operator's network, and
+    /// public ones for all others.
+    pub fn url_policy(&self) -> UrlPolicy {
+        let is_public = || Address::parse(&self.url).is_ok_and(|address| is_public_host(address.host().0));
+        match &self.urls {
+            Some(policy) => policy.clone(),
+            None if !self.kind.runs_inside() && is_public() => UrlPolicy::Public,
+            None => UrlPolicy::Off,
+        }
+    }
+
+    /// How its cache of prefixes separates tenants.
+    pub const fn prefix_cache(&self) -> PrefixCache {
+        match self.kind.prefix_cache() {
+            PrefixCache::Hidden if self.cache_disclosed => PrefixCache::Disclosed,
+            cache => cache,
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::UnixNanos;
-use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
+use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Screening};
 use headrace_worker::{About, Words};
 use reqwest::Url;
 
@@ -14,13 +14,14 @@ use crate::cache::{self, CacheEvent};
 use crate::figures::Figures;
 use crate::gate::Asker;
 use crate::kind::Kind;
-use crate::listing::ListedModel;
+use crate::listing::Listing;
 use crate::load;
 use crate::load::gauge::Gauge;
 use crate::names;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
+use crate::urls::UrlPolicy;
 use crate::workers::asking;
 
 /// One server. Cheap to clone: all clones are the same one.
@@ -73,11 +74,11 @@ impl Upstream {
         self.server.health()
     }
 
-    /// The models that it lists, asked now.
+    /// The models that it lists, asked now: a bounded number of them.
     ///
     /// # Errors
     /// What it answered instead, or why it did not, in words that name what may be wrong in the configuration.
-    pub async fn models(&self) -> Result<Vec<ListedModel>, ProbeError> {
+    pub async fn models(&self) -> Result<Listing, ProbeError> {
         probe::models(&self.server).await
     }
 
@@ -159,8 +160,11 @@ impl Upstream {
             context_window,
             abandoned: spec.abandoned,
             resumes: spec.kind.resumes(),
+            cache: spec.prefix_cache(),
+            allow_unpriced: spec.allow_unpriced.as_slice().into(),
         };
-        RelayModel { server: Arc::clone(&self.server), facts, gauge: self.server.loads.gauge(model) }
+        let urls = Arc::new(spec.url_policy());
+        RelayModel { server: Arc::clone(&self.server), facts, urls, gauge: self.server.loads.gauge(model) }
     }
 }
 
@@ -178,16 +182,17 @@ impl fmt::Debug for Upstream {
 pub struct RelayModel {
     server: Arc<Server>,
     facts: RelayFacts,
+    urls: Arc<UrlPolicy>,
     gauge: Arc<Gauge>,
 }
 
 impl RelayModel {
     fn post(&self, url: Url, ask: RelayAsk) -> Box<dyn RelayAnswer> {
-        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within } = ask;
+        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within, bounds } = ask;
         let dialect = endpoint.dialect();
         let gauge = Arc::clone(&self.gauge);
         let asker = Asker { tenant, weight };
-        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge };
+        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge, bounds };
         Box::new(Answer::new(Arc::clone(&self.server), post))
     }
 }
@@ -205,6 +210,11 @@ impl Relay for RelayModel {
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
         let counts = self.server.spec.kind.counts_tokens();
         counts.then(|| self.post(self.server.count_url().clone(), ask))
+    }
+
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        let policy = Arc::clone(&self.urls);
+        Box::pin(async move { policy.screen_now(&urls).await })
     }
 
     fn load(&self) -> LoadReport {

@@ -192,9 +192,9 @@ impl fmt::Display for BadRequest {
 impl std::error::Error for BadRequest {}
 
 /// Longest part of a path that repeats a key of the request, in bytes.
-const MAX_KEY_BYTES: usize = 64;
+pub(crate) const MAX_KEY_BYTES: usize = 64;
 /// Longest path, in bytes; what would lead it is cut.
-const MAX_PATH_BYTES: usize = 512;
+pub(crate) const MAX_PATH_BYTES: usize = 512;
 
 /// A fault on its way out: each level that it passes puts itself before the path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -97,8 +97,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Bytes read so far: the work done.
-    #[cfg(test)]
+    /// Bytes read so far.
     pub(crate) const fn position(&self) -> usize {
         self.at
     }

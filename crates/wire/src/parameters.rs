@@ -129,7 +129,7 @@ const HONOURED: &[Row] = &[
         "service_tier",
         "ctr",
         r#""flex""#,
-        "`flex` runs when nothing else waits; `auto` and `default` are the usual; others are refused",
+        "`flex` runs when nothing else waits, and otherwise one request at a time; `auto` and `default` are the usual; others are refused",
     ),
     ("stop", "ctr", r#"["a"]"#, "up to four"),
     ("stop_sequences", "m", r#"["a"]"#, "up to `wire.max_stop_strings`"),

@@ -8,10 +8,14 @@ mod request;
 
 pub use events::{EventSplitter, SplitEvent};
 pub use failure::{FailureClass, UpstreamFailure, failure};
-pub use reply::{EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage, end_of_stream};
+pub use reply::{
+    EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage, concealed, concealed_class,
+    concealed_usage, end_of_stream,
+};
 pub(crate) use request::DECIDED_HERE;
 pub use request::{
-    Edits, ResponseState, SoFar, beginning, can_resume, edited, first_media, form_asked, model_named,
-    opening, response_state, resumed, skim, skim_question, texts, translated, user_named,
+    ALLOWABLE, Edits, GEO, ResponseState, SoFar, TIER, beginning, can_resume, edited, extras_of_betas,
+    first_media, form_asked, model_named, opening, place_of, response_state, resumed, skim, skim_question,
+    texts, translated, user_named,
 };
 pub(crate) use request::{Object, array, object};

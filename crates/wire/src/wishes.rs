@@ -20,7 +20,7 @@ const ANTHROPIC_EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 pub(crate) const LEAST_THINKING_TOKENS: u32 = 1_024;
 
 /// Variables that are the conversation itself, or that the model's own files set.
-const RESERVED: &[&str] = &[
+pub(crate) const RESERVED: &[&str] = &[
     "messages",
     "tools",
     "add_generation_prompt",

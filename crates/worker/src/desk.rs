@@ -129,10 +129,18 @@ impl Shared {
     fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
         let now_ns = self.clock.monotonic_nanos();
         let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
-        if self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+        // What a gateway shows once after each start of this process is no news.
+        if *fault != TicketFault::OtherProcess
+            && self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+        {
             tracing::warn!(%fault, "a request for the engines here is refused");
         }
-        refused(&Refusal::Ticket)
+        // An older gateway signs well and names no process: it is told what to do. A newer one learns the process.
+        let answer = match fault {
+            TicketFault::WithoutProcess => refused(&Refusal::Unavailable { why: fault.to_string() }),
+            _ => refused(&Refusal::Ticket),
+        };
+        answer.with_header("www-authenticate", self.tickets.process().challenge())
     }
 
     async fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {

@@ -27,7 +27,7 @@ pub use limits::{
 pub use offer::{Compile, Offer};
 pub use refusal::Refusal;
 pub use report::{Also, Report};
-pub use ticket::{Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
+pub use ticket::{ProcessId, Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
 pub use words::{Words, WordsFault};
 
 /// Where jobs are posted.

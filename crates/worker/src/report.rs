@@ -77,7 +77,7 @@ struct Miss {
 impl From<&JobReport> for Report {
     fn from(report: &JobReport) -> Self {
         // What is passed over here stands in `Also`.
-        let Usage { input, cached_input, cache_write: _, cache_write_1h: _, output, reasoning } =
+        let Usage { input, cached_input, cache_write: _, cache_write_1h: _, output, reasoning, .. } =
             report.usage;
         let EngineTrace {
             queue_depth,
@@ -184,7 +184,7 @@ impl Report {
             ahead: also.ahead.map(|ahead| bounded_ahead(ahead).within(queue_ns)),
             beside: also.beside.map(|beside| bounded_beside(beside, decode_ns)),
         };
-        let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning: 0 };
+        let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, ..Usage::default() };
         JobReport { usage, engine }
     }
 }

@@ -1,5 +1,8 @@
-//! Job tickets: short-lived, good once, bound to a method, a path and a body. Signed and checked with keyed BLAKE3 over a secret
-//! that both ends have. A ticket names its body's digest, so that a stranger is known before a body is read.
+//! Job tickets: short-lived, good once, bound to a worker's process, a method, a path and a body. Signed and checked with keyed BLAKE3
+//! over a secret that both ends have. A ticket names its body's digest, so that a stranger is known before a body is read.
+//!
+//! A worker remembers the tickets that it has seen, and only while it runs. So each process of a worker has a random number that a
+//! ticket names, and takes no other: a ticket that was used is of no use at another worker of the same secret, nor after a restart.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,9 +15,15 @@ use crate::limits::{CLOCK_SKEW_S, LEAST_SECRET_BYTES, MAX_TICKETS, TICKET_LIFE_S
 
 /// What stands before a ticket in the `authorization` header.
 pub const TICKET_SCHEME: &str = "Headrace-Ticket";
-const VERSION: &str = "v1";
+const VERSION: &str = "v2";
+/// The version of tickets that name no process. Only workers that are older than this one take them.
+const WITHOUT_PROCESS: &str = "v1";
 const CONTEXT: &str = "headrace 2026-11 worker ticket v1";
 const NONCE_BYTES: usize = 16;
+
+/// The random number of a worker's process, drawn at its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessId([u8; NONCE_BYTES]);
 
 /// What both ends have.
 #[derive(Clone)]
@@ -41,6 +50,10 @@ pub enum TicketFault {
     TooEarly(u64),
     /// It was signed with another secret, or for something else.
     Signature,
+    /// It names no process, as tickets of older gateways do. It was signed with the right secret.
+    WithoutProcess,
+    /// It is for another worker, or for this one before it started.
+    OtherProcess,
     /// It was shown before.
     Replayed,
     /// It is for another body.
@@ -52,6 +65,7 @@ pub enum TicketFault {
 /// The tickets that were shown to this end.
 pub struct Tickets {
     secret: Secret,
+    process: ProcessId,
     shown: Mutex<BTreeSet<(u64, [u8; NONCE_BYTES])>>,
 }
 
@@ -75,10 +89,48 @@ impl fmt::Display for TicketFault {
             Self::Expired(by) => write!(f, "a ticket that expired {by} s ago: is its clock behind?"),
             Self::TooEarly(by) => write!(f, "a ticket from {by} s in the future: is its clock ahead?"),
             Self::Signature => f.write_str("a ticket signed with another secret, or for another request"),
+            Self::WithoutProcess => write!(
+                f,
+                "a ticket of version `{WITHOUT_PROCESS}`, which could be used at several workers; `{VERSION}` is known here: update \
+                 the gateway"
+            ),
+            Self::OtherProcess => f.write_str("a ticket for another worker, or from before this one started"),
             Self::Replayed => f.write_str("a ticket that was used before"),
             Self::Body => f.write_str("a ticket for another body"),
             Self::TooMany => f.write_str("more tickets within a minute than are remembered"),
         }
+    }
+}
+
+impl ProcessId {
+    /// What a ticket names before its worker told its process: no process has it.
+    pub const UNKNOWN: Self = Self([0; NONCE_BYTES]);
+
+    /// Draws one.
+    ///
+    /// # Errors
+    /// This machine gives no random numbers.
+    pub fn fresh() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; NONCE_BYTES];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The value of the `www-authenticate` header by which a worker tells its process.
+    pub fn challenge(&self) -> String {
+        format!("{TICKET_SCHEME} {VERSION}.{self}")
+    }
+
+    /// Reads a [`ProcessId::challenge`]. `None` if it is none.
+    pub fn of_challenge(value: &str) -> Option<Self> {
+        let (version, process) = value.strip_prefix(TICKET_SCHEME)?.strip_prefix(' ')?.split_once('.')?;
+        if version == VERSION { nonce(process).map(Self) } else { None }
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -95,39 +147,56 @@ impl Secret {
         Ok(Self(blake3::derive_key(CONTEXT, text.as_bytes())))
     }
 
-    /// The value of the `authorization` header of one request.
+    /// The value of the `authorization` header of one request to a worker's process. Without one it is a ticket for workers that
+    /// know nothing of processes; newer ones refuse it and tell theirs, as they do if it names [`ProcessId::UNKNOWN`].
     ///
     /// # Errors
     /// This machine gives no random numbers.
     pub fn ticket(
         &self,
+        process: Option<ProcessId>,
         (method, path): (&str, &str),
         body: &[u8],
         now: UnixNanos,
     ) -> Result<String, getrandom::Error> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce)?;
-        Ok(self.signed((method, path), body, now.seconds().saturating_add(TICKET_LIFE_S), nonce))
+        let expires_s = now.seconds().saturating_add(TICKET_LIFE_S);
+        Ok(self.signed(process, (method, path), body, (expires_s, nonce)))
     }
 
-    fn signed(&self, asked: (&str, &str), body: &[u8], expires_s: u64, nonce: [u8; NONCE_BYTES]) -> String {
+    fn signed(
+        &self,
+        process: Option<ProcessId>,
+        asked: (&str, &str),
+        body: &[u8],
+        (expires_s, nonce): (u64, [u8; NONCE_BYTES]),
+    ) -> String {
         let digest = blake3::hash(body);
-        let mac = self.mac(asked, expires_s, &nonce, &digest).to_hex();
+        let mac = self.mac(process, asked, (expires_s, &nonce), &digest).to_hex();
         let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{TICKET_SCHEME} {VERSION}.{expires_s}.{nonce}.{}.{mac}", digest.to_hex())
+        let digest = digest.to_hex();
+        match process {
+            Some(process) => {
+                format!("{TICKET_SCHEME} {VERSION}.{expires_s}.{nonce}.{process}.{digest}.{mac}")
+            }
+            None => format!("{TICKET_SCHEME} {WITHOUT_PROCESS}.{expires_s}.{nonce}.{digest}.{mac}"),
+        }
     }
 
-    /// Over all that a ticket is for, each part with its length.
+    /// Over all that a ticket is for, each part with its length: so tickets with and without a process have no message in common.
     fn mac(
         &self,
+        process: Option<ProcessId>,
         (method, path): (&str, &str),
-        expires_s: u64,
-        nonce: &[u8; NONCE_BYTES],
+        (expires_s, nonce): (u64, &[u8; NONCE_BYTES]),
         digest: &blake3::Hash,
     ) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         let expires = expires_s.to_le_bytes();
-        for part in [method.as_bytes(), path.as_bytes(), &expires, nonce, digest.as_bytes()] {
+        let process = process.as_ref().map(|process| process.0.as_slice());
+        let parts = [method.as_bytes(), path.as_bytes(), &expires, nonce].into_iter();
+        for part in parts.chain(process).chain([digest.as_bytes().as_slice()]) {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
         }
         hasher.finalize()
@@ -141,9 +210,14 @@ impl fmt::Debug for Secret {
 }
 
 impl Tickets {
-    /// None was shown yet.
-    pub fn new(secret: Secret) -> Self {
-        Self { secret, shown: Mutex::default() }
+    /// None was shown yet to this process.
+    pub fn new(secret: Secret, process: ProcessId) -> Self {
+        Self { secret, process, shown: Mutex::default() }
+    }
+
+    /// The process that tickets must name.
+    pub(crate) fn process(&self) -> ProcessId {
+        self.process
     }
 
     /// Takes the ticket of a request. It is good no second time.
@@ -156,10 +230,16 @@ impl Tickets {
         asked: (&str, &str),
         now: UnixNanos,
     ) -> Result<BodyDigest, TicketFault> {
-        let (expires_s, nonce, digest, mac) = parse(authorization.ok_or(TicketFault::Missing)?)?;
+        let Parts { expires_s, nonce, process, digest, mac } =
+            parse(authorization.ok_or(TicketFault::Missing)?)?;
         // Hashes are compared in constant time.
-        if self.secret.mac(asked, expires_s, &nonce, &digest) != mac {
+        if self.secret.mac(process, asked, (expires_s, &nonce), &digest) != mac {
             return Err(TicketFault::Signature);
+        }
+        match process {
+            None => return Err(TicketFault::WithoutProcess),
+            Some(process) if process != self.process => return Err(TicketFault::OtherProcess),
+            Some(_) => {}
         }
         let now_s = now.seconds();
         let good_until = expires_s.saturating_add(CLOCK_SKEW_S);
@@ -190,7 +270,13 @@ impl BodyDigest {
     }
 }
 
-type Parts = (u64, [u8; NONCE_BYTES], blake3::Hash, blake3::Hash);
+struct Parts {
+    expires_s: u64,
+    nonce: [u8; NONCE_BYTES],
+    process: Option<ProcessId>,
+    digest: blake3::Hash,
+    mac: blake3::Hash,
+}
 
 fn parse(authorization: &[u8]) -> Result<Parts, TicketFault> {
     let text = std::str::from_utf8(authorization).map_err(|_| TicketFault::Malformed)?;
@@ -201,17 +287,22 @@ fn parse(authorization: &[u8]) -> Result<Parts, TicketFault> {
     let mut parts = ticket.split('.');
     let mut next = || parts.next().ok_or(TicketFault::Malformed);
     let version = next()?;
-    if version != VERSION {
+    if version != VERSION && version != WITHOUT_PROCESS {
         let shown: String = version.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
         return Err(TicketFault::Version(shown));
     }
     let expires = next()?;
     let plain = !expires.is_empty() && expires.bytes().all(|byte| byte.is_ascii_digit());
     let expires_s = expires.parse().ok().filter(|_| plain).ok_or(TicketFault::Malformed)?;
-    let nonce = nonce(next()?).ok_or(TicketFault::Malformed)?;
+    let mut number = || nonce(next()?).ok_or(TicketFault::Malformed);
+    let shown = number()?;
+    let process = if version == VERSION { Some(ProcessId(number()?)) } else { None };
     let mut hash = || blake3::Hash::from_hex(next()?).map_err(|_| TicketFault::Malformed);
     let (digest, mac) = (hash()?, hash()?);
-    if parts.next().is_some() { Err(TicketFault::Malformed) } else { Ok((expires_s, nonce, digest, mac)) }
+    if parts.next().is_some() {
+        return Err(TicketFault::Malformed);
+    }
+    Ok(Parts { expires_s, nonce: shown, process, digest, mac })
 }
 
 fn nonce(hex: &str) -> Option<[u8; NONCE_BYTES]> {
@@ -242,12 +333,13 @@ mod tests {
     }
 
     const ASKED: (&str, &str) = ("POST", "/a");
+    const HERE: ProcessId = ProcessId([7; NONCE_BYTES]);
 
     #[test]
     fn a_ticket_is_good_once_for_its_request_and_its_time() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone());
-        let fresh = || mine.ticket(ASKED, b"body", at(NOW_S)).unwrap();
+        let tickets = Tickets::new(mine.clone(), HERE);
+        let fresh = || mine.ticket(Some(HERE), ASKED, b"body", at(NOW_S)).unwrap();
         let ticket = fresh();
         assert_eq!(check(&tickets, &ticket, ASKED, NOW_S), Ok(()));
         assert_eq!(check(&tickets, &ticket, ASKED, NOW_S), Err(TicketFault::Replayed));
@@ -257,18 +349,55 @@ mod tests {
         assert_eq!(check(&tickets, &fresh(), ASKED, NOW_S - 31), Err(TicketFault::TooEarly(31)));
         assert_eq!(check(&tickets, &fresh(), ("GET", "/a"), NOW_S), Err(TicketFault::Signature));
         assert_eq!(check(&tickets, &fresh(), ("POST", "/b"), NOW_S), Err(TicketFault::Signature));
-        let theirs = Tickets::new(secret("abcdefghij"));
+        let theirs = Tickets::new(secret("abcdefghij"), HERE);
         assert_eq!(check(&theirs, &fresh(), ASKED, NOW_S), Err(TicketFault::Signature));
         let digest = tickets.take(Some(fresh().as_bytes()), ASKED, at(NOW_S)).unwrap();
         assert!(digest.is_of(b"body") && !digest.is_of(b"bodY") && !digest.is_of(b""));
     }
 
     #[test]
+    fn a_ticket_is_good_at_one_process_of_one_worker() {
+        let mine = secret("0123456789");
+        let process = || ProcessId::fresh().unwrap();
+        let (here, there) = (process(), process());
+        let used = mine.ticket(Some(here), ASKED, b"body", at(NOW_S)).unwrap();
+        let tickets = Tickets::new(mine.clone(), here);
+        assert_eq!(check(&tickets, &used, ASKED, NOW_S), Ok(()));
+        // Another worker of the secret, and the same one after a restart: neither has seen it.
+        for other in [there, process()] {
+            let tickets = Tickets::new(mine.clone(), other);
+            assert_eq!(check(&tickets, &used, ASKED, NOW_S), Err(TicketFault::OtherProcess));
+            // Nor is it another one's with that one's number put in.
+            let renamed = used.replace(&here.to_string(), &other.to_string());
+            assert_eq!(check(&tickets, &renamed, ASKED, NOW_S), Err(TicketFault::Signature));
+        }
+        // What an older gateway sends is known for what it is, and is not taken.
+        let old = mine.ticket(None, ASKED, b"body", at(NOW_S)).unwrap();
+        assert!(old.starts_with("Headrace-Ticket v1."), "{old}");
+        assert_eq!(check(&tickets, &old, ASKED, NOW_S), Err(TicketFault::WithoutProcess));
+        let theirs = secret("abcdefghij").ticket(None, ASKED, b"body", at(NOW_S)).unwrap();
+        assert_eq!(check(&tickets, &theirs, ASKED, NOW_S), Err(TicketFault::Signature));
+        let without = used.replace("v2", "v1").replace(&format!("{here}."), "");
+        assert_eq!(check(&tickets, &without, ASKED, NOW_S), Err(TicketFault::Signature));
+    }
+
+    #[test]
+    fn a_process_is_read_as_it_is_told() {
+        let process = ProcessId::fresh().unwrap();
+        assert_eq!(ProcessId::of_challenge(&process.challenge()), Some(process));
+        for bad in
+            ["", "Basic realm=x", "Headrace-Ticket v2.", "Headrace-Ticket v2.00", "Headrace-Ticket v1.0"]
+        {
+            assert_eq!(ProcessId::of_challenge(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn what_has_expired_is_forgotten_and_stays_refused() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone());
+        let tickets = Tickets::new(mine.clone(), HERE);
         for second in 0..200 {
-            let ticket = mine.ticket(ASKED, b"", at(NOW_S + second)).unwrap();
+            let ticket = mine.ticket(Some(HERE), ASKED, b"", at(NOW_S + second)).unwrap();
             assert_eq!(check(&tickets, &ticket, ASKED, NOW_S + second), Ok(()));
             assert_eq!(check(&tickets, &ticket, ASKED, NOW_S + second), Err(TicketFault::Replayed));
             assert!(tickets.shown.lock().len() <= 62);
@@ -279,8 +408,8 @@ mod tests {
     #[test]
     fn a_ticket_that_was_touched_is_refused() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone());
-        let ticket = mine.ticket(ASKED, b"body", at(NOW_S)).unwrap();
+        let tickets = Tickets::new(mine.clone(), HERE);
+        let ticket = mine.ticket(Some(HERE), ASKED, b"body", at(NOW_S)).unwrap();
         for at in TICKET_SCHEME.len()..ticket.len() {
             for other in ['0', '1', 'f', '.', ' ', 'é', '\0'] {
                 let mut touched: Vec<char> = ticket.chars().collect();
@@ -296,7 +425,8 @@ mod tests {
             ("", TicketFault::Malformed),
             ("Bearer sk-1", TicketFault::Missing),
             ("Headrace-Ticket", TicketFault::Malformed),
-            ("Headrace-Ticket v2.1.2.3", TicketFault::Version("v2".to_owned())),
+            ("Headrace-Ticket v3.1.2.3", TicketFault::Version("v3".to_owned())),
+            ("Headrace-Ticket v2.1.2.3", TicketFault::Malformed),
             ("Headrace-Ticket v1.+1.2.3", TicketFault::Malformed),
             (&format!("{ticket}.x"), TicketFault::Malformed),
             (&format!("{ticket}, {ticket}"), TicketFault::Malformed),

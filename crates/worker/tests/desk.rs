@@ -21,7 +21,7 @@ use headrace_engine_api::{
 };
 use headrace_worker::{
     ABOUT_PATH, About, Ask, Audit, BEAT, Desk, ExpectedModel, Frame, Heard, HeldTo, JOBS_PATH, Offer,
-    Refusal, Secret, Tickets, Unframer, WORDS_PATH, Words,
+    ProcessId, Refusal, Secret, Tickets, Unframer, WORDS_PATH, Words,
 };
 
 const BITS: &str = "abababababababab";
@@ -85,6 +85,7 @@ struct World {
     engine: Arc<Told>,
     desk: Desk,
     secret: Secret,
+    process: ProcessId,
     words: Arc<Words>,
     clock: Arc<ManualClock>,
 }
@@ -130,10 +131,11 @@ fn world_of(grammars: bool) -> World {
     };
     let secret = Secret::new(&"0123456789abcdef0123456789abcdef".into()).unwrap();
     let payer = KeyId::new("worker").unwrap();
-    let (tickets, clock) = (Tickets::new(secret.clone()), Arc::new(ManualClock::at(now())));
+    let process = ProcessId::fresh().unwrap();
+    let (tickets, clock) = (Tickets::new(secret.clone(), process), Arc::new(ManualClock::at(now())));
     let desk =
         Desk::new(tickets, Arc::<ManualClock>::clone(&clock), payer, "1.2.3", move || vec![offer.clone()]);
-    World { engine, desk, secret, words, clock }
+    World { engine, desk, secret, process, words, clock }
 }
 
 fn now() -> UnixNanos {
@@ -168,7 +170,7 @@ fn body(job: &Job, bits: &str) -> Vec<u8> {
 impl World {
     /// With a good ticket.
     fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> AnnexAnswer {
-        let ticket = self.secret.ticket((method, path), &body, now()).unwrap();
+        let ticket = self.secret.ticket(Some(self.process), (method, path), &body, now()).unwrap();
         self.show(method, path, body, Some(ticket.as_bytes()))
     }
 
@@ -182,7 +184,7 @@ impl World {
 
     /// A job that may have to be waited for.
     async fn ask_late(&self, body: Vec<u8>) -> AnnexAnswer {
-        let ticket = self.secret.ticket(("POST", JOBS_PATH), &body, now()).unwrap();
+        let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
         let head = AnnexHead { method: "POST", path: JOBS_PATH, authorization, now: now() };
         self.desk.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
@@ -422,10 +424,11 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
         let (status, refusal) = refusal(world.ask("POST", JOBS_PATH, bytes));
         assert!(status == 400 && matches!(refusal, Refusal::Invalid { .. }), "{refusal:?}");
     }
-    let ticket = world.secret.ticket(("POST", JOBS_PATH), &good(), now()).unwrap();
+    let ticket = world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), now()).unwrap();
     let ticket = Some(ticket.as_bytes());
     // For another body, for another path, none, and one that was used.
-    let late = world.secret.ticket(("POST", JOBS_PATH), &good(), UnixNanos::new(1)).unwrap();
+    let late =
+        world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), UnixNanos::new(1)).unwrap();
     for (path, body, ticket) in [
         (JOBS_PATH, body(&job(&[2]), BITS), ticket),
         (JOBS_PATH, good(), None),
@@ -440,6 +443,19 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
         assert_eq!(whole(world.ask(method, path, Vec::new())).0, 404, "{method} {path}");
     }
     assert!(world.engine.jobs.lock().unwrap().is_empty());
+    // Another process, and a gateway of before that names none: both learn the process by the answer.
+    let others = [Some(ProcessId::UNKNOWN), Some(ProcessId::fresh().unwrap()), None];
+    for (other, status) in others.into_iter().zip([401, 401, 503]) {
+        let ticket = world.secret.ticket(other, ("GET", ABOUT_PATH), b"", now()).unwrap();
+        let answer = world.show("GET", ABOUT_PATH, Vec::new(), Some(ticket.as_bytes()));
+        let told = answer.headers.iter().find(|(name, _)| *name == "www-authenticate").unwrap().1.clone();
+        assert_eq!(ProcessId::of_challenge(&told), Some(world.process), "{told}");
+        let (refused_with, refusal) = refusal(answer);
+        assert_eq!(refused_with, status);
+        if status == 503 {
+            unavailable("update the gateway", (503, refusal));
+        }
+    }
 }
 
 #[test]

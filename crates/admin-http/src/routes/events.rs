@@ -11,12 +11,14 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use headrace_domain::AdminCode;
+use headrace_identity::OperatorId;
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::app::App;
+use crate::places::{NoPlace, Place};
 use crate::problem::Problem;
 use crate::seams::Ended;
 use crate::who::Who;
@@ -33,15 +35,24 @@ struct Watching {
     ticks: Interval,
     ended: Ended,
     changes: broadcast::Receiver<&'static str>,
-    _place: OwnedSemaphorePermit,
+    _place: Place<OperatorId>,
 }
 
 pub(crate) async fn watch(
     State(app): State<App>,
     Extension(who): Extension<Who>,
 ) -> Result<Response, Problem> {
-    let place = app.subscriber().ok_or_else(|| {
-        let message = "as many look on as may: close a page";
+    let place = app.subscriber(&who).map_err(|none| {
+        let message = match none {
+            NoPlace::OfHolder(has) => {
+                format!(
+                    "this operator has {has} streams of events, as many as one may have now: close a page"
+                )
+            }
+            NoPlace::All(most) => {
+                format!("there are {most} streams of events, as many as may be at once: close a page")
+            }
+        };
         Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
     })?;
     let mut ticks = tokio::time::interval(EVERY);

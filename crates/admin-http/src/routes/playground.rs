@@ -29,6 +29,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const MAX_KEY_BYTES: usize = 255;
 /// Longest body of a call, in bytes: images travel in it.
 const MAX_CALL_BYTES: usize = 8 * 1024 * 1024;
+/// How often it is looked whether the operator of a call was revoked.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) async fn chat(
     app: State<App>,
@@ -93,40 +95,51 @@ async fn call(
     for part in [ask.name().as_bytes(), b"\n", project.id.as_str().as_bytes(), b"\n", &body] {
         asked.update(part);
     }
-    let (play, again) =
-        match app.plays().enter((who.operator.id.clone(), key.clone()), asked.finalize(), app.now()) {
-            Entry::Again(play) => (play, true),
-            Entry::New(play) => {
-                let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
-                // A task of its own: a page that is loaded again finds the call going on.
-                tokio::spawn(async move {
-                    let detail = format!("{}, as project {}", ask.name(), project.id);
-                    let noted = match app.was_noted(&who, CALL, &key).await {
-                        Ok(true) => Err(begun_before()),
-                        Ok(false) => app.note(&who, CALL, key, detail).await,
-                        Err(problem) => Err(problem),
-                    };
-                    let played = async {
-                        match noted {
-                            Ok(()) => app.play(&who, project, ask, body).await,
-                            Err(problem) => problem.played(),
+    let (play, again) = match app.plays().enter(
+        (who.operator.id.clone(), key.clone()),
+        asked.finalize(),
+        app.now(),
+    ) {
+        Entry::Again(play) => (play, true),
+        Entry::New(play) => {
+            let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
+            // A task of its own: a page that is loaded again finds the call going on.
+            tokio::spawn(async move {
+                let detail = format!("{}, as project {}", ask.name(), project.id);
+                let noted = match app.was_noted(&who, CALL, &key).await {
+                    Ok(true) => Err(begun_before()),
+                    Ok(false) => app.note(&who, CALL, key, detail).await,
+                    Err(problem) => Err(problem),
+                };
+                let played = async {
+                    match noted {
+                        Ok(()) => app.play(&who, project, ask, body).await,
+                        Err(problem) => problem.played(),
+                    }
+                };
+                let mut taking = std::pin::pin!(Arc::clone(&made).take_in(played));
+                let mut looks = tokio::time::interval(LOOK_EVERY);
+                loop {
+                    tokio::select! {
+                        () = &mut taking => return,
+                        _ = looks.tick() => if app.sessions().operators().active(&who.operator.id).is_none() {
+                            made.stop();
                         }
-                    };
-                    made.take_in(played).await;
-                });
-                (play, false)
-            }
-            Entry::OtherBody => {
-                let message =
-                    "another call was made under this `Idempotency-Key`: a new call needs a new one";
-                return Err(Problem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
-            }
-            Entry::Full => {
-                let message =
-                    "too many calls of the playground are being made: stop one, or wait until one is over";
-                return Err(Problem::new(AdminCode::TooManyCalls, message).retry_after(5));
-            }
-        };
+                    }
+                }
+            });
+            (play, false)
+        }
+        Entry::OtherBody => {
+            let message = "another call was made under this `Idempotency-Key`: a new call needs a new one";
+            return Err(Problem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
+        }
+        Entry::Full => {
+            let message =
+                "too many calls of the playground are being made: stop one, or wait until one is over";
+            return Err(Problem::new(AdminCode::TooManyCalls, message).retry_after(5));
+        }
+    };
     answer(&play, again).await
 }
 

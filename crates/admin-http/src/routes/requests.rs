@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::input::{Asked, Named};
-use crate::page::rows;
+use crate::page::{is_limit, rows};
 use crate::problem::Problem;
 use crate::seams::{Calls, Look};
 use crate::values::Name;
@@ -140,8 +140,12 @@ pub(crate) async fn search(
     Asked(query): Asked<Search>,
 ) -> Result<Json<Value>, Problem> {
     let Search { limit, cursor, .. } = &query;
-    let limit = limit.as_deref().map(str::parse).transpose();
-    let limit = rows(limit.map_err(|_| Problem::form(Some("limit"), "this is no number from 1 to 500"))?);
+    let limit = limit.as_deref().map(|limit| limit.parse().ok().filter(|rows| is_limit(*rows)));
+    let limit = match limit {
+        Some(None) => return Err(Problem::form(Some("limit"), "this is no number from 1 to 500")),
+        Some(limit) => rows(limit),
+        None => rows(None),
+    };
     let cursor = cursor.clone();
     let mut named = query.named();
     named.retain(|(name, _)| !matches!(*name, "limit" | "cursor"));

@@ -17,7 +17,7 @@ use crate::input::Body;
 use crate::problem::Problem;
 use crate::sessions::{Found, SESSION_LIFETIME};
 use crate::values::Time;
-use crate::who::{ByCookie, Who, bad_credential, from_here, peer};
+use crate::who::{ByCookie, Who, from_here, peer};
 
 /// How somebody signs in.
 #[derive(Deserialize, JsonSchema)]
@@ -116,13 +116,7 @@ pub(crate) async fn begin(
 ) -> Result<Begun, Problem> {
     let now = app.now();
     let (operator, how) = match &sign_in {
-        SignIn::Link(link) => {
-            let enter = || {
-                let entered = app.sessions().enter(link, now);
-                entered.ok_or_else(|| bad_credential(headrace_identity::AuthRefusal::Unknown))
-            };
-            (app.attempt(peer, enter)?, "by a link")
-        }
+        SignIn::Link(link) => (app.by_link(link, peer)?, "by a link"),
         SignIn::Key(key) => (app.by_key(key, peer)?, "by the key"),
     };
     let who = Who { operator, session: None };

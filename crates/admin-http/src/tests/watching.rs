@@ -47,6 +47,48 @@ async fn as_many_look_on_as_may_and_a_place_is_given_back() {
     assert_eq!(watch(&world, &cookie).await.status(), StatusCode::OK);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_operator_who_looks_on_everywhere_leaves_places_and_answers_to_others() {
+    let world = World::new();
+    let (viewer, _) = world.sign_in(Role::Viewer).await;
+    let mut open = Vec::new();
+    loop {
+        let answer = watch(&world, &viewer).await;
+        if answer.status() != StatusCode::OK {
+            break;
+        }
+        open.push(answer);
+    }
+    let (other, _) = world.sign_in(Role::Owner).await;
+    assert_eq!(watch(&world, &other).await.status(), StatusCode::OK, "another operator looks on");
+    let asked = world.by(Role::Viewer, Method::GET, "/status", Value::Null).await;
+    assert_eq!(asked.status, StatusCode::OK, "and the first one is answered");
+}
+
+#[tokio::test]
+async fn answers_that_are_not_read_are_bounded_by_operator() {
+    let world = World::new();
+    let (viewer, _) = world.sign_in(Role::Viewer).await;
+    let ask = || async {
+        let request = Request::get("/admin/v1/status").header("host", HOST).header("cookie", &viewer);
+        world.open(request.body(Body::empty()).unwrap()).await
+    };
+    let mut unread = Vec::new();
+    let refused = loop {
+        let answer = ask().await;
+        if answer.status() != StatusCode::OK {
+            break answer;
+        }
+        unread.push(answer);
+        assert!(unread.len() < CONNECTIONS, "it is bounded");
+    };
+    assert_eq!(refused.status().as_u16(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(world.by(Role::Owner, Method::GET, "/status", Value::Null).await.status, StatusCode::OK);
+    drop(unread);
+    assert_eq!(ask().await.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn calls_are_asked_for_by_name() {
     let world = World::new();

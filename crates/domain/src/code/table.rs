@@ -281,6 +281,10 @@ codes! {
     ObjectsUnavailable "objects_unavailable" Route (503 Overloaded)
         "What clients store cannot be written or read now."
         "Try again; `store: false` needs none of it. The log says what is wrong with the disk.";
+    DiskFull "disk_full" Route (507 Overloaded)
+        "The server's disk has no room for what clients store: what is free is left to the ledger and the keys."
+        "Delete files or responses, send `store: false`, or try again later. Calls that store nothing are answered. Operators: make \
+         room, or put `objects_dir` on another disk; `objects.min_free_disk` is what is left free.";
     BackgroundFull "background_full" Route (429 RateLimit)
         "As many responses are worked on in the background as are taken at once."
         "Wait for some of them, or send `background: false`.";
@@ -300,6 +304,14 @@ codes! {
          do not see: letters of another script that look alike (a Cyrillic `о`), words spelt with other characters \
          between their letters, and words split over two messages or fields.";
 
+    ExtraUnpriced "extra_unpriced" Render (400 InvalidRequest)
+        "The call asks for something that a provider charges for beside tokens, and it has no price here."
+        "The message names the field. Leave it out. Operators: set a price under `[[prices]]` (`per_search`, or prices with `tier` or \
+         `above`), or list the extra in `allow_unpriced` of the upstream.";
+    UrlNotAllowed "url_not_allowed" Render (400 InvalidRequest)
+        "The call names an address that the model's server would fetch, and may not be handed."
+        "All reasons are answered alike. Send the data in the body (`data:`). Operators: `urls` of the upstream is `off`, `public` or a \
+         list of hosts.";
     ContextLengthExceeded "context_length_exceeded" Render (400 InvalidRequest)
         "Prompt and answer together do not fit the context window, or never fit the engine's KV cache."
         "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \
@@ -466,6 +478,10 @@ codes! {
     UpstreamFailed "upstream_failed" Upstream (502 Internal)
         "The upstream failed: an error, an answer that broke off or was none of its dialect's, a redirect."
         "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
+    UpstreamAnswerTooLarge "upstream_answer_too_large" Upstream (502 Internal)
+        "The upstream sent more than its answer may have: more bytes than the upstream's bounds, more than four times what was asked \
+         for, or more than the memory of the key's calls (`gateway.max_key_memory`)."
+        "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
     Untranslatable "untranslatable" Render (400 InvalidRequest)
         "The endpoint has no counterpart in the dialect of the model's upstreams."
         "The message says which endpoint they have. A parameter that cannot be carried over is refused by its name, as \
@@ -477,10 +493,11 @@ codes! {
         "The model gave values that are not numbers."
         "The call ends, its KV blocks never enter the cache, and what was not delivered is not charged. With one \
          model and prompt it happens again: report the model.";
-    FormLost "form_lost" Decode (500 Internal)
-        "The answer could not be held to its form any further: following the form came to take more work than one token may."
-        "The call ends there, others go on. What was not delivered is not charged. A form with fewer alternatives, shorter \
-         patterns and lists or less ambiguity takes less.";
+    FormLost "form_lost" Decode (400 InvalidRequest)
+        "The answer could not be held to its form any further: following the form took more work than one token, or the whole \
+         answer, may take."
+        "The call ends, and others continue. What was computed until then is charged, as for a cancelled call. The message has \
+         the bound. A form with fewer alternatives, shorter patterns and lists or less ambiguity takes less.";
     AnswerOffForm "answer_off_form" Postprocess (502 Internal)
         "The finished answer is not of the form that was asked for: it is no JSON, or does not fit the schema. The message names \
          the place in the answer, and the keyword that is not kept."

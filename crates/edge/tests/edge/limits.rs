@@ -392,3 +392,27 @@ async fn a_body_in_crumbs_is_refused_and_one_in_pieces_is_not() {
         assert_status(&String::from_utf8_lossy(&answer), status);
     }
 }
+
+#[tokio::test]
+async fn strangers_who_read_nothing_leave_health_to_operators() {
+    let mut config = config();
+    config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
+    let served = serve(config).await;
+    let metrics = served.metrics.unwrap();
+    let pages = "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2_000);
+    let mut strangers = Vec::new();
+    for _ in 0..40 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4 * 1024).unwrap();
+        let mut stranger = socket.connect(metrics).await.unwrap();
+        // The server stops to read when its answers are not taken.
+        let _ = tokio::time::timeout(Duration::from_millis(50), stranger.write_all(pages.as_bytes())).await;
+        strangers.push(stranger);
+    }
+    for _ in 0..3 {
+        let mut operator = tokio::net::TcpStream::connect(metrics).await.unwrap();
+        operator.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+        assert_status(&rest(&mut operator).await, 200);
+    }
+    drop(strangers);
+}

@@ -1,7 +1,7 @@
 //! A front that does as it is told, and an edge before it.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -34,6 +34,10 @@ pub(crate) struct Stub {
     pub(crate) calls: AtomicUsize,
     /// Calls that came, refused ones included.
     pub(crate) asked: AtomicUsize,
+    /// Handshakes of WebSockets that came, refused ones included.
+    pub(crate) handshakes: AtomicUsize,
+    /// Whether no key is good any longer.
+    pub(crate) revoked: AtomicBool,
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
     /// Why the last body was let go, where it was not the client that went away.
@@ -108,6 +112,8 @@ impl Stub {
         Arc::new(Self {
             calls: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
+            handshakes: AtomicUsize::new(0),
+            revoked: AtomicBool::new(false),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
             given_up: Arc::default(),
@@ -135,6 +141,11 @@ impl Stub {
             _guard: guard,
         };
         reply(200, "text/event-stream", AnswerBody::Stream(pieces))
+    }
+
+    /// The key, if it is one that the stub knows and nothing is revoked.
+    fn known(&self, credentials: &Credentials) -> Option<KeyId> {
+        known(credentials).filter(|_| !self.revoked.load(Ordering::SeqCst))
     }
 
     /// Waits until this many calls are in flight.
@@ -215,6 +226,11 @@ impl Front for Stub {
         Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
     }
 
+    fn admit_socket(self: &Arc<Self>, head: Head) -> Result<KeyId, Answer<Pieces>> {
+        self.handshakes.fetch_add(1, Ordering::SeqCst);
+        self.known(&head.credentials).ok_or_else(|| whole(401, "{}"))
+    }
+
     async fn call<B: BodySource>(self: &Arc<Self>, call: Call, body: B) -> Answer<Pieces> {
         let guard = call.guard;
         let body = match body.read().await {
@@ -256,7 +272,7 @@ impl Front for Stub {
     }
 
     fn knows(&self, credentials: &Credentials) -> bool {
-        known(credentials).is_some()
+        self.known(credentials).is_some()
     }
 
     fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Pieces>> {
@@ -309,7 +325,7 @@ impl Front for Stub {
             EdgeRefusal::MethodNotAllowed { .. } => 405,
             EdgeRefusal::HeaderTimeout { .. } => 408,
             EdgeRefusal::HeadTooLarge { .. } => 431,
-            EdgeRefusal::TooManyConnections { .. } => 503,
+            EdgeRefusal::TooManyConnections { .. } | EdgeRefusal::TooManySockets { .. } => 503,
             _ => 400,
         };
         whole(

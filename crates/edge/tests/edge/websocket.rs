@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::GiveUp;
 use http::{HeaderValue, StatusCode};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -169,4 +169,157 @@ async fn a_drain_lets_a_turn_end_and_takes_no_further_one() {
     assert_eq!(heard(&mut busy).await, Err(Some(CloseCode::Away)));
     let report = done.await.unwrap();
     assert_eq!((report.calls_cut_off, report.connections_cut_off), (1, 0));
+}
+
+/// A WebSocket of raw bytes: its handshake is over.
+async fn open_raw(served: &Served, key: &str) -> TcpStream {
+    let mut stream = served.connect().await;
+    let request = format!(
+        "GET /v1/responses HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = crate::stub::read_until(&mut stream, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    stream
+}
+
+/// A masked frame whose mask is nothing.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![first, 0x80 | 127];
+    if payload.len() < 126 {
+        out[1] = 0x80 | u8::try_from(payload.len()).unwrap();
+    } else {
+        out.extend_from_slice(&u64::try_from(payload.len()).unwrap().to_be_bytes());
+    }
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(payload);
+    out
+}
+
+#[tokio::test]
+async fn a_flood_of_pings_that_nobody_answers_to_is_ended() {
+    let served = serve(config()).await;
+    let stream = open_raw(&served, "good").await;
+    let (mut reading, mut writing) = stream.into_split();
+    let pings = frame(0x89, &[b'x'; 125]).repeat(1_000);
+    let flood = async {
+        // Until the server has ended the connection: it is never read endlessly.
+        while writing.write_all(&pings).await.is_ok() {}
+    };
+    tokio::time::timeout(SOON, flood).await.expect("the server reads on");
+    let mut told = Vec::new();
+    // A reset takes what was not read.
+    let _ = tokio::time::timeout(SOON, reading.read_to_end(&mut told)).await.expect("it stays open");
+    let mut again = open(&served).await;
+    say(&mut again, "[1]").await;
+    assert_eq!(heard(&mut again).await, Ok("[1]".to_owned()));
+}
+
+#[tokio::test]
+async fn one_key_has_a_part_of_the_places_and_another_gets_one() {
+    let served = serve(config()).await;
+    let mut held = Vec::new();
+    let refused = loop {
+        match open_as(&served, Some("Bearer good")).await {
+            Ok(socket) => held.push(socket),
+            Err(Error::Http(refused)) => break refused,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(held.len() <= 64, "a key has a quarter of 256");
+    };
+    assert_eq!((held.len(), refused.status()), (64, StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(served.stub.handshakes.load(Ordering::SeqCst), 65, "each handshake is asked about");
+    assert!(open_as(&served, Some("Bearer other")).await.is_ok());
+    drop(held.pop());
+    // Its place is free when the server has seen it go.
+    let mut again = open_as(&served, Some("Bearer good")).await;
+    for _ in 0..100 {
+        if again.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        again = open_as(&served, Some("Bearer good")).await;
+    }
+    assert!(again.is_ok());
+}
+
+#[tokio::test]
+async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
+    let mut config = config();
+    config.max_body_bytes = 16 * 1024;
+    config.memory_bytes_per_key = 150 * 1024;
+    config.memory_bytes = 1024 * 1024;
+    let served = serve(config).await;
+    let half = frame(0x01, &[b'a'; 40 * 1024]);
+    let mut held = open_raw(&served, "good").await;
+    held.write_all(&half).await.unwrap();
+    // A fragment costs three times its bytes: another one does not fit, and its peer is told so.
+    let mut other = open_raw(&served, "good").await;
+    let _ = other.write_all(&half).await;
+    let mut told = Vec::new();
+    let _ = tokio::time::timeout(SOON, other.read_to_end(&mut told)).await.expect("it stays open");
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("\"status\":429") && told.contains("request_memory_per_key"), "{told}");
+    let mut another = open_raw(&served, "other").await;
+    another.write_all(&half).await.unwrap();
+    let mut socket = open_as(&served, Some("Bearer other")).await.unwrap();
+    say(&mut socket, "[1]").await;
+    assert_eq!(heard(&mut socket).await, Ok("[1]".to_owned()));
+    // What it took is given back with the connection.
+    drop(held);
+    for attempt in 0.. {
+        let mut again = open_raw(&served, "good").await;
+        let _ = again.write_all(&half).await;
+        let mut byte = [0; 1];
+        let silent = tokio::time::timeout(Duration::from_millis(300), again.read(&mut byte)).await.is_err();
+        if silent {
+            break;
+        }
+        assert!(attempt < 10, "it was never given back");
+    }
+}
+
+#[tokio::test]
+async fn a_message_without_progress_is_ended_whatever_else_comes() {
+    let mut config = config();
+    config.body_progress_timeout = Duration::from_millis(200);
+    let served = serve(config).await;
+    let mut stream = open_raw(&served, "good").await;
+    stream.write_all(&frame(0x01, b"half")).await.unwrap();
+    let (mut reading, mut writing) = stream.into_split();
+    let pongs = tokio::spawn(async move {
+        while writing.write_all(&frame(0x8a, b"")).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let mut told = Vec::new();
+    let _ = tokio::time::timeout(SOON, reading.read_to_end(&mut told)).await.expect("it stays open");
+    assert!(String::from_utf8_lossy(&told).contains("body_timeout"));
+    pongs.abort();
+}
+
+#[tokio::test]
+async fn a_revoked_key_loses_its_connections_idle_or_at_work() {
+    let served = serve(config()).await;
+    let mut idle = open(&served).await;
+    let mut busy = open(&served).await;
+    say(&mut busy, SILENT).await;
+    assert_eq!(heard(&mut busy).await, Ok("1".to_owned()));
+    served.stub.revoked.store(true, Ordering::SeqCst);
+    for socket in [&mut idle, &mut busy] {
+        let told = heard(socket).await.unwrap();
+        assert!(told.contains("invalid_api_key"), "{told}");
+        assert_eq!(heard(socket).await, Err(Some(CloseCode::Policy)));
+    }
+    served.stub.until_in_flight(0).await;
+}
+
+#[tokio::test]
+async fn a_long_answer_is_one_message_whatever_it_is_cut_into() {
+    let served = serve(config()).await;
+    let mut socket = open(&served).await;
+    let long = format!("\"{}\"", "é€😀x".repeat(100_000));
+    say(&mut socket, &long).await;
+    assert_eq!(heard(&mut socket).await, Ok(long));
 }

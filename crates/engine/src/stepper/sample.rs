@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use headrace_domain::FinishReason;
 use headrace_engine_api::{GrammarFailed, JobError};
-use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk};
+use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
 use crate::held::Held;
 use crate::intake::Desk;
-use crate::job::{Choice, JobState, Rules};
+use crate::job::{Choice, ChosenId, JobState, Rules};
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
 use crate::sampler::{Barred, Sampler, is_greedy};
+use crate::stepper::forms::mask_until;
 use crate::stepper::{Stepper, panic_message, wanted};
 use crate::text::TextOf;
 
@@ -62,18 +63,56 @@ impl Stepper {
         let last = row + rows.saturating_sub(1);
         let logits = self.logits.row(last).filter(|_| rows > 0).ok_or_else(missing)?;
         let taken = job.choices.get_mut(choice).ok_or_else(missing)?;
-        let id = choose(&mut self.sampler, logits, &job.rules, taken, end as u64).map_err(lost)?;
+        if !taken.is_ready(|| mask_until(&mut self.mask_until, self.times.forward_ns)) {
+            self.late.push(chunk.seq);
+            return Ok(Outcome::Repeat);
+        }
+        if taken.held.as_ref().is_some_and(Held::is_complete_behind) {
+            job.end_behind(choice);
+            return Ok(self.ended(job_at));
+        }
+        let id = choose(&mut self.sampler, logits, &job.rules, taken, end as u64).map_err(JobError::from)?;
         let logprob = job.rules.sampling.logprobs.map(|top| score(logits, id, top, isa, text));
+        taken.note_id(id, &job.rules).map_err(JobError::from)?;
+        if let Some(held) = &mut taken.held {
+            held.send(&mut *self.masks);
+            held.poll();
+            if !held.has_accepted() {
+                taken.pending = Some(ChosenId { id, logprob });
+                self.pending.push(at);
+                return Ok(Outcome::Token(id));
+            }
+        }
+        self.accept(chunk.seq, (job_at, choice), ChosenId { id, logprob })
+    }
+
+    /// Takes an id that was chosen for a choice, whose form has taken it, too.
+    pub(super) fn accept(
+        &mut self,
+        seq: SeqId,
+        (job_at, choice): (usize, usize),
+        ChosenId { id, logprob }: ChosenId,
+    ) -> Result<Outcome, JobError> {
         let now_ns = self.intake.config.clock.monotonic_nanos();
+        let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else {
+            return Ok(Outcome::Failed);
+        };
+        if let Some(failed) = job.form_failure(choice) {
+            return Err(failed.into());
+        }
         let from = self.further.len();
-        if !job.accept(choice, id, logprob, &mut self.further, now_ns).map_err(lost)? {
+        if !job.accept(choice, id, logprob, &mut self.further, now_ns).map_err(JobError::from)? {
             return Ok(self.ended(job_at));
         }
         if let Some(held) = job.choices.get_mut(choice).and_then(|choice| choice.held.as_mut()) {
-            held.look_ahead(&mut self.masks);
+            held.send_behind(&mut *self.masks);
+            let units = held.take_work();
+            if units > 0 {
+                self.form_work.push((seq, units));
+            }
         }
         if self.further.len() > from {
-            self.followed.push((chunk.seq, from..self.further.len()));
+            self.followed.push((seq, from..self.further.len()));
         }
         self.note(job_at);
         Ok(Outcome::Token(id))
@@ -98,7 +137,7 @@ fn choose(
     choice: &mut Choice,
     position: u64,
 ) -> Result<u32, GrammarFailed> {
-    if let Some(id) = choice.forced()? {
+    if let Some(id) = choice.forced() {
         return Ok(id);
     }
     let sampling = &rules.sampling;
@@ -106,10 +145,6 @@ fn choose(
     let suppressed = rules.suppressed(choice.generated);
     let allowed = choice.held.as_mut().map(Held::mask).transpose()?;
     Ok(sampler.choose(logits, sampling, &choice.seen, Barred { suppressed, allowed }, random))
-}
-
-fn lost(failed: GrammarFailed) -> JobError {
-    JobError::Form { why: failed.why }
 }
 
 /// Scores the prompt tokens that a chunk's logits predict.

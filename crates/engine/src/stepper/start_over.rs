@@ -47,6 +47,10 @@ impl Stepper {
         self.outcomes.clear();
         self.further.clear();
         self.followed.clear();
+        self.pending.clear();
+        self.late.clear();
+        self.sitting_out.clear();
+        self.form_work.clear();
         self.batch = Batch::default();
         // The new scheduler counts from nothing.
         self.all_work = Work::default();

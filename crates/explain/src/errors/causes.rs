@@ -180,6 +180,8 @@ causes! {
         "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
     ObjectsUnavailable Operator "The disk is full or failing."
         "What clients store cannot be written now. Try again; `store: false` needs none of it.";
+    DiskFull Operator "Uploads, batches or something else filled the disk."
+        "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
     BackgroundFull Both "Many background responses at once."
         "As many responses are worked on in the background as are taken at once (64).";
     TooManyLookUps Caller "A loop that asks for traces."
@@ -190,6 +192,10 @@ causes! {
     ContentPolicy Both "A rule of the operator's on content matched something in the call: also tool descriptions and earlier turns."
         "The rule `internal-names` does not let this pass.";
 
+    ExtraUnpriced Both "A tool of the provider's, such as web search, a dearer class of service, sound in the answer."
+        "`tools[0].type`: the extra `web_search` has no price here. Leave it out. Operators: set its price, or list it in `allow_unpriced` of the upstream." "tools[0].type";
+    UrlNotAllowed Both "An image or a file is named by its address, and the model's server runs inside the operator's network."
+        "`messages[0].content[1].image_url.url`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the upstream." "messages[0].content[1].image_url.url";
     ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
         "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."
@@ -280,6 +286,8 @@ causes! {
         "The upstream found fault with the request: temperature: must be at most 1.";
     UpstreamFailed Operator "The server behind broke off, or answered with an error of its own."
         "The upstream failed: its answer broke off. What was not delivered is not charged.";
+    UpstreamAnswerTooLarge Operator "A server behind that ignores `max_tokens`, or sends something else than an answer."
+        "The upstream of the model sent more than the 4194304 bytes that its answer's body may have. What was not delivered is not charged.";
     Untranslatable Caller "An endpoint of one dialect for a model whose servers speak another."
         "`completions` has no counterpart at the model's upstreams, which speak Anthropic's messages. Use `/v1/chat/completions`.";
     EngineFailed Operator "A fault in the computation of this call."
@@ -287,7 +295,9 @@ causes! {
     NotFinite Operator "A broken checkpoint, or a prompt on which its arithmetic overflows."
         "The model gave values that are not numbers at position 9. What was not delivered is not charged.";
     FormLost Caller "A form so ambiguous that following it takes too long."
-        "The answer cannot be held to its form any further. What was not delivered is not charged.";
+        "The answer could not be held to its form any further: following the form took 33088000 units of work for 33 tokens, and the \
+         limit is 33056000 (32000 more for each token). What was computed until then is charged. Use a form with fewer \
+         alternatives, shorter patterns and lists, or less ambiguity.";
     AnswerOffForm Operator "A model behind that does not hold its answers to the form."
         "The finished answer does not fit the schema: at `items[0].price`, `type` is not kept. It is not charged.";
     InternalError Operator "A fault in the gateway."

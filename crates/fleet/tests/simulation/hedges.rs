@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect, ManualClock, ModelName, Residency};
 use headrace_engine_api::{
-    Abandoned, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Reported, Resumes,
+    Abandoned, Health, LoadReport, PrefixCache, Relay, RelayAnswer, RelayAsk, RelayFacts, Reported, Resumes,
 };
 use headrace_fleet::{Fleet, Hedge, Outcome, Placement, Trail, Tried, Worker};
 
@@ -80,6 +80,8 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
             context_window: None,
             abandoned: Abandoned::Abort,
             resumes: Resumes::Never,
+            cache: PrefixCache::Disclosed,
+            allow_unpriced: Arc::default(),
         };
         Arc::new(Worker::relay(id, model.clone(), Arc::new(Silent(facts))))
     };

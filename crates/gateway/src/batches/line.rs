@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::batch_line::{BatchLine, Paid};
 use crate::refused::Why;
+use crate::refused::unauthenticated;
 use crate::stages;
-use crate::stages::authenticate::unauthenticated;
 use crate::{Answer, AnswerBody};
 
 use super::Job;
@@ -42,7 +42,6 @@ impl Job<'_> {
     /// Runs a request to its end, or until the batch begins none any more: then it stays as it is.
     pub(super) async fn run_line(self, line: LineRecord) -> Result<(), Why> {
         let Self { gateway, batch, .. } = self;
-        let Ok(_place) = gateway.batches().places.acquire().await else { return Ok(()) };
         let body = Bytes::from(line.body.into_bytes());
         let mut tries = 0;
         loop {
@@ -50,9 +49,10 @@ impl Job<'_> {
                 return Ok(());
             }
             tries += 1;
-            let now = gateway.parts().clock.now();
-            let principal = match gateway.parts().directory.principal(&batch.state.key, now) {
-                Ok(principal) => principal,
+            let parts = gateway.parts();
+            let look = || parts.directory.principal(&batch.state.key, parts.clock.now());
+            let org = match look() {
+                Ok(principal) => principal.org.clone(),
                 Err(refusal) => {
                     let why = unauthenticated(&refusal);
                     let told = json!({"error": {"message": why.message, "type": "authentication_error", "code": why.code.name()}});
@@ -61,7 +61,17 @@ impl Job<'_> {
             };
             let paid = Paid::default();
             let of = BatchLine::new(&batch.id, line.at, &line.custom_id, &body, Arc::clone(&paid));
-            match self.call(principal, body.clone(), of, &paid).await {
+            let place = tokio::select! {
+                place = gateway.batches().places.take(&org) => place,
+                () = self.ends.cancelled() => continue,
+                () = gateway.draining().cancelled() => continue,
+            };
+            // It may have waited long.
+            let Ok(principal) = look() else { continue };
+            let came = self.call(principal, body.clone(), of, &paid).await;
+            // What comes now is writing and waiting: the place is for requests that run.
+            drop(place);
+            match came {
                 Came::Well => return self.ended(line.at).await,
                 // One whose answer is written down was ended before any was begun.
                 Came::PaidBefore => {

@@ -29,7 +29,7 @@ pub(super) enum Read {
 ///
 /// # Errors
 /// What the store says.
-pub(super) fn read(
+fn read(
     store: &dyn BatchStore,
     batch: &BatchRecord,
     limits: &WireLimits,
@@ -82,6 +82,28 @@ pub(super) fn read(
     }
     lines.take(&held)?;
     lines.end()
+}
+
+/// Reads as [`read`] does. Requests that have no room beside what the project keeps are a fault of the batch: waiting for room would
+/// keep its place from others.
+///
+/// # Errors
+/// What the store says.
+pub(super) fn read_within_bounds(
+    store: &dyn BatchStore,
+    batch: &BatchRecord,
+    limits: &WireLimits,
+    ends: &CancellationToken,
+) -> Result<Read, ObjectError> {
+    match read(store, batch, limits, ends) {
+        Err(full @ ObjectError::Full { .. }) => {
+            let message = format!(
+                "The requests are kept beside the file until they have ended, and there is no room for them: {full}. Delete files, or wait for other batches."
+            );
+            Ok(Read::Faults(vec![fault_of_file("objects_full", message)]))
+        }
+        read => read,
+    }
 }
 
 /// A fault of a whole file.

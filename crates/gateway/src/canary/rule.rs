@@ -4,11 +4,18 @@
 //! Two samples are compared by Fisher's exact test (R. A. Fisher, "The logic of inductive inference", 1935): were both alike, the bad
 //! calls would fall among the canary's as if drawn from an urn. One looks again and again, so each look may be wrong with its own,
 //! ever smaller probability: `6 / (π · look)²` of the whole, whose sum over all looks is one (Bonferroni).
+//!
+//! The test takes calls as independent, and those of one key are not. So where several keys call, no key decides alone: what is worse
+//! must be worse as well without the key that has most of the bad calls, at the lenient level of [`corroborates`]. And the test is made
+//! once more without the key that calls the canary most, so that good calls of one key hide nothing. Each of the two tests has half
+//! of the level.
 
 use std::sync::LazyLock;
 
 /// How likely it is, at most, that one signal of a canary as good as the others is ever taken for worse.
 pub(super) const FALSE_ALARM: f64 = 0.01 / 3.0;
+/// How likely it is, at most, that chance alone bears out what one key's calls show, over all looks.
+const CORROBORATION: f64 = 0.05;
 /// The most calls of a sample.
 pub(super) const MOST_CALLS: usize = 4096;
 /// The percentile of times that is compared, in hundredths.
@@ -30,28 +37,30 @@ impl Rate {
     }
 }
 
-/// Whether the canary's rate is above the other one's by more than is tolerated, at this look (they count from 1); then how
-/// likely so great a difference, or a greater one, would be of two that are alike.
-pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, look: u64) -> Option<f64> {
+/// Whether the canary's rate is above the other one's by more than is tolerated, and chance explains the difference with this
+/// probability at most; then how likely so great a difference, or a greater one, would be of two that are alike.
+pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, level: f64) -> Option<f64> {
     if canary.share() - stable.share() <= tolerated {
         return None;
     }
     let likely = by_chance(canary, stable);
-    (likely <= at_look(look)).then_some(likely)
+    (likely <= level).then_some(likely)
 }
 
 /// Times of two samples as rates: calls that took longer than the 95th percentile of both together, with the other one's times
-/// stretched by `tolerated` before. A canary that is slower by no more than that does not have more of them.
-pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<[Rate; 2]> {
+/// stretched by `tolerated` before. A canary that is slower by no more than that does not have more of them. With
+/// the time beyond which a call of the canary counts as slow.
+pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<([Rate; 2], u32)> {
     let stretched = |time: &u32| (f64::from(*time) * tolerated).min(f64::from(u32::MAX)) as u32;
     let mut all: Vec<u32> = canary.iter().copied().chain(stable.iter().map(stretched)).collect();
     let (_, limit, _) = all.select_nth_unstable(percentile(canary.len() + stable.len())?);
     let limit = *limit;
     let beyond = |bad: usize, of: usize| Rate { bad, of };
-    Some([
+    let rates = [
         beyond(canary.iter().filter(|time| **time > limit).count(), canary.len()),
         beyond(stable.iter().filter(|time| stretched(time) > limit).count(), stable.len()),
-    ])
+    ];
+    Some((rates, limit))
 }
 
 /// The 95th percentile of times.
@@ -66,9 +75,19 @@ fn percentile(count: usize) -> Option<usize> {
 }
 
 /// How likely a look may be wrong.
-fn at_look(look: u64) -> f64 {
+pub(super) fn at_look(look: u64) -> f64 {
+    FALSE_ALARM * part_of_look(look)
+}
+
+/// How likely chance may bear out at a look what one key's calls show.
+pub(super) fn corroborates(look: u64) -> f64 {
+    CORROBORATION * part_of_look(look)
+}
+
+/// A look's part of what all looks together may be wrong: the parts add up to one.
+fn part_of_look(look: u64) -> f64 {
     let times = std::f64::consts::PI * look.max(1) as f64;
-    FALSE_ALARM * 6.0 / (times * times)
+    6.0 / (times * times)
 }
 
 /// How likely it is that as many of the bad calls of both, or more, are the canary's, where chance alone decides whose they are.
@@ -133,20 +152,20 @@ mod tests {
     #[test]
     fn what_is_tolerated_is_no_breach_however_sure_it_is() {
         let (canary, stable) = (rate(400, 4000), rate(200, 4000));
-        assert!(worse(canary, stable, 0.049, 1).is_some());
-        assert!(worse(canary, stable, 0.05, 1).is_none());
-        assert!(worse(stable, canary, 0.0, 1).is_none(), "a better one is not worse");
+        assert!(worse(canary, stable, 0.049, at_look(1)).is_some());
+        assert!(worse(canary, stable, 0.05, at_look(1)).is_none());
+        assert!(worse(stable, canary, 0.0, at_look(1)).is_none(), "a better one is not worse");
         // The same figures, looked at for the millionth time.
-        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, 1).is_some());
-        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, 1_000_000).is_none());
+        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, at_look(1)).is_some());
+        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, at_look(1_000_000)).is_none());
     }
 
     #[test]
     fn a_slow_canary_has_more_slow_calls_and_one_within_what_is_tolerated_has_not() {
         let times = |factor: u32| (1..=1000_u32).map(|n| n * factor).collect::<Vec<_>>();
-        let [canary, stable] = slow(&times(4), &times(1), 1.5).unwrap();
+        let ([canary, stable], _) = slow(&times(4), &times(1), 1.5).unwrap();
         assert!(canary.bad > 80 && stable.bad == 0, "{canary:?} {stable:?}");
-        let [canary, stable] = slow(&times(1), &times(1), 1.5).unwrap();
+        let ([canary, stable], _) = slow(&times(1), &times(1), 1.5).unwrap();
         assert!(canary.bad == 0 && stable.bad > 80, "{canary:?} {stable:?}");
         assert_eq!(slow(&[], &[], 1.5), None);
         assert_eq!(p95(&mut times(1)), Some(950));

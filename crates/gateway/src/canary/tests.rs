@@ -62,7 +62,7 @@ fn run(seed: u64, calls: u32, canary: Model) -> Option<(u32, RolledBack)> {
         let is_own = random.next() < 0.05;
         let (went, first_token_us) = random.call(if is_own { canary } else { USUAL });
         own += u32::from(is_own);
-        watch.ended(is_own, went, first_token_us, now);
+        watch.ended(is_own, went, first_token_us, (0, now));
         if watch.is_out() {
             return Some((own, watch.view().rolled_back.unwrap()));
         }
@@ -106,7 +106,7 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     let at = |second: u64| UnixNanos::new(second * 1_000_000_000);
     let watch = watch();
     let ended = |canary: bool, went, count: u32, second| {
-        (0..count).for_each(|_| watch.ended(canary, went, Some(1000), at(second)));
+        (0..count).for_each(|_| watch.ended(canary, went, Some(1000), (0, at(second))));
     };
     ended(false, Went::Well, 1000, 1);
     ended(true, Went::Failed, SPEC.min_calls - 1, 1);
@@ -132,4 +132,69 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     assert_eq!(watch.view().calls, seen);
     assert!(watch.resume() && !watch.is_out() && !watch.resume());
     assert_eq!((watch.view().calls, watch.view().rolled_back), ([0, 0], None));
+}
+
+/// Runs so many calls of twenty keys that are alike, one in twenty at the canary, and beside them those of one key that only has
+/// calls of one kind there. How many of the canary's calls of the others there had been when it was taken out.
+fn run_beside_one_key(seed: u64, calls: u32, canary: Model, one_key: Went, its_calls: f64) -> Option<u32> {
+    let (watch, mut random, mut own) = (watch(), Random(seed), 0);
+    for call in 0..calls {
+        let now = UnixNanos::new(u64::from(call) * 100_000_000);
+        let is_own = random.next() < 0.05;
+        let (went, first_token_us) = random.call(if is_own { canary } else { USUAL });
+        let caller = 1 + (random.next() * 20.0) as u64;
+        own += u32::from(is_own);
+        watch.ended(is_own, went, first_token_us, (caller, now));
+        if random.next() < its_calls {
+            watch.ended(true, one_key, Some(100_000), (99, now));
+        }
+        if watch.is_out() {
+            return Some(own);
+        }
+    }
+    None
+}
+
+#[test]
+fn the_calls_of_one_key_take_no_canary_out_and_keep_none_in() {
+    const SEEDS: u64 = 100;
+    // As many failures as all others have calls there, and ten times as many.
+    for its_calls in [0.05, 0.5] {
+        for went in [Went::Failed, Went::Refused] {
+            let out = |seed: &u64| run_beside_one_key(*seed, 20_000, USUAL, went, its_calls).is_some();
+            let alarms = (0..SEEDS).filter(out).count() as u64;
+            assert!(alarms * 100 <= 10 * SEEDS, "{went:?} at {its_calls}: out in {alarms} of {SEEDS}");
+        }
+    }
+    // A canary that fails for all is out soon, however often that key is answered well.
+    let fails = Model { errors: 0.30, ..USUAL };
+    for (its_calls, within) in [(0.0, 200), (0.05, 200), (0.5, 400)] {
+        let late = |seed: &u64| {
+            run_beside_one_key(*seed, 40 * within, fails, Went::Well, its_calls)
+                .is_none_or(|own| own > within)
+        };
+        let late = (0..SEEDS).filter(late).count() as u64;
+        assert!(
+            late * 100 <= 2 * SEEDS,
+            "beside {its_calls}: {late} of {SEEDS} were later than {within} calls"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_is_alone_with_the_canary_decides_where_no_other_key_calls_the_route() {
+    let at = |second: u64| UnixNanos::new(second * 1_000_000_000);
+    let ended = |watch: &Watch, canary, went, count: u32, caller, second| {
+        (0..count).for_each(|_| watch.ended(canary, went, Some(1000), (caller, at(second))));
+    };
+    let alone = watch();
+    ended(&alone, false, Went::Well, 100, 1, 1);
+    ended(&alone, true, Went::Failed, 80, 1, 1);
+    assert!(alone.is_out());
+    let beside = watch();
+    ended(&beside, false, Went::Well, 100, 2, 1);
+    ended(&beside, true, Went::Failed, 800, 1, 1);
+    assert!(!beside.is_out(), "another key calls the route, and has seen nothing wrong");
+    ended(&beside, true, Went::Failed, 8, 2, 1);
+    assert!(beside.is_out(), "it has now");
 }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use headrace_call_api::Frames;
-use headrace_domain::{Code, KeyId};
+use headrace_domain::{Code, KeyId, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord};
 use headrace_wire::response_begun;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::dossier::Dossier;
@@ -24,10 +26,16 @@ use super::running::{Running, Splitter};
 
 /// Responses that are worked on in the background at once.
 const MOST_RUNNING: usize = 1_024;
+/// As many of them are kept for organisations that have fewer than [`FEW`].
+const KEPT_FOR_FEW: usize = MOST_RUNNING / 4;
+/// See [`KEPT_FOR_FEW`].
+const FEW: usize = 32;
 /// Bytes of a response's events that are kept.
 const MOST_EVENT_BYTES: usize = 8 << 20;
 /// What a follower takes beside what waits for it.
 const FOLLOWER_MEMORY: u64 = 128 << 10;
+/// A record of a response in the background is held this many times at most: itself, a copy for the store, and the store's own.
+const RECORD_COPIES: u64 = 4;
 /// Tries to store what has ended.
 const TRIES: u32 = 10;
 
@@ -98,20 +106,16 @@ async fn note(
     let created = dossier.record.started;
     let expires = gateway.objects().expires(created);
     let record = begun(dossier.id, project.clone(), (created, expires), &ask, body);
-    let memory = gateway.memory().reserve(&keyed.principal.key, 1);
+    // Its record is kept, and copied to the store, also when the call has given back its own memory.
+    let memory = gateway.memory().reserve(&keyed.principal.key, record.bytes().saturating_mul(RECORD_COPIES));
     let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
     let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
-    let running = Arc::new(Running::new(project, events, memory));
+    let org = keyed.principal.org.clone();
+    let running = Arc::new(Running::new((project, org.clone()), events, memory));
     {
         let mut all = gateway.objects().running.lock();
-        if all.len() >= MOST_RUNNING {
-            let message = format!(
-                "{MOST_RUNNING} responses are worked on in the background, as many as are taken at once."
-            );
-            return Err(
-                Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1))
-            );
-        }
+        let of_org = all.values().filter(|other| other.org == org).count();
+        has_place(all.len(), of_org)?;
         all.insert(record.id.clone(), Arc::clone(&running));
     }
     match gateway.objects().put(record.clone(), Vec::new()).await {
@@ -121,6 +125,20 @@ async fn note(
             Err(why)
         }
     }
+}
+
+/// Whether one more may be worked on, while so many are and so many of these are the organisation's own. What one organisation
+/// leaves is enough for others.
+fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
+    let most = if of_org < FEW { MOST_RUNNING } else { MOST_RUNNING - KEPT_FOR_FEW };
+    if all < most {
+        return Ok(());
+    }
+    let message = format!(
+        "{all} responses are worked on in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
+         further place of {most}. Wait for some of yours, cancel them, or send `background: false`."
+    );
+    Err(Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))
 }
 
 async fn run(
@@ -168,12 +186,23 @@ fn body_of(begun: &str, came: Came) -> String {
     let mut body: Value = serde_json::from_str(begun).unwrap_or_default();
     let (status, error) = match came {
         Came::Last(event) => {
-            let event: Value = serde_json::from_slice(&event).unwrap_or_default();
-            match event
-                .get("response")
-                .filter(|response| response.get("status") != Some(&json!("in_progress")))
-            {
-                Some(response) => return response.to_string(),
+            /// The response that an event ends with, as it is spelt.
+            #[derive(Deserialize)]
+            struct Event<'a> {
+                #[serde(borrow)]
+                response: &'a RawValue,
+            }
+            #[derive(Deserialize)]
+            struct Status {
+                status: Option<String>,
+            }
+            let is_over = |response: &&RawValue| {
+                serde_json::from_str::<Status>(response.get())
+                    .is_ok_and(|told| told.status.as_deref() != Some("in_progress"))
+            };
+            let event = serde_json::from_slice::<Event<'_>>(&event).ok();
+            match event.map(|event| event.response).filter(is_over) {
+                Some(response) => return response.get().to_owned(),
                 None => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
             }
         }
@@ -207,7 +236,8 @@ impl Gateway {
     pub(super) fn follow(&self, key: &KeyId, running: &Arc<Running>, from: usize) -> Result<Answer, Why> {
         let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
         let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
-        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory));
+        let beat = self.beats().join_stream(key.clone());
+        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory, beat));
         Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
     }
 
@@ -231,11 +261,24 @@ impl Gateway {
     /// # Errors
     /// Why they cannot be read or written.
     pub async fn fail_unfinished(&self) -> Result<usize, String> {
+        self.fail_unfinished_before(UnixNanos::new(u64::MAX)).await
+    }
+
+    /// As [`Self::fail_unfinished`], of those that were created before a time: while this process works on others.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fail_unfinished_before(&self, before: UnixNanos) -> Result<usize, String> {
         let now = self.parts().clock.now();
         let told = self.objects().ask(move |store| {
-            let left = store.unfinished(now)?;
-            let count = left.len();
-            for mut record in left {
+            let mut count = 0;
+            // One at a time: each may be as large as any object.
+            for (project, id) in store.unfinished(now)? {
+                let Some(mut record) = store.response(&project, &id, now)? else { continue };
+                if record.created >= before {
+                    continue;
+                }
+                count += 1;
                 record.body = body_of(&record.body, Came::Broken);
                 ended(&mut record);
                 store.put_response(&record, &[])?;
@@ -243,5 +286,30 @@ impl Gateway {
             Ok(count)
         });
         told.await.map_err(|why| why.message.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_organisation_leaves_places_to_others_in_the_background() {
+        // Two together take what they can.
+        let (mut orgs, mut all) = ([0, 0], 0);
+        while let Some(org) = (0..2).find(|org| has_place(all, orgs[*org]).is_ok()) {
+            (orgs[org], all) = (orgs[org] + 1, all + 1);
+        }
+        assert!(all <= MOST_RUNNING - KEPT_FOR_FEW + FEW, "{all}");
+        // Seven more have their few each.
+        for _ in 0..7 {
+            let mut own = 0;
+            while own < FEW {
+                assert!(has_place(all, own).is_ok(), "{all} {own}");
+                (own, all) = (own + 1, all + 1);
+            }
+        }
+        assert!(has_place(all, 0).is_err() || all < MOST_RUNNING);
+        assert!(has_place(MOST_RUNNING, 0).is_err(), "the bound holds for all");
     }
 }

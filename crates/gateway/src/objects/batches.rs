@@ -16,8 +16,11 @@ use crate::refused::Why;
 use crate::{Answer, Gateway};
 
 use super::ask::{Listing, Query};
+use super::reads::{BATCH_ROW_BYTES, keeping};
 use super::{Told, owned};
 
+/// The bound on batches under way.
+const OPEN_RULE: &str = "max_open_batches_per_project";
 /// What a file of requests is for.
 const PURPOSE: &str = "batch";
 
@@ -69,7 +72,7 @@ impl Gateway {
         let batch = batch.clone();
         let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
         stored.map_err(|why| match why.code {
-            Code::ObjectsFull => {
+            Code::ObjectsFull if why.limit.as_ref().is_some_and(|limit| limit.rule == OPEN_RULE) => {
                 let mut full = Why::new(Code::BatchesFull, why.message.clone())
                     .retry_after(std::time::Duration::from_secs(60));
                 full.limit.clone_from(&why.limit);
@@ -82,10 +85,11 @@ impl Gateway {
     /// `GET /v1/batches`
     pub(super) async fn list_batches(&self, principal: &Principal, query: &[(String, String)]) -> Told {
         let ask = Query::read_of(query, &Listing::BATCHES)?.page;
+        let memory = self.reserve_page(principal, &ask, BATCH_ROW_BYTES)?;
         let (batches, has_more) = self.batches_of(principal, BatchKind::OfFiles, ask).await?;
         let item = |batch: BatchRecord| ItemRecord { json: told(&batch).to_string(), id: batch.id };
         let page = Page { items: batches.into_iter().map(item).collect(), has_more };
-        Ok(Answer::json(200, page.json()))
+        Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
     pub(super) async fn batches_of(

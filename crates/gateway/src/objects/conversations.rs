@@ -1,10 +1,10 @@
 //! Conversations: made, looked up, labelled and deleted, with their items. Foreign and missing ids answer alike.
 
-use headrace_call_api::BodySource;
+use headrace_call_api::{BodySource, Reserved};
 use headrace_domain::{Code, ProjectId};
 use headrace_identity::Principal;
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectStore, Page, fresh_id, input_items,
+    ConversationRecord, ItemRecord, ObjectError, ObjectStore, Page, Stored, fresh_id, input_items,
 };
 use headrace_wire::{ConversationBody, conversation_body};
 use serde_json::{Value, json};
@@ -13,11 +13,12 @@ use crate::refused::Why;
 use crate::{Answer, Gateway};
 
 use super::ask::Query;
+use super::reads::keeping;
 use super::{Told, owned};
 
 impl Gateway {
     pub(super) async fn create_conversation(&self, principal: &Principal, body: impl BodySource) -> Told {
-        let body = self.conversation_body(body).await?;
+        let (body, _memory) = self.conversation_body(principal, body).await?;
         let now = self.now();
         let conversation = ConversationRecord {
             id: fresh_id("conv", now),
@@ -44,7 +45,7 @@ impl Gateway {
         id: &str,
         body: impl BodySource,
     ) -> Told {
-        let body = self.conversation_body(body).await?;
+        let (body, _memory) = self.conversation_body(principal, body).await?;
         if body.items.is_some() {
             let message = "`items`: add items by `POST /v1/conversations/ID/items`.";
             return Err(Why::new(Code::UnknownParameter, message).with_param("items"));
@@ -74,35 +75,42 @@ impl Gateway {
         query: &[(String, String)],
     ) -> Told {
         let Query { page: ask, .. } = Query::read(query)?;
-        let page = self.conversation_of(principal, id, move |store, project, id, now| {
-            store.items(project, id, &ask, now)
-        });
-        Ok(Answer::json(200, page.await?.json()))
+        let ((project, own), (whose, named)) = (owned(principal, id), owned(principal, id));
+        let asked = ask.clone();
+        let page = self.read_stored(
+            principal,
+            move |store, now| store.size(&whose, Stored::Page(&named, &asked), now),
+            move |store, now| store.items(&project, &own, &ask, now),
+        );
+        let (page, memory) = page.await?.ok_or_else(not_found)?;
+        Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
     pub(super) async fn add_items(&self, principal: &Principal, id: &str, body: impl BodySource) -> Told {
-        let body = self.conversation_body(body).await?;
+        let (body, memory) = self.conversation_body(principal, body).await?;
         let Some(items) = body.items else {
             let message = "`items`: it is required.";
             return Err(Why::new(Code::MissingRequiredParameter, message).with_param("items"));
         };
         // Ids of their own, whatever was added before.
         let items = input_items(&items, &fresh_id("add", self.now()));
-        let told = Page { items: items.clone(), has_more: false };
         let added = self.conversation_of(principal, id, move |store, project, id, now| {
-            Ok(store.add_items(project, id, &items, now)?.then_some(()))
+            Ok(store.add_items(project, id, &items, now)?.then_some(items))
         });
-        added.await?;
-        Ok(Answer::json(200, told.json()))
+        let told = Page { items: added.await?, has_more: false };
+        Ok(keeping(memory, Answer::json(200, told.json())))
     }
 
     pub(super) async fn show_item(&self, principal: &Principal, id: &str, item: &str) -> Told {
-        let item = item.to_owned();
-        let found = self.conversation_of(principal, id, move |store, project, id, now| {
-            store.item(project, id, &item, now)
-        });
-        let ItemRecord { json, .. } = found.await?;
-        Ok(Answer::json(200, json))
+        let ((project, own), (whose, named)) = (owned(principal, id), owned(principal, id));
+        let (item, same) = (item.to_owned(), item.to_owned());
+        let found = self.read_stored(
+            principal,
+            move |store, now| store.size(&whose, Stored::Item(&named, &same), now),
+            move |store, now| store.item(&project, &own, &item, now),
+        );
+        let (ItemRecord { json, .. }, memory) = found.await?.ok_or_else(not_found)?;
+        Ok(keeping(memory, Answer::json(200, json)))
     }
 
     pub(super) async fn delete_item(&self, principal: &Principal, id: &str, item: &str) -> Told {
@@ -130,16 +138,23 @@ impl Gateway {
     ) -> Result<T, Why> {
         let ((project, id), now) = (owned(principal, id), self.now());
         let found = self.objects().ask(move |store| ask(store, &project, &id, now)).await?;
-        found.ok_or_else(|| {
-            let message = "There is no such conversation, or no such item of it, for your project.";
-            Why::new(Code::ConversationNotFound, message)
-        })
+        found.ok_or_else(not_found)
     }
 
-    async fn conversation_body(&self, body: impl BodySource) -> Result<ConversationBody, Why> {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
-        Ok(conversation_body(&body, &self.config().wire)?)
+    /// A body, and the memory that it and its items take.
+    async fn conversation_body(
+        &self,
+        principal: &Principal,
+        body: impl BodySource,
+    ) -> Result<(ConversationBody, Reserved), Why> {
+        let (body, memory) = self.body_of(principal, body).await?;
+        Ok((conversation_body(&body, &self.config().wire)?, memory))
     }
+}
+
+fn not_found() -> Why {
+    let message = "There is no such conversation, or no such item of it, for your project.";
+    Why::new(Code::ConversationNotFound, message)
 }
 
 fn shown(conversation: &ConversationRecord) -> Answer {

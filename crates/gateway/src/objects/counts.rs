@@ -1,6 +1,7 @@
 //! Requests about an input that is not answered: how many tokens it has, and a short form of it. Both walk the path as their caller;
 //! the first one's walk ends before anything is taken, the second one's is a call like any other.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use headrace_call_api::{BodySource, Credentials, Frames, Front, Head, Peer};
 use headrace_domain::{Code, Endpoint};
 use headrace_identity::Principal;
 use headrace_wire::compaction;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::refused::Why;
 use crate::stages::{self, Entered};
@@ -20,6 +22,10 @@ use super::Told;
 
 /// The most tokens of a short form.
 const MOST_COMPACTED_TOKENS: u32 = 1_024;
+
+/// What a caller's body does not decide: the answer is read here.
+const DECIDED_HERE: [&str; 9] =
+    ["input", "store", "stream", "background", "conversation", "text", "tools", "tool_choice", "metadata"];
 
 /// What the model is asked for.
 const COMPACT: &str = "Write down in short what was said so far, so that somebody who reads nothing else can go on: what is wanted, \
@@ -47,8 +53,10 @@ impl Gateway {
 
     /// `POST /v1/responses/compact`
     pub(super) async fn compact(self: &Arc<Self>, principal: &Arc<Principal>, body: impl BodySource) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let (body, memory) = self.body_of(principal, body).await?;
         let asked = asked(&body)?;
+        // The call that follows reserves its own.
+        drop((body, memory));
         let entered = match self.enter_as(principal) {
             Ok(entered) => entered,
             Err(refusal) => return Ok(refusal),
@@ -80,30 +88,41 @@ impl Gateway {
     }
 }
 
-/// The call that a request for a short form stands for: the same input, and behind it what is wanted of it.
+/// The call that a request for a short form stands for: the same input, and behind it what is wanted of it. Values stay as they are
+/// spelt: a tree of them would take many times the body's memory.
 fn asked(body: &[u8]) -> Result<Vec<u8>, Why> {
-    let bad = |message: &str| Err(Why::new(Code::InvalidType, message));
-    let Ok(Value::Object(mut asked)) = serde_json::from_slice(body) else {
-        return bad("The body must be a JSON object.");
+    let bad = |message: &str| Why::new(Code::InvalidType, message);
+    let fields: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(body).map_err(|_| bad("The body must be a JSON object."))?;
+    let wish = json!({"type": "message", "role": "user", "content": COMPACT}).to_string();
+    let input = fields.get("input").map_or("null", |input| input.get());
+    let (before, behind) = match input.as_bytes().first() {
+        Some(b'n') => ("", ""),
+        Some(b'"') => (r#"{"type":"message","role":"user","content":"#, "},"),
+        Some(b'[') => ("", ","),
+        _ => return Err(bad("`input`: it must be a string or a list of items.")),
     };
-    let wish = json!({"type": "message", "role": "user", "content": COMPACT});
-    let input = match asked.remove("input") {
-        None | Some(Value::Null) => vec![wish],
-        Some(Value::String(text)) => vec![json!({"type": "message", "role": "user", "content": text}), wish],
-        Some(Value::Array(mut items)) => {
-            items.push(wish);
-            items
-        }
-        Some(_) => return bad("`input`: it must be a string or a list of items."),
+    let items = match input.as_bytes().first() {
+        Some(b'[') => input.get(1..input.len().saturating_sub(1)).unwrap_or_default().trim(),
+        Some(b'"') => input,
+        _ => "",
     };
-    asked.insert("input".to_owned(), Value::Array(input));
-    asked.insert("store".to_owned(), json!(false));
-    asked.entry("max_output_tokens").or_insert_with(|| json!(MOST_COMPACTED_TOKENS));
-    // An answer is read here: what it is held to, and how it comes, is not the caller's to say.
-    for given in ["stream", "background", "conversation", "text", "tools", "tool_choice", "metadata"] {
-        asked.remove(given);
+    let behind = if items.is_empty() { "" } else { behind };
+    let mut asked = Vec::with_capacity(body.len().saturating_add(wish.len()).saturating_add(256));
+    for part in [r#"{"input":["#, before, items, behind, &wish, r#"],"store":false"#] {
+        asked.extend_from_slice(part.as_bytes());
     }
-    Ok(Value::Object(asked).to_string().into_bytes())
+    if !fields.contains_key("max_output_tokens") {
+        asked.extend_from_slice(format!(r#","max_output_tokens":{MOST_COMPACTED_TOKENS}"#).as_bytes());
+    }
+    for (name, value) in &fields {
+        if !DECIDED_HERE.contains(&name.as_str()) {
+            asked.extend_from_slice(format!(",{}:", json!(name)).as_bytes());
+            asked.extend_from_slice(value.get().as_bytes());
+        }
+    }
+    asked.push(b'}');
+    Ok(asked)
 }
 
 async fn gathered(body: AnswerBody) -> Option<Vec<u8>> {
@@ -121,4 +140,35 @@ async fn gathered(body: AnswerBody) -> Option<Vec<u8>> {
 
 fn broken() -> Why {
     Why::new(Code::InternalError, "The short form broke off. What was not delivered is not charged.")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_short_form_is_asked_for_behind_the_same_input() {
+        let wish = json!({"type": "message", "role": "user", "content": COMPACT});
+        let said = json!({"type": "message", "role": "user", "content": "a \"b\""});
+        for (input, items) in [
+            (json!("a \"b\""), json!([said, wish])),
+            (json!([]), json!([wish])),
+            (json!([{"role": "user", "content": "x"}]), json!([{"role": "user", "content": "x"}, wish])),
+            (Value::Null, json!([wish])),
+        ] {
+            let body =
+                json!({"model": "m", "input": input, "stream": true, "store": true, "instructions": "i"});
+            let asked: Value = serde_json::from_slice(&asked(body.to_string().as_bytes()).unwrap()).unwrap();
+            let expected = json!({"model": "m", "input": items, "store": false, "instructions": "i",
+                "max_output_tokens": MOST_COMPACTED_TOKENS});
+            assert_eq!(asked, expected);
+        }
+        let own = asked(br#"{"max_output_tokens":7}"#).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&own).unwrap()["max_output_tokens"], 7);
+        for bad in ["", "[]", "{", r#"{"input":7}"#, r#"{"input":{}}"#] {
+            assert_eq!(asked(bad.as_bytes()).unwrap_err().code, Code::InvalidType, "{bad}");
+        }
+    }
 }

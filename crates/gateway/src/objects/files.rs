@@ -17,6 +17,7 @@ use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::{Listing, Query};
 use super::form::{FORM_MEMORY, Form, FormField, missing_field, too_large, unknown_field};
+use super::reads::{ROW_BYTES, keeping};
 use super::writing::Writing;
 use super::{Told, owned};
 
@@ -113,6 +114,7 @@ impl Gateway {
     /// `GET /v1/files`
     pub(super) async fn list_files(&self, principal: &Principal, query: &[(String, String)]) -> Told {
         let Query { page, purpose, .. } = Query::read_of(query, &Listing::FILES)?;
+        let memory = self.reserve_page(principal, &page, ROW_BYTES)?;
         let (project, now) = (principal.project.clone(), self.now());
         let listed = move |store: &dyn headrace_objects::BatchStore| {
             store.files(&project, purpose.as_deref(), &page, now)
@@ -120,7 +122,7 @@ impl Gateway {
         let (files, has_more) = self.objects().ask_files(listed).await?;
         let item = |file: FileRecord| ItemRecord { json: shown(&file).to_string(), id: file.id };
         let page = Page { items: files.into_iter().map(item).collect(), has_more };
-        Ok(Answer::json(200, page.json()))
+        Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
     /// `GET /v1/files/ID`

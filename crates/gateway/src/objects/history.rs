@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, Stage};
+use headrace_domain::{Call, Code, KeyId, Stage};
 use headrace_identity::Principal;
-use headrace_objects::{MOST_ITEMS, ObjectError, ObjectStore, Order, PageAsk};
+use headrace_objects::{History, Stored};
 use headrace_wire::with_history;
 
 use crate::Gateway;
@@ -14,7 +14,6 @@ use crate::stages::render::estimate;
 use crate::state::Taken;
 
 use super::newest::Turns;
-use super::owned;
 
 impl Gateway {
     /// The call with what it goes on from, and the memory and the turn that all of that takes.
@@ -32,20 +31,25 @@ impl Gateway {
         let lists = match (&ask.previous, &ask.conversation) {
             (None, None) => return Ok((call, taken)),
             (Some(id), _) => match turns.and_then(|turns| turns.find(&principal.project, id)) {
-                Some(kept) => kept,
-                None => Arc::new(self.responses_before(principal, id).await?),
+                Some(kept) => {
+                    let bytes = kept.iter().map(String::len).sum();
+                    self.make_room(&mut taken, bytes, &principal.key).await?;
+                    kept
+                }
+                None => {
+                    let lists;
+                    (lists, taken) = self.read_history(principal, Continued::Response(id), taken).await?;
+                    Arc::new(lists)
+                }
             },
-            (None, Some(id)) => Arc::new(self.said_before(principal, id).await?),
+            (None, Some(id)) => {
+                let lists;
+                (lists, taken) = self.read_history(principal, Continued::Conversation(id), taken).await?;
+                Arc::new(lists)
+            }
         };
         if let Some(turns) = turns {
-            turns.goes_on_from(Arc::clone(&lists));
-        }
-        let bytes: usize = lists.iter().map(String::len).sum();
-        taken.body_bytes = taken.body_bytes.saturating_add(bytes);
-        let needed = estimate::reading(taken.body_bytes);
-        self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
-        if taken.turn.is_none() && taken.body_bytes > self.config().render_inline_bytes {
-            taken.turn = Some(self.turns().enter(&principal.key, taken.body_bytes).await?);
+            turns.goes_on_from(Arc::clone(&lists), self.memory(), &principal.key);
         }
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {
@@ -59,37 +63,85 @@ impl Gateway {
         Ok((call?, taken))
     }
 
-    /// The items of a response and of all that it goes on from.
-    async fn responses_before(&self, principal: &Principal, id: &str) -> Result<Vec<String>, Why> {
-        let ((project, id), now) = (owned(principal, id), self.now());
-        let turns = self.objects().ask(move |store| store.turns(&project, &id, now)).await?;
-        let turns = turns.ok_or_else(|| {
-            let message = "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. \
-                           Send the whole conversation as `input`.";
-            Why::new(Code::PreviousResponseNotFound, message).with_param("previous_response_id")
-        })?;
-        Ok(turns.into_iter().flat_map(|turn| [turn.input, turn.output]).collect())
+    /// Reserves the memory and takes the turn for `bytes` of history beside the call's body.
+    ///
+    /// # Errors
+    /// No memory is left for it, or no turn came in time.
+    async fn make_room(&self, taken: &mut Taken, bytes: usize, key: &KeyId) -> Result<(), Why> {
+        taken.body_bytes = taken.body_bytes.saturating_add(bytes);
+        let needed = estimate::reading(taken.body_bytes);
+        self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
+        if taken.body_bytes > self.config().render_inline_bytes {
+            // A call that waits for a longer turn holds no shorter one.
+            taken.turn = None;
+            taken.turn = Some(self.turns().enter(key, taken.body_bytes).await?);
+        }
+        Ok(())
     }
 
-    /// The items of a conversation.
-    async fn said_before(&self, principal: &Principal, id: &str) -> Result<Vec<String>, Why> {
-        let ((project, id), now) = (owned(principal, id), self.now());
-        let all = move |store: &dyn ObjectStore| -> Result<Option<Vec<String>>, ObjectError> {
-            let mut ask = PageAsk { limit: MOST_ITEMS, order: Order::Ascending, ..PageAsk::default() };
-            let mut lists = Vec::new();
-            loop {
-                let Some(page) = store.items(&project, &id, &ask, now)? else { return Ok(None) };
-                ask.after = page.items.last().map(|item| item.id.clone());
-                let items: Vec<&str> = page.items.iter().map(|item| item.json.as_str()).collect();
-                lists.push(format!("[{}]", items.join(",")));
-                if !page.has_more {
-                    return Ok(Some(lists));
-                }
+    /// The items that a call continues. Their size is asked first, and memory and a turn are taken for it.
+    async fn read_history(
+        &self,
+        principal: &Principal,
+        continued: Continued<'_>,
+        mut taken: Taken,
+    ) -> Result<(Vec<String>, Taken), Why> {
+        let (project, now) = (principal.project.clone(), self.now());
+        let (whose, id) = (project.clone(), continued.id().to_owned());
+        let of = continued.of();
+        let size = self.objects().ask(move |store| store.size(&whose, Stored::History(of(&id)), now));
+        let bytes = size.await?.ok_or_else(|| continued.missing())?;
+        let room = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let made = self.make_room(&mut taken, room, &principal.key).await;
+        made.map_err(|why| why.with_param(continued.param()))?;
+        let id = continued.id().to_owned();
+        // What was taken stays with the read, also when the client goes away.
+        let reading =
+            self.objects().ask(move |store| Ok((store.history(&project, of(&id), bytes, now)?, taken)));
+        let (lists, taken) = reading.await?;
+        Ok((lists.ok_or_else(|| continued.missing())?, taken))
+    }
+}
+
+/// What a call names to continue.
+#[derive(Clone, Copy)]
+enum Continued<'a> {
+    Response(&'a str),
+    Conversation(&'a str),
+}
+
+impl<'a> Continued<'a> {
+    const fn id(self) -> &'a str {
+        match self {
+            Self::Response(id) | Self::Conversation(id) => id,
+        }
+    }
+
+    fn of(self) -> for<'i> fn(&'i str) -> History<'i> {
+        match self {
+            Self::Response(_) => |id| History::Response(id),
+            Self::Conversation(_) => |id| History::Conversation(id),
+        }
+    }
+
+    const fn param(self) -> &'static str {
+        match self {
+            Self::Response(_) => "previous_response_id",
+            Self::Conversation(_) => "conversation",
+        }
+    }
+
+    fn missing(self) -> Why {
+        let (code, message) = match self {
+            Self::Response(_) => (
+                Code::PreviousResponseNotFound,
+                "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. \
+                 Send the whole conversation as `input`.",
+            ),
+            Self::Conversation(_) => {
+                (Code::ConversationNotFound, "There is no such conversation for your project.")
             }
         };
-        self.objects().ask(all).await?.ok_or_else(|| {
-            let message = "There is no such conversation for your project.";
-            Why::new(Code::ConversationNotFound, message).with_param("conversation")
-        })
+        Why::new(code, message).with_param(self.param())
     }
 }

@@ -1,9 +1,10 @@
 //! What is kept of a response: that it has begun, and how it ended. Must not know who waits for it.
 
 use headrace_domain::{ProjectId, RequestId, ResponseAsk, UnixNanos};
-use headrace_objects::{ItemRecord, ResponseRecord, ResponseStatus, input_items, items_with_ids};
+use headrace_objects::{ItemRecord, ResponseRecord, ResponseStatus, input_items, items_with_ids, list_of};
 use headrace_wire::response_id;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -87,7 +88,7 @@ pub(super) fn begun(
     body: String,
 ) -> ResponseRecord {
     let id = response_id(id);
-    let input = listed(&input_items(&ask.input, &id));
+    let input = list_of(&input_items(&ask.input, &id));
     ResponseRecord {
         input,
         id,
@@ -103,23 +104,26 @@ pub(super) fn begun(
     }
 }
 
+/// What of a response's body says how it ended.
+#[derive(Default, Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+    status: Option<String>,
+}
+
 /// It has ended as its body says. Returns what that adds to its conversation.
 pub(super) fn ended(record: &mut ResponseRecord) -> Vec<ItemRecord> {
     record.status = ResponseStatus::Ended;
-    let body: Value = serde_json::from_str(&record.body).unwrap_or_default();
-    let output = body.get("output").filter(|output| output.is_array());
-    record.output = output.map_or_else(|| "[]".to_owned(), Value::to_string);
+    let body = serde_json::from_str::<Body<'_>>(&record.body).unwrap_or_default();
+    let output = body.output.map(RawValue::get).filter(|output| output.starts_with('['));
+    record.output = output.unwrap_or("[]").to_owned();
     // What failed adds nothing: it is asked again.
-    let said = matches!(body.get("status").and_then(Value::as_str), Some("completed" | "incomplete"));
+    let said = matches!(body.status.as_deref(), Some("completed" | "incomplete"));
     if record.conversation.is_none() || !said {
         return Vec::new();
     }
     let mut items = items_with_ids(&record.input, &record.id);
     items.extend(items_with_ids(&record.output, &record.id));
     items
-}
-
-fn listed(items: &[ItemRecord]) -> String {
-    let items: Vec<&str> = items.iter().map(|item| item.json.as_str()).collect();
-    format!("[{}]", items.join(","))
 }

@@ -22,6 +22,7 @@ use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::{Listing, Query};
 use super::batches::not_found;
+use super::reads::{ROW_BYTES, keeping};
 use super::{Told, owned};
 
 /// How long a batch may take: Anthropic's.
@@ -92,6 +93,8 @@ impl Gateway {
                 // Nobody is told of it, and nothing of it runs.
                 let fail = |state: &mut BatchState, _| state.status = BatchStatus::Failed;
                 self.change_batch(&batch.id, fail).await?;
+                let id = batch.id.clone();
+                self.objects().ask_files(move |store| store.clear_lines(&id)).await?;
                 return Err(why);
             }
         };
@@ -110,6 +113,7 @@ impl Gateway {
             let message = "`before_id`: send it or `after_id`.";
             return Err(Why::new(Code::BadPage, message).with_param("before_id"));
         }
+        let memory = self.reserve_page(principal, &ask, ROW_BYTES)?;
         let (batches, has_more) = self.batches_of(principal, BatchKind::OfMessages, ask).await?;
         let page = json!({
             "data": batches.iter().map(told).collect::<Vec<_>>(),
@@ -117,7 +121,7 @@ impl Gateway {
             "first_id": batches.first().map(|batch| &batch.id),
             "last_id": batches.last().map(|batch| &batch.id),
         });
-        Ok(Answer::json(200, page.to_string()))
+        Ok(keeping(memory, Answer::json(200, page.to_string())))
     }
 
     /// `GET /v1/messages/batches/ID`

@@ -24,7 +24,19 @@ pub struct Turns(Arc<Mutex<Kept>>);
 struct Kept {
     newest: Option<Newest>,
     /// What the turn that runs goes on from.
-    before: Option<Arc<Vec<String>>>,
+    before: Before,
+}
+
+/// What a turn goes on from, until the next one begins: also if it fails, and its call has given back its memory.
+#[derive(Default)]
+enum Before {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// These items, and their memory.
+    Items { lists: Arc<Vec<String>>, _memory: Reserved },
+    /// More than there was memory for. The turn behind it goes on from what is stored.
+    NotKept,
 }
 
 /// A response, with all that led to it.
@@ -34,7 +46,7 @@ struct Newest {
     /// JSON lists of items, oldest first.
     lists: Arc<Vec<String>>,
     /// Their bytes. Given back with the connection, or by the next turn.
-    _memory: Reserved,
+    memory: Reserved,
 }
 
 impl Turns {
@@ -47,17 +59,26 @@ impl Turns {
 
     /// A turn begins.
     pub(crate) fn begun(&self) {
-        self.0.lock().before = None;
+        self.0.lock().before = Before::Nothing;
     }
 
     /// The turn that has begun goes on from these items. Should it fail, nothing goes on from them once more: what its caller did in
     /// between, as it answers calls of tools, would be forgotten.
-    pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>) {
+    pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>, memory: &Memory, key: &KeyId) {
         let mut kept = self.0.lock();
-        if kept.newest.as_ref().is_some_and(|newest| Arc::ptr_eq(&newest.lists, &lists)) {
-            kept.newest = None;
+        kept.before = Before::NotKept;
+        let reserved = match kept.newest.take() {
+            Some(newest) if Arc::ptr_eq(&newest.lists, &lists) => Some(newest.memory),
+            other => {
+                kept.newest = other;
+                let bytes: usize = lists.iter().map(String::len).sum();
+                // Longer ones are not kept behind the turn either.
+                (bytes <= MOST_KEPT_BYTES).then(|| memory.reserve(key, bytes as u64).ok()).flatten()
+            }
+        };
+        if let Some(reserved) = reserved {
+            kept.before = Before::Items { lists, _memory: reserved };
         }
-        kept.before = Some(lists);
     }
 
     /// A turn was refused before it went on from anything: what it says that it would have gone on from is forgotten as well.
@@ -88,7 +109,11 @@ impl Turns {
         let mut kept = self.0.lock();
         // The room of the one before is the next one's.
         kept.newest = None;
-        let before = kept.before.take().unwrap_or_default();
+        let before = match std::mem::take(&mut kept.before) {
+            Before::Nothing => Arc::default(),
+            Before::Items { lists, .. } => lists,
+            Before::NotKept => return,
+        };
         let bytes: usize = before.iter().chain(&more).map(String::len).sum();
         if bytes > MOST_KEPT_BYTES {
             return;
@@ -96,7 +121,7 @@ impl Turns {
         let Ok(memory) = memory.reserve(key, bytes as u64) else { return };
         let mut lists = Arc::unwrap_or_clone(before);
         lists.extend(more);
-        kept.newest = Some(Newest { id, project, lists: Arc::new(lists), _memory: memory });
+        kept.newest = Some(Newest { id, project, lists: Arc::new(lists), memory });
     }
 }
 
@@ -118,13 +143,13 @@ mod tests {
         let first = turns.find(&project, "a").unwrap();
         assert_eq!((first.len(), memory.taken()), (2, 30));
         assert!(turns.find(&other, "a").is_none() && turns.find(&project, "b").is_none());
-        turns.goes_on_from(first);
+        turns.goes_on_from(first, &memory, &key);
         end("b", 60);
         assert!(turns.find(&project, "a").is_none(), "a newer one took its place");
         let second = turns.find(&project, "b").unwrap();
         assert_eq!((second.len(), memory.taken()), (4, 90));
         // One that another turn goes on from, or would have, is there no longer, however that ends.
-        turns.goes_on_from(second);
+        turns.goes_on_from(second, &memory, &key);
         assert!(turns.find(&project, "b").is_none());
         turns.begun();
         end("b", 60);
@@ -135,6 +160,17 @@ mod tests {
         turns.refused(br#"{"previous_response_id":"b","x":1}"#);
         assert!(turns.find(&project, "b").is_none());
         turns.begun();
+        end("b", 60);
+        // What a turn goes on from keeps its memory until the next one begins, whatever becomes of it.
+        turns.goes_on_from(Arc::new(vec!["x".repeat(40)]), &memory, &key);
+        assert_eq!(memory.taken(), 100);
+        turns.begun();
+        assert_eq!(memory.taken(), 60);
+        // Where there is none left, the turn behind it finds nothing here.
+        turns.goes_on_from(Arc::new(vec!["x".repeat(41)]), &memory, &key);
+        assert_eq!(memory.taken(), 60);
+        end("b", 10);
+        assert!(turns.find(&project, "b").is_none() && memory.taken() == 0);
         end("b", 60);
         // One that is not gone on from leads to nothing; one that does not fit is not kept, and its room is free.
         end("c", 101);

@@ -4,16 +4,19 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use headrace_call_api::Reserved;
 use headrace_domain::Code;
 use headrace_identity::Principal;
-use headrace_objects::{ResponseRecord, ResponseStatus, items_with_ids, page};
-use serde_json::{Value, json};
+use headrace_objects::{ResponseRecord, ResponseStatus, Stored, items_with_ids, page};
+use serde::Deserialize;
+use serde_json::json;
 
 use crate::refused::Why;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::Query;
-use super::running::{END, as_sse};
+use super::reads::keeping;
+use super::running::{END, as_sse, ends_well};
 use super::{Told, owned};
 
 /// How long a cancelled response may take to end before its look-up is answered all the same.
@@ -33,20 +36,30 @@ impl Gateway {
         if query.stream {
             let running = self.objects().running.lock().get(id).cloned();
             if let Some(running) = running.filter(|running| running.project == principal.project) {
-                if running.events().is_none() {
+                if !running.has_events() {
                     return Err(not_streamed());
                 }
                 return self.follow(&principal.key, &running, from);
             }
         }
-        let found = self.stored_response(principal, id).await?;
-        if query.stream { replayed(&found, from) } else { Ok(Answer::json(200, found.body)) }
+        let (found, memory) = self.stored_response(principal, id).await?;
+        let answer = if query.stream { replayed(&found, from)? } else { Answer::json(200, found.body) };
+        Ok(keeping(memory, answer))
     }
 
-    async fn stored_response(&self, principal: &Principal, id: &str) -> Result<ResponseRecord, Why> {
-        let ((project, id), now) = (owned(principal, id), self.now());
-        let found = self.objects().ask(move |store| store.response(&project, &id, now)).await?;
-        found.ok_or_else(not_found)
+    /// A response, and the memory that it and its answer take.
+    async fn stored_response(
+        &self,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<(ResponseRecord, Reserved), Why> {
+        let ((project, id), (whose, named)) = (owned(principal, id), owned(principal, id));
+        let found = self.read_stored(
+            principal,
+            move |store, now| store.size(&whose, Stored::Response(&named), now),
+            move |store, now| store.response(&project, &id, now),
+        );
+        found.await?.ok_or_else(not_found)
     }
 
     pub(super) async fn delete_response(&self, principal: &Principal, id: &str) -> Told {
@@ -70,13 +83,13 @@ impl Gateway {
             running.cancel.cancel();
             running.ended(CANCEL_WITHIN).await;
         }
-        let found = self.stored_response(principal, id).await?;
-        let body: Value = serde_json::from_str(&found.body).unwrap_or_default();
-        if body.get("background") != Some(&json!(true)) {
+        let (found, memory) = self.stored_response(principal, id).await?;
+        let told = serde_json::from_str::<InBackground>(&found.body).unwrap_or_default();
+        if told.background != Some(true) {
             let message = "Only a response in the background can be cancelled by its id; close the connection of this one.";
             return Err(Why::new(Code::ResponseNotInBackground, message));
         }
-        Ok(Answer::json(200, found.body))
+        Ok(keeping(memory, Answer::json(200, found.body)))
     }
 
     pub(super) async fn input_items(
@@ -86,10 +99,16 @@ impl Gateway {
         query: &[(String, String)],
     ) -> Told {
         let query = Query::read(query)?;
-        let found = self.stored_response(principal, id).await?;
+        let (found, memory) = self.stored_response(principal, id).await?;
         let items = items_with_ids(&found.input, &found.id);
-        Ok(Answer::json(200, page(items, &query.page).json()))
+        Ok(keeping(memory, Answer::json(200, page(items, &query.page).json())))
     }
+}
+
+/// The one field of a response that says whether it runs in the background.
+#[derive(Default, Deserialize)]
+struct InBackground {
+    background: Option<bool>,
 }
 
 /// The events that were kept, from a number on.
@@ -101,7 +120,9 @@ fn replayed(found: &ResponseRecord, from: usize) -> Told {
     for event in events.iter().skip(from) {
         out.extend_from_slice(&as_sse(event.get().as_bytes()));
     }
-    out.extend_from_slice(END.as_bytes());
+    if events.last().is_some_and(|event| ends_well(event.get().as_bytes())) {
+        out.extend_from_slice(END.as_bytes());
+    }
     let body = AnswerBody::Whole(out.freeze());
     Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
 }

@@ -6,19 +6,28 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::Reserved;
-use headrace_domain::ProjectId;
+use headrace_domain::{OrgId, ProjectId};
+use headrace_identity::AuthRefusal;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::beat::Beat;
 use crate::delivery::{self, Delivery};
+use crate::refused::unauthenticated;
 
 /// Bytes that wait for a follower before no more are given to it.
 const FOLLOWER_BYTES: usize = 64 * 1024;
 
+/// Events that are stored are held this many times beside the ones that are followed.
+const STORED_COPIES: u64 = 4;
+
 /// See the top of the file.
 pub(crate) struct Running {
     pub(super) project: ProjectId,
+    /// The organisation that it counts for among those in the background.
+    pub(super) org: OrgId,
     /// Somebody wants it to end.
     pub(super) cancel: CancellationToken,
     log: Mutex<Log>,
@@ -45,16 +54,19 @@ struct Progress {
 enum Next {
     Event(Bytes),
     Wait,
-    Over,
+    /// No more comes. `whole`: the answer ended well, which is what `[DONE]` says.
+    Over {
+        whole: bool,
+    },
     Lost,
 }
 
 impl Running {
     /// Nothing has come yet. Events are kept up to so many bytes, taken from `memory`; 0: none are.
-    pub(super) fn new(project: ProjectId, most_bytes: usize, memory: Reserved) -> Self {
+    pub(super) fn new((project, org): (ProjectId, OrgId), most_bytes: usize, memory: Reserved) -> Self {
         let cancel = CancellationToken::new();
         let log = Mutex::new(Log { given_up: most_bytes == 0, ..Log::default() });
-        Self { project, cancel, log, progress: watch::Sender::default(), most_bytes, memory }
+        Self { project, org, cancel, log, progress: watch::Sender::default(), most_bytes, memory }
     }
 
     /// The next event: the data of one, as JSON.
@@ -83,15 +95,21 @@ impl Running {
         let _ = tokio::time::timeout(within, progress.wait_for(|progress| progress.done)).await;
     }
 
-    /// All events as a JSON list; `None`: not all are here.
+    /// All events as a JSON list. `None` if not all are here, or there is no memory to store them.
     pub(super) fn events(&self) -> Option<String> {
         let log = self.log.lock();
-        if log.given_up {
+        // The list, and the store's copies of it.
+        if log.given_up || self.memory.add((log.bytes as u64).saturating_mul(STORED_COPIES)).is_err() {
             return None;
         }
         let events: Vec<&str> =
             log.events.iter().filter_map(|event| std::str::from_utf8(event).ok()).collect();
         Some(format!("[{}]", events.join(",")))
+    }
+
+    /// Whether all events so far can be followed.
+    pub(super) fn has_events(&self) -> bool {
+        !self.log.lock().given_up
     }
 
     fn next(&self, at: usize) -> Next {
@@ -100,40 +118,64 @@ impl Running {
         match log.events.get(at) {
             _ if log.given_up => Next::Lost,
             Some(event) => Next::Event(event.clone()),
-            None if done => Next::Over,
+            None if done => Next::Over { whole: log.events.last().is_some_and(|event| ends_well(event)) },
             None => Next::Wait,
         }
     }
 
-    /// A stream of its events from number `from` on, as they come. Whoever stops reading holds up nobody.
-    pub(super) fn follow(self: &Arc<Self>, from: usize, keep_alive: Duration, memory: Reserved) -> Delivery {
+    /// A stream of its events from number `from` on, as they come. A follower that stops reading holds up no other. `beat` is
+    /// the follower's: the stream ends when its key is not good any more.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        from: usize,
+        keep_alive: Duration,
+        memory: Reserved,
+        mut beat: Beat,
+    ) -> Delivery {
         let (sender, delivery) = delivery::channel(FOLLOWER_BYTES, Arc::new(memory));
         let running = Arc::clone(self);
         tokio::spawn(async move {
             let (mut at, mut progress) = (from, running.progress.subscribe());
+            let mut quiet_until = Instant::now() + keep_alive;
             loop {
                 if sender.given_up().is_some() {
                     return;
                 }
+                if let Some(refusal) = beat.key_refusal() {
+                    // What waits for it is not for it any more.
+                    if sender.cut().within {
+                        return sender.break_off();
+                    }
+                    sender.push(&mut as_sse(&key_over(&refusal)), 0);
+                    return sender.finish();
+                }
                 if sender.is_full() {
-                    sender.reader_moved().await;
+                    tokio::select! {
+                        () = sender.reader_moved() => {}
+                        () = beat.next() => {}
+                    }
                     continue;
                 }
                 match running.next(at) {
                     Next::Event(event) => {
                         sender.push(&mut as_sse(&event), 0);
                         at += 1;
+                        quiet_until = Instant::now() + keep_alive;
                     }
-                    Next::Over => {
-                        sender.push(&mut BytesMut::from(END), 0);
+                    Next::Over { whole } => {
+                        if whole {
+                            sender.push(&mut BytesMut::from(END), 0);
+                        }
                         return sender.finish();
                     }
                     Next::Lost => return sender.break_off(),
                     Next::Wait => tokio::select! {
                         _ = progress.changed() => {}
                         () = sender.reader_moved() => {}
-                        () = tokio::time::sleep(keep_alive) => {
+                        () = beat.next() => {}
+                        () = tokio::time::sleep_until(quiet_until) => {
                             sender.push(&mut BytesMut::from(": keep-alive\n\n"), 0);
+                            quiet_until = Instant::now() + keep_alive;
                         }
                     },
                 }
@@ -145,6 +187,21 @@ impl Running {
 
 /// What ends a good stream.
 pub(super) const END: &str = "data: [DONE]\n\n";
+
+/// Whether an answer whose last event this is ended well.
+pub(super) fn ends_well(event: &[u8]) -> bool {
+    let kind = serde_json::from_slice::<Kind<'_>>(event);
+    kind.is_ok_and(|kind| matches!(kind.kind, "response.completed" | "response.incomplete"))
+}
+
+/// The last event for a follower whose key is not good any more.
+fn key_over(refusal: &AuthRefusal) -> Vec<u8> {
+    let code = unauthenticated(refusal).code.name();
+    let message = "The API key was revoked or has expired while the events were followed.";
+    serde_json::json!({"type": "error", "code": code, "message": message, "param": null})
+        .to_string()
+        .into_bytes()
+}
 
 /// An event as a stream has it: under the name that it says itself.
 pub(super) fn as_sse(event: &[u8]) -> BytesMut {

@@ -45,7 +45,18 @@ impl<'g> Writing<'g> {
         }
         let (id, at, bytes) = (self.draft.id().to_owned(), self.written, self.held.split().freeze());
         self.written += bytes.len() as u64;
-        self.gateway.objects().ask_files(move |store| store.append(&id, at, &bytes)).await
+        let written = self.gateway.objects().ask_files(move |store| store.append(&id, at, &bytes)).await;
+        if written.is_err() {
+            self.give_up().await;
+        }
+        written
+    }
+
+    /// Gives back what was written, before the client hears that it was refused. What cannot be given back now is given back when this
+    /// is dropped.
+    async fn give_up(&mut self) {
+        let id = self.draft.id().to_owned();
+        self.is_done = self.gateway.objects().ask_files(move |store| store.give_up(&id)).await.is_ok();
     }
 
     /// It has all its bytes. What it is then; `None`: it was a part of an upload that takes none any more.

@@ -2,15 +2,18 @@
 //! which target is asked next, or what is answered.
 
 use bytes::Bytes;
-use headrace_domain::{Code, Dialect, Endpoint};
-use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
-use headrace_wire::relay::{Edits, ReplyReader, SoFar, edited, resumed};
+use headrace_domain::{CacheLabel, CacheSalt, Call, Code, Dialect, Endpoint};
+use headrace_engine_api::{PrefixCache, Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
+use headrace_wire::relay::{Edits, ReplyReader, SoFar, concealed_class, edited, resumed};
 
-use crate::config::Records;
+use crate::Gateway;
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::stages::render::screen::not_cleared;
 use crate::state::{Messages, Work};
 
+use super::source::allowance::Allowance;
+use super::source::conceal::Conceal;
 use super::source::resume::Begun;
 
 /// A target that was asked.
@@ -19,6 +22,10 @@ pub(crate) struct Asking {
     pub(crate) reader: ReplyReader,
     /// Its answer is in the caller's dialect and goes out as it comes.
     pub(crate) as_is: bool,
+    /// How much of its answer is taken.
+    pub(crate) allowance: Allowance,
+    /// How its caller is shown the answer.
+    pub(crate) conceal: Conceal,
 }
 
 /// Puts the call to a target, from its beginning or from what there is of an answer, in the trace of its last attempt. Nothing is waited
@@ -27,7 +34,7 @@ pub(crate) struct Asking {
 /// # Errors
 /// The call cannot be said in the target's dialect, or the target does not go on with others' answers.
 pub(super) fn ask(
-    records: &dyn Records,
+    gateway: &Gateway,
     dossier: &Dossier,
     work: &Work,
     messages: &Messages,
@@ -35,6 +42,9 @@ pub(super) fn ask(
     begun: Option<&Begun>,
 ) -> Result<Asking, Why> {
     let facts = relay.facts();
+    if messages.cleared.as_ref().is_some_and(|cleared| !cleared.contains(&facts.upstream)) {
+        return Err(not_cleared());
+    }
     let asked = messages.chat.as_deref().unwrap_or(&work.call);
     let own = facts.dialect == asked.endpoint.dialect();
     let call = match messages.translated.as_deref() {
@@ -45,6 +55,7 @@ pub(super) fn ask(
         model: &facts.model,
         usage: call.stream,
         max_tokens: Some((bound_field(facts, call.endpoint), work.sampling.max_tokens)),
+        label: label(facts, call, &work.salt),
     };
     let mut body = edited(call, &edits)?;
     if let Some(begun) = begun {
@@ -54,10 +65,16 @@ pub(super) fn ask(
             .and_then(|left| resumed_at(facts, &body, begun, left))
             .ok_or_else(no_way_on)?;
     }
+    let hides = facts.cache == PrefixCache::Hidden && !messages.shows_shared_cache;
+    let conceal = Conceal(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
     // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
     let as_asked = own && messages.chat.is_none();
     let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
-    headers.extend(records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+    headers
+        .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+    // The block of timings has its place in answers that are written here.
+    let as_is = as_asked && !call.explain && !messages.may_resume;
+    let allowance = Allowance::new(work, dossier, as_is);
     let ask = RelayAsk {
         request: dossier.id,
         tenant: work.tenant,
@@ -67,13 +84,25 @@ pub(super) fn ask(
         stream: call.stream,
         headers,
         head_within: call.timeout,
+        bounds: allowance.bounds(),
     };
     Ok(Asking {
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
-        // The block of timings has its place in answers that are written here.
-        as_is: as_asked && !call.explain && !messages.may_resume,
+        as_is,
+        allowance,
+        conceal,
     })
+}
+
+/// The label that separates the tenant's cached prefixes, and its field. Where a server has no field of its own, a caller's salt is
+/// passed on as a label all the same: as it came, two tenants could share it.
+pub(crate) fn label(facts: &RelayFacts, call: &Call, salt: &CacheSalt) -> Option<(&'static str, CacheLabel)> {
+    let field = facts
+        .cache
+        .label_field(call.endpoint)
+        .or_else(|| call.cache_salt.is_some().then_some("cache_salt"))?;
+    Some((field, salt.label()))
 }
 
 /// The body that has a target go on with an answer. `None`: it does not, or nothing is left to say.

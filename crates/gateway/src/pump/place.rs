@@ -24,8 +24,8 @@ use crate::state::{Messages, Work};
 
 use super::asking;
 use super::source::Source;
+use super::source::asked::Asked;
 use super::source::jobs::Handed;
-use super::source::messages::Asked;
 use super::source::said::Lost;
 use super::source::tokens::Begun;
 
@@ -313,8 +313,7 @@ impl Placing<'_> {
                 continue;
             };
             let begun = self.source.text_begun();
-            let records = &*self.gateway.parts().records;
-            match asking::ask(records, self.dossier, work, messages, &*relay, begun.as_ref()) {
+            match asking::ask(self.gateway, self.dossier, work, messages, &*relay, begun.as_ref()) {
                 Ok(asking) => {
                     self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
                     if let Some(begun) = begun {

@@ -13,8 +13,8 @@ use crate::state::Messages;
 
 use super::asking;
 use super::place::{Handing, Placing, nobody, panicked};
+use super::source::asked::Asked;
 use super::source::jobs::Handed;
-use super::source::messages::Asked;
 use super::source::said::Outrun;
 
 impl Placing<'_> {
@@ -88,8 +88,7 @@ impl Placing<'_> {
         let Some(relay) = placement.relay().map(Arc::clone) else {
             return self.not_taken(placement, &nobody(self.work));
         };
-        let records = &*self.gateway.parts().records;
-        match asking::ask(records, self.dossier, self.work, messages, &*relay, None) {
+        match asking::ask(self.gateway, self.dossier, self.work, messages, &*relay, None) {
             Ok(asking) => self.source.ask_too(Asked::new(relay.facts(), asking, placement)),
             Err(why) => self.not_taken(placement, &why),
         }

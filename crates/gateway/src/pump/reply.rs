@@ -209,16 +209,23 @@ impl Reply {
     }
 
     /// Takes a piece of an answer that is in the caller's dialect already. Its end is kept for the answer's.
-    pub(super) fn pass(&mut self, passed: &Passed, dossier: &Dossier) {
+    pub(super) fn pass(&mut self, passed: Passed, dossier: &Dossier) {
+        let Passed { bytes, tokens, last, meaningful, at_ns } = passed;
         if self.passed_end.is_none() {
             self.encoder.passed();
         }
         let end = self.passed_end.get_or_insert_default();
-        let bytes = if passed.last { end } else { &mut self.written.bytes };
-        bytes.extend_from_slice(&passed.bytes);
-        self.written.tokens = passed.tokens;
-        self.meaningful |= passed.meaningful;
-        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(passed.at_ns);
+        match last {
+            // A whole answer is not copied: it may have megabytes.
+            true if end.is_empty() => {
+                *end = bytes.try_into_mut().unwrap_or_else(|bytes| BytesMut::from(&*bytes))
+            }
+            true => end.extend_from_slice(&bytes),
+            false => self.written.bytes.extend_from_slice(&bytes),
+        }
+        self.written.tokens = tokens;
+        self.meaningful |= meaningful;
+        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(at_ns);
     }
 
     /// Gives what is encoded to the transport. Of a whole answer nothing is, before its end.

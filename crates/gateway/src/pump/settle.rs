@@ -222,7 +222,7 @@ fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
     let line = |class: TokenClass| {
         let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
         let (price, usual) = (rates.price(class), usual.price(class));
-        (tokens > 0 || lost_tokens > 0).then(|| BilledLine {
+        ((tokens > 0 || lost_tokens > 0) && rates.bills(class)).then(|| BilledLine {
             class,
             tokens,
             lost_tokens,
@@ -231,7 +231,7 @@ fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
             amount: price.cost(tokens, Rounding::Nearest).unwrap_or(NanoDollars::MAX),
         })
     };
-    TokenClass::ALL.into_iter().filter_map(line).collect()
+    TokenClass::BILLED.into_iter().filter_map(line).collect()
 }
 
 /// Ends a hold of which nobody knows whether it was taken, without a charge.

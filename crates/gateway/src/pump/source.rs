@@ -16,6 +16,10 @@ use crate::state::Work;
 
 pub(crate) mod said;
 
+pub(super) mod allowance;
+
+pub(super) mod asked;
+
 pub(super) mod messages;
 
 pub(super) mod tokens;
@@ -24,20 +28,22 @@ pub(super) mod jobs;
 
 pub(super) mod resume;
 
+pub(crate) mod conceal;
 pub(crate) mod faults;
 
 pub(super) mod heard;
 
+use asked::Asked;
 use heard::Heard;
 use jobs::Handed;
-use messages::{Asked, MessageSource};
+use messages::MessageSource;
 use said::Said;
 use tokens::{Begun, TokenSource};
 
 /// See the top of the file.
 pub(crate) enum Source {
     /// Engines that give ids and text: their replies are parsed here.
-    Tokens(TokenSource),
+    Tokens(Box<TokenSource>),
     /// Somebody else's server, which answers in a dialect.
     Messages(Box<MessageSource>),
 }
@@ -46,7 +52,7 @@ impl Source {
     /// Of a call that nobody works on yet.
     pub(crate) fn new(work: &Arc<Work>) -> Self {
         match work.messages {
-            None => Self::Tokens(TokenSource::new(Arc::clone(work))),
+            None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work)))),
             Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work)))),
         }
     }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use headrace_call_api::Front;
 use headrace_domain::{AttemptOutcome, Clock, Endpoint, Outcome, Stage, Usage, is_partition};
+use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::Command;
 use tokio::sync::oneshot;
 
 use super::round::Round;
 use super::{Carried, Ending, reckon};
+use crate::refused::Why;
 use crate::stages::{Entered, decide};
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
@@ -67,5 +69,20 @@ fn of_an_answer_that_stalls_nothing_is_paid_for_that_was_not_delivered() {
             used,
             "{delivered}: every token is on one side or the other"
         );
+    }
+}
+
+#[test]
+fn an_answer_that_its_own_form_ends_is_charged_what_it_used() {
+    let used = Usage { input: 7, cached_input: 3, reasoning: 2, output: 12, ..Usage::default() };
+    let failed = |error: JobError| Ending::Failed(Why::job_failed(&error));
+    for delivered in [0, 5] {
+        let lost = failed(JobError::Form { why: "it took too much work".to_owned() });
+        let (Some(bill), _) = reckon(&lost, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        assert_eq!((bill.charged, bill.lost), (used, Usage::default()), "{delivered}");
+        let ours = failed(JobError::from(GrammarFailed::panicked()));
+        let (Some(bill), _) = reckon(&ours, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        assert_ne!(bill.charged, used, "{delivered}: a panic is not the caller's");
+        assert_eq!(bill.charged.plus(&bill.lost), used);
     }
 }

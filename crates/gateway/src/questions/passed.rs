@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage};
-use headrace_engine_api::{RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, Tenant};
+use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage, UnixNanos};
+use headrace_engine_api::{
+    AnswerBounds, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, SharedRelay, Tenant,
+};
 use headrace_fleet::{Trail, Tried};
 use headrace_identity::Principal;
 use headrace_wire::count_body;
@@ -18,6 +20,7 @@ use crate::catalog::{Catalog, ServedModel};
 use crate::look_up::Looked;
 use crate::pump::source::faults;
 use crate::refused::Why;
+use crate::stages::render::screen::{Cleared, Screen};
 use crate::stages::render::{likely_tokens, tenant_number};
 
 /// How long one server is waited for.
@@ -38,6 +41,7 @@ pub(super) struct For<'a> {
     pub(super) request: RequestId,
     /// Headers by which the dialect changes what a body means.
     pub(super) headers: &'a [(&'static str, String)],
+    pub(super) now: UnixNanos,
 }
 
 impl Passed {
@@ -46,9 +50,14 @@ impl Passed {
         let (mut tried, mut first, mut counts_none) = (Tried::default(), None, false);
         let nothing = Trail { marks: &[], tokens: 0 };
         let regions = &asks.principal.regions;
+        let cleared = self.cleared(catalog, &asks).await?;
         while let Some(placement) = catalog.fleet().place_near(&self.model.name, nothing, &tried, regions) {
             // How a count goes is not said to the fleet: it is no call, and a server without this path is well all the same.
             let relay = placement.relay().map(Arc::clone);
+            let may_be_sent = |relay: &SharedRelay| {
+                cleared.as_ref().is_none_or(|cleared| cleared.contains(&relay.facts().upstream))
+            };
+            let relay = relay.filter(may_be_sent);
             let asked = match &relay {
                 Some(relay) => relay.count(self.ask(relay.facts(), catalog, &asks)?),
                 None => None,
@@ -83,8 +92,19 @@ impl Passed {
         }
     }
 
+    /// The upstreams that may be sent the question. `None` if it asks for nothing but tokens.
+    async fn cleared(&self, catalog: &Catalog, asks: &For<'_>) -> Result<Option<Box<[Arc<str>]>>, Why> {
+        let Some(relayed) = Cleared::body(&self.call) else { return Ok(None) };
+        let (regions, headers, now) = (&asks.principal.regions, asks.headers, asks.now);
+        let screen = Screen { catalog, model: &self.model, call: &self.call, relayed, regions, headers, now };
+        match screen.is_needed() {
+            true => Ok(Some(screen.clear().await?.upstreams)),
+            false => Ok(None),
+        }
+    }
+
     fn ask(&self, facts: &RelayFacts, catalog: &Catalog, asks: &For<'_>) -> Result<RelayAsk, Why> {
-        let edits = Edits { model: &facts.model, usage: false, max_tokens: None };
+        let edits = Edits { model: &facts.model, usage: false, max_tokens: None, label: None };
         let org = &asks.principal.org;
         Ok(RelayAsk {
             request: asks.request,
@@ -95,6 +115,7 @@ impl Passed {
             stream: false,
             headers: asks.headers.to_vec(),
             head_within: Some(COUNT_WITHIN),
+            bounds: AnswerBounds::up_to(MOST_COUNT_BYTES as u64),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The bounds of the copies that one name's calls are made: so many at work, so many waiting, so much money in a period. What is
 //! beyond them is left out and counted. Must not know what a copy is, or how one is made.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,20 @@ pub struct ShadowBudget {
     /// How long a period is; they begin at its multiples since 1970, UTC: at midnight, or on the hour.
     pub period: Duration,
 }
+
+/// What copies have cost in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// Seconds of a period.
+    pub period_s: u64,
+    /// Which one, counted from 1970.
+    pub period: u64,
+    /// Nano-dollars; no less than was spent.
+    pub amount: i64,
+}
+
+/// The part of a budget that is written down ahead of what is spent.
+const WRITTEN_AHEAD: i64 = 64;
 
 /// What became of calls that a copy was drawn for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +61,18 @@ pub(crate) struct Lane<T> {
 
 struct State<T> {
     at_work: u32,
-    waiting: VecDeque<T>,
+    /// The last copy that ended cost no more than was held for it: several may be at work.
+    kept_within: bool,
+    /// A copy has cost more than was held for it: those at work end, until one is left.
+    one_at_a_time: bool,
+    /// How many times what it may cost by the prices is held for a copy. Grows with what servers report.
+    times: i64,
+    /// What is counted as spent after a restart: as much as is written down.
+    written: i64,
+    /// With the organisation of each, as a number.
+    waiting: VecDeque<(u64, T)>,
+    /// The organisation whose copy left the queue last.
+    last_org: u64,
     period: u64,
     spent: i64,
     /// The most that copies at work may cost still.
@@ -60,35 +85,63 @@ struct State<T> {
 impl<T> Default for Lane<T> {
     fn default() -> Self {
         let (figures, waiting) = (ShadowFigures::default(), VecDeque::new());
-        let state = State { at_work: 0, waiting, period: 0, spent: 0, held: 0, dry: None, figures };
+        let state = State {
+            at_work: 0,
+            kept_within: false,
+            one_at_a_time: false,
+            times: 1,
+            written: 0,
+            last_org: 0,
+            waiting,
+            period: 0,
+            spent: 0,
+            held: 0,
+            dry: None,
+            figures,
+        };
         Self { state: Mutex::new(state) }
     }
 }
 
 impl<T> Lane<T> {
-    /// A copy for one who has a place to work now: it is given back. Otherwise it waits, if there is room.
-    pub(super) fn enter(&self, copy: T, at_work: u32, waiting: usize) -> Option<T> {
+    /// A copy for a caller that has a place to work now: it is given back. Otherwise it waits, if there is room. In a full queue a
+    /// copy of the organisation that has the most there makes room for one of an organisation that has fewer.
+    pub(super) fn enter(&self, (org, copy): (u64, T), at_work: u32, waiting: usize) -> Option<T> {
         let mut state = self.state.lock();
         if state.at_work < at_work {
             state.at_work += 1;
             return Some(copy);
         }
-        if state.waiting.len() < waiting {
-            state.waiting.push_back(copy);
-        } else {
+        if state.waiting.len() >= waiting {
             state.figures.full += 1;
+            let at = state.one_too_many(org)?;
+            state.waiting.remove(at);
         }
+        state.waiting.push_back((org, copy));
         None
     }
 
-    /// The next copy for one who has finished with another; `None`: it is to stop.
+    /// The next copy for a caller that has finished with another, of another organisation if one waits. `None`: it is to stop.
     pub(crate) fn next(&self) -> Option<T> {
         let mut state = self.state.lock();
-        let next = state.waiting.pop_front();
-        if next.is_none() {
-            state.at_work = state.at_work.saturating_sub(1);
+        let is_one_too_many = state.one_at_a_time && state.at_work > 1;
+        let of_another = state.waiting.iter().position(|(org, _)| *org != state.last_org).unwrap_or(0);
+        let next = if is_one_too_many { None } else { state.waiting.remove(of_another) };
+        match next {
+            Some((org, copy)) => {
+                state.last_org = org;
+                Some(copy)
+            }
+            None => {
+                state.at_work = state.at_work.saturating_sub(1);
+                None
+            }
         }
-        next
+    }
+
+    /// How many copies may be at work: one until a copy has shown that servers report no more than is held for it.
+    pub(super) fn most_at_work(&self, most: u32) -> u32 {
+        if self.state.lock().kept_within { most } else { most.min(1) }
     }
 
     /// One more that is not made.
@@ -122,7 +175,9 @@ impl<T> Lane<T> {
     ) -> Option<Taken<T>> {
         let mut state = self.state.lock();
         state.roll(budget, now);
-        let needed = state.spent.saturating_add(state.held).saturating_add(amount.get());
+        // What a server reported once it can report again.
+        let (least, amount) = (amount.get(), amount.get().saturating_mul(state.times));
+        let needed = state.spent.saturating_add(state.held).saturating_add(amount);
         if needed > budget.amount.get() {
             // What others hold may come back.
             if state.held == 0 {
@@ -131,9 +186,35 @@ impl<T> Lane<T> {
             state.figures.unpaid += 1;
             return None;
         }
-        state.held += amount.get();
+        state.held += amount;
         state.figures.copied += 1;
-        Some(Taken { lane: Arc::clone(self), amount: amount.get(), spent: 0 })
+        Some(Taken { lane: Arc::clone(self), amount, least, spent: None })
+    }
+
+    /// What is to be written down before more is spent: beyond what is written a restart would spend it once more. `None` if enough
+    /// is written. Each time a part of the budget more than is needed, so that few copies wait for a disk.
+    pub(super) fn unwritten(&self, budget: &ShadowBudget) -> Option<Spent> {
+        let state = self.state.lock();
+        let needed = state.spent.saturating_add(state.held);
+        if needed <= state.written {
+            return None;
+        }
+        let ahead = needed.saturating_add(budget.amount.get() / WRITTEN_AHEAD).min(budget.amount.get());
+        Some(Spent { period_s: budget.period.as_secs(), period: state.period, amount: ahead.max(needed) })
+    }
+
+    /// This is written down.
+    pub(super) fn wrote(&self, spent: Spent) {
+        let mut state = self.state.lock();
+        if state.period == spent.period {
+            state.written = state.written.max(spent.amount);
+        }
+    }
+
+    /// What a process before this one has spent, where it is of the period at hand.
+    pub(super) fn resume(&self, spent: Spent) {
+        let mut state = self.state.lock();
+        (state.period, state.spent, state.written) = (spent.period, spent.amount, spent.amount);
     }
 
     /// As it stands.
@@ -144,10 +225,24 @@ impl<T> Lane<T> {
 }
 
 impl<T> State<T> {
+    /// Where the last copy waits of the organisation that has the most, if it has more than this one and one.
+    fn one_too_many(&self, org: u64) -> Option<usize> {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for (org, _) in &self.waiting {
+            *counts.entry(*org).or_default() += 1;
+        }
+        let own = counts.get(&org).copied().unwrap_or(0);
+        let (most, count) = counts.into_iter().max_by_key(|(org, count)| (*count, *org))?;
+        if count <= own + 1 {
+            return None;
+        }
+        self.waiting.iter().rposition(|(org, _)| *org == most)
+    }
+
     fn roll(&mut self, budget: &ShadowBudget, now: UnixNanos) {
         let period = now.seconds() / budget.period.as_secs().max(1);
         if self.period != period {
-            (self.period, self.spent) = (period, 0);
+            (self.period, self.spent, self.written, self.times) = (period, 0, 0, 1);
         }
     }
 }
@@ -156,13 +251,16 @@ impl<T> State<T> {
 pub(super) struct Taken<T> {
     lane: Arc<Lane<T>>,
     amount: i64,
-    spent: i64,
+    /// What it may cost by the prices.
+    least: i64,
+    /// What it has cost. `None` until it has ended.
+    spent: Option<i64>,
 }
 
 impl<T> Taken<T> {
     /// It has cost so much.
     pub(super) fn spend(&mut self, cost: NanoDollars) {
-        self.spent = cost.get();
+        self.spent = Some(cost.get());
     }
 }
 
@@ -170,7 +268,12 @@ impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
         state.held -= self.amount;
-        state.spent = state.spent.saturating_add(self.spent);
+        let Some(spent) = self.spent else { return };
+        state.spent = state.spent.saturating_add(spent);
+        state.kept_within = spent <= self.amount;
+        state.one_at_a_time = !state.kept_within;
+        let times = spent.saturating_add(self.least.max(1) - 1) / self.least.max(1);
+        state.times = state.times.max(times);
     }
 }
 
@@ -185,12 +288,16 @@ mod tests {
     #[test]
     fn so_many_are_at_work_so_many_wait_and_the_rest_is_counted() {
         let lane = Lane::default();
-        let entered: Vec<_> = (0..5).map(|copy| lane.enter(copy, 2, 2)).collect();
+        let entered: Vec<_> = (0..5).map(|copy| lane.enter((7, copy), 2, 2)).collect();
         assert_eq!(entered, [Some(0), Some(1), None, None, None]);
         assert_eq!(lane.figures().full, 1);
         assert_eq!((lane.next(), lane.next(), lane.next()), (Some(2), Some(3), None));
-        assert_eq!((lane.enter(5, 2, 2), lane.enter(6, 2, 0)), (Some(5), None), "one is at work still");
-        assert_eq!((lane.next(), lane.next(), lane.enter(7, 1, 0)), (None, None, Some(7)));
+        assert_eq!(
+            (lane.enter((7, 5), 2, 2), lane.enter((7, 6), 2, 0)),
+            (Some(5), None),
+            "one is at work still"
+        );
+        assert_eq!((lane.next(), lane.next(), lane.enter((7, 7), 1, 0)), (None, None, Some(7)));
     }
 
     #[test]
@@ -207,5 +314,68 @@ mod tests {
         assert!(!lane.could_pay(&budget, at(1)), "one that did not fit with nobody else at work");
         assert!(lane.could_pay(&budget, at(2)) && take(100, 2).is_some());
         assert_eq!(lane.figures(), ShadowFigures { copied: 3, unpaid: 2, ..ShadowFigures::default() });
+    }
+
+    #[test]
+    fn a_server_that_reports_more_than_is_held_passes_a_budget_by_one_copy() {
+        let lane = Arc::new(Lane::<u32>::default());
+        let budget = ShadowBudget { amount: NanoDollars::new(10_000), period: Duration::from_secs(3600) };
+        let take = |amount| lane.take(&budget, NanoDollars::new(amount), at(1));
+        assert_eq!(lane.most_at_work(4), 1, "nothing is known of who answers");
+        let mut first = take(100).unwrap();
+        first.spend(NanoDollars::new(90));
+        drop(first);
+        assert_eq!(lane.most_at_work(4), 4);
+        assert_eq!((lane.enter((7, 0), 4, 9), lane.enter((7, 1), 4, 9)), (Some(0), Some(1)));
+        assert_eq!(lane.enter((7, 2), 2, 9), None);
+        // From now on each of them is said to be fifty times as long.
+        let mut second = take(100).unwrap();
+        second.spend(NanoDollars::new(5_000));
+        drop(second);
+        assert_eq!((lane.most_at_work(4), lane.next()), (1, None), "one of the two at work ends");
+        assert_eq!(lane.next(), Some(2));
+        assert!(take(100).is_none(), "as much as that is held for the next: 5,000 of 4,910");
+        assert!(!lane.could_pay(&budget, at(1)));
+        assert_eq!(lane.figures().spent, NanoDollars::new(5_090));
+    }
+
+    #[test]
+    fn what_is_written_down_covers_what_is_spent_and_a_restart_begins_there() {
+        let budget = ShadowBudget { amount: NanoDollars::new(6_400), period: Duration::from_secs(3600) };
+        let lane = Arc::new(Lane::<()>::default());
+        assert_eq!(lane.unwritten(&budget), None);
+        let (mut spent, mut writes, mut written) = (0, 0, 0);
+        while let Some(mut taken) = lane.take(&budget, NanoDollars::new(10), at(7)) {
+            if let Some(more) = lane.unwritten(&budget) {
+                assert_eq!((more.period_s, more.period), (3600, 7));
+                lane.wrote(more);
+                (writes, written) = (writes + 1, more.amount);
+            }
+            spent += 10;
+            assert!(written >= spent && written <= 6_400);
+            taken.spend(NanoDollars::new(10));
+            drop(taken);
+        }
+        assert_eq!((spent, lane.unwritten(&budget)), (6_400, None));
+        assert!(writes <= 64, "{writes}");
+        let next = Arc::new(Lane::<()>::default());
+        next.resume(Spent { period_s: 3600, period: 7, amount: written });
+        assert!(next.take(&budget, NanoDollars::new(1), at(7)).is_none());
+        assert!(next.take(&budget, NanoDollars::new(6_400), at(8)).is_some(), "the next hour is another");
+    }
+
+    #[test]
+    fn the_copies_of_one_organisation_leave_room_to_those_of_another() {
+        let lane = Lane::default();
+        assert_eq!(lane.enter((1, "a0"), 1, 4), Some("a0"));
+        for copy in ["a1", "a2", "a3", "a4", "a5"] {
+            assert_eq!(lane.enter((1, copy), 1, 4), None);
+        }
+        for copy in ["b1", "b2", "b3"] {
+            assert_eq!(lane.enter((2, copy), 1, 4), None);
+        }
+        assert_eq!(lane.figures().full, 4, "a5, the two that made room, and b3");
+        let order: Vec<_> = std::iter::from_fn(|| lane.next()).collect();
+        assert_eq!(order, ["a1", "b1", "a2", "b2"]);
     }
 }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, Stage};
-use headrace_identity::{AuthRefusal, Principal, credential};
+use headrace_domain::{Code, Stage, UnixNanos};
+use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal, credential};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::Lease;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::refused::{Why, unauthenticated};
 use crate::state::{Admitted, Arrived, Authenticated, Caller, caller_scopes};
 
 impl Arrived {
@@ -23,9 +23,12 @@ impl Arrived {
         let shown =
             credential(self.credentials.authorization.as_deref(), self.credentials.x_api_key.as_deref());
         let now = gateway.parts().clock.now();
-        let found = shown.and_then(|key| gateway.parts().directory.authenticate(key, now));
+        let directory = &gateway.parts().directory;
+        // Before the look: a revocation behind it shows.
+        let revocations = directory.revocations();
+        let found = shown.and_then(|key| directory.authenticate(key, now));
         let principal = found.map_err(|refusal| unauthenticated(&refusal))?;
-        Ok(self.identified(principal, dossier))
+        Ok(self.identified(principal, revocations, dossier))
     }
 
     /// The same of a caller inside the house, for whom somebody vouches.
@@ -38,10 +41,10 @@ impl Arrived {
         if gateway.is_draining() {
             return Err(draining());
         }
-        Ok(self.identified(principal, dossier))
+        Ok(self.identified(principal, gateway.parts().directory.revocations(), dossier))
     }
 
-    fn identified(self, principal: Arc<Principal>, dossier: &mut Dossier) -> Authenticated {
+    fn identified(self, principal: Arc<Principal>, revocations: u64, dossier: &mut Dossier) -> Authenticated {
         let record = &mut dossier.record;
         record.org = Some(principal.org.clone());
         record.project = Some(principal.project.clone());
@@ -49,7 +52,7 @@ impl Arrived {
         if let Some(seat) = &dossier.seat {
             seat.is_of(&principal.org, &principal.key);
         }
-        Authenticated { principal, endpoint: self.endpoint }
+        Authenticated { principal, revocations, endpoint: self.endpoint }
     }
 }
 
@@ -60,8 +63,26 @@ impl Authenticated {
         let admitted = admit(gateway, &self.principal, dossier);
         dossier.mark(Stage::Authenticate);
         let lease = admitted?;
-        let Self { principal, endpoint } = self;
-        Ok(Admitted { principal: Caller { principal, lease }, endpoint })
+        let Self { principal, revocations, endpoint } = self;
+        Ok(Admitted { principal: Caller { principal, lease, revocations }, endpoint })
+    }
+}
+
+impl Caller {
+    /// That the key is still good. Its body may have taken long to come.
+    ///
+    /// # Errors
+    /// It was revoked since the call came in, or has expired.
+    pub(crate) fn check_key(&self, directory: &Directory, now: UnixNanos) -> Result<(), Why> {
+        let has_expired = self.principal.expires.is_some_and(|end| now >= end);
+        if self.revocations == directory.revocations() && !has_expired {
+            return Ok(());
+        }
+        match directory.key_end(&self.principal.key) {
+            Some(KeyEnd::Revoked) => Err(unauthenticated(&AuthRefusal::Revoked)),
+            _ if has_expired => Err(unauthenticated(&AuthRefusal::Expired)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -79,7 +100,8 @@ fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<
     could_pay(gateway, principal).map(|()| lease)
 }
 
-fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
+/// Refuses a caller whose organisation could not pay for any call.
+pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
     let parts = gateway.parts();
     if gateway.catalog().has_free_model() {
         return Ok(());
@@ -92,18 +114,6 @@ fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
         return Ok(());
     }
     Err(Why::nothing_to_spend(standing.balance, standing.held))
-}
-
-pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
-    let code = match refusal {
-        AuthRefusal::Missing => Code::MissingApiKey,
-        AuthRefusal::Conflicting => Code::ConflictingCredentials,
-        AuthRefusal::Expired => Code::ExpiredApiKey,
-        _ => Code::InvalidApiKey,
-    };
-    let mut why = Why::new(code, refusal.to_string());
-    why.rule = Some(refusal.rule());
-    why
 }
 
 pub(crate) fn draining() -> Why {

@@ -22,13 +22,14 @@ impl Keyed {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
+        self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
         let copy = dossier.shadow.as_deref_mut().and_then(Shadow::copy_mut);
         // A copy costs its caller nothing: its hold stands for what the house loses by it.
         let (amount, is_copy) = match copy {
             None => (most, false),
             Some(copy) => {
-                if !copy.pay(most, now) {
+                if !copy.pay(most, now).await {
                     return Err(beyond_budget(most));
                 }
                 (NanoDollars::ZERO, true)
@@ -81,7 +82,12 @@ pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars)
     // Whoever answers in messages says in which class of service it did; a batch is one of ours, whoever answers.
     let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
+    let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
+    let amount = amount.and_then(|amount| match searches {
+        0 => Ok(amount),
+        searches => amount.checked_add(quote.hold_for_searches(searches)?),
+    });
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
 }
 

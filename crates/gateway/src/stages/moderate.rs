@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Stage, ToEncode};
+use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Stage};
 use headrace_moderation::{Judge, Verdict};
 
 use crate::catalog::{Catalog, ServedModel};
@@ -62,16 +62,15 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
             let texts = headrace_prompt::texts_of(conversation);
             judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
         }
-        Prompt::Encode(ToEncode { texts, .. }) => {
+        Prompt::Encode(to_encode) => {
             let decoded = |text: &EncodeText| match (text, model.lane.tokenizer()) {
                 (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) => {
                     Some(tokenizer.decode(ids, false))
                 }
                 _ => None,
             };
-            let decoded: Vec<String> = texts.iter().filter_map(decoded).collect();
-            let written = texts.iter().flat_map(EncodeText::texts);
-            judge.judge_all(&mut written.chain(decoded.iter().map(String::as_str)))
+            let decoded: Vec<String> = to_encode.texts.iter().filter_map(decoded).collect();
+            judge.judge_all(&mut to_encode.written().chain(decoded.iter().map(String::as_str)))
         }
         Prompt::Relayed(relayed) => {
             let mut gravest = Verdict::Clean;

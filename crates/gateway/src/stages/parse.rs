@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use headrace_call_api::Reserved;
 use headrace_domain::{Call, Code, Endpoint, KeyId, ModelName, ServiceTier, Stage};
 use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
-use crate::objects::references;
+use crate::objects::references::{self, WithState};
 use crate::refused::Why;
 use crate::routes::Asker;
 use crate::shadows;
@@ -26,11 +27,12 @@ impl Received {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
         let catalog = gateway.catalog();
-        let (body, may_pass) = match endpoint == Endpoint::Responses && references::concern(&body, &catalog) {
-            // Apart, so that no other call has room for it.
-            true => Box::pin(gateway.with_state(body, &catalog, &principal)).await?,
-            false => (body, false),
-        };
+        let WithState { body, may_pass, memory } =
+            match endpoint == Endpoint::Responses && references::concern(&body, &catalog) {
+                // Apart, so that no other call has room for it.
+                true => Box::pin(gateway.with_state(body, &catalog, &principal)).await?,
+                false => WithState { body, may_pass: false, memory: None },
+            };
         let asker = Asker {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
@@ -41,7 +43,10 @@ impl Received {
         let (bytes, inline) = (body.len(), config.render_inline_bytes);
         let named = (bytes <= inline.saturating_mul(LOOKED_THROUGH)).then(|| named(&catalog, &asker, &body));
         let as_it_is = named.as_ref().is_some_and(|named| named.goes_as_it_is(&catalog, endpoint));
-        let taken = take(gateway, &principal.key, bytes, as_it_is).await?;
+        let taken = match memory {
+            None => take(gateway, &principal.key, bytes, as_it_is).await?,
+            Some(memory) => take_with(gateway, memory, bytes, as_it_is).await?,
+        };
         let turn = dossier.turns.is_some().then(|| body.clone());
         let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
         let (read, taken) = if taken.turn.is_some() {
@@ -78,6 +83,10 @@ impl Received {
         }
         let goes_on =
             call.response.as_ref().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
+        let is_kept = call.response.as_ref().is_some_and(|ask| ask.store || ask.conversation.is_some());
+        if is_kept && dossier.copy().is_none() {
+            gateway.objects().check_room()?;
+        }
         let turns = dossier.turns.as_ref();
         forget_input(&mut call, turns.is_some());
         if let Some(turns) = turns {
@@ -186,14 +195,24 @@ pub(crate) async fn take(
     body_bytes: usize,
     as_it_is: bool,
 ) -> Result<Taken, Why> {
+    take_with(gateway, gateway.memory().none_yet(key), body_bytes, as_it_is).await
+}
+
+/// As [`take`], with memory that the call has reserved before.
+async fn take_with(
+    gateway: &Gateway,
+    memory: Reserved,
+    body_bytes: usize,
+    as_it_is: bool,
+) -> Result<Taken, Why> {
     let most = if as_it_is { estimate::looking(body_bytes) } else { estimate::reading(body_bytes) };
-    let memory = gateway.memory().reserve(key, most).map_err(|full| full.at(Stage::Parse))?;
+    gateway.memory().resize(&memory, most).map_err(|full| full.at(Stage::Parse))?;
     let turn = if body_bytes > gateway.config().render_inline_bytes && !as_it_is {
-        Some(gateway.turns().enter(key, body_bytes).await?)
+        Some(gateway.turns().enter(memory.key(), body_bytes).await?)
     } else {
         None
     };
-    Ok(Taken { body_bytes, memory, turn })
+    Ok(Taken { body_bytes, memory: Arc::new(memory), turn })
 }
 
 fn stopped() -> Why {

@@ -4,22 +4,28 @@
 
 use std::sync::Arc;
 
+use headrace_call_api::Reserved;
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage,
-    UnixNanos,
+    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Residency, Sampling, SamplingDefaults,
+    Stage, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
+use headrace_grammar::FormOwner;
 use headrace_prompt::RenderOptions;
 use headrace_wire::CacheDiagnosis;
+use parking_lot::Mutex;
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::kept_ids::{Keeper, KeptIds};
 use crate::lane::{Lane, TokenLane};
+use crate::memory::Room;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
+
+use screen::{Cleared, Screen};
 
 pub(crate) mod estimate;
 
@@ -33,6 +39,8 @@ mod pins;
 
 mod raw;
 
+pub(crate) mod screen;
+
 pub(crate) mod shorten;
 
 mod texts;
@@ -43,9 +51,11 @@ pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
 pub(crate) use past::with_past;
-pub(crate) use words::{could_fit, out_of_vocabulary, rendered, shown, text_alone};
+pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
+/// Prompt tokens of what one web search finds, at most: they are held for as those of the prompt.
+const TOKENS_OF_A_SEARCH: u64 = 10_000;
 /// What is told where another model answers than the one that was looked at.
 const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
 
@@ -57,7 +67,8 @@ impl Moderated {
             let salt = salt(gateway, &principal.project, &model, &call);
             let long = taken.turn.is_some();
             raw::may_spell(&model, &call, &principal.key)?;
-            let written = write(gateway, &catalog, &model, call, salt, taken, long).await?;
+            let own = (salt, Arc::clone(&taken.memory), tenant_number(principal.org.as_str()));
+            let written = write(gateway, &catalog, &model, call, own, taken, long).await?;
             (call, taken) = (written.call, written.kept);
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
                 Ok(written) => break (written, salt),
@@ -73,13 +84,13 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) = written;
+        screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
         dossier.record.kept_answers = past.told;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
         let keeps_words = residency.allows(gateway.config().region.as_ref());
-        let memory = Arc::new(memory);
         let work = Box::new(Work {
             call,
             body_bytes,
@@ -124,10 +135,13 @@ impl Work {
         };
         let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
         let salt = salt(gateway, project, &model, &self.call);
-        let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
+        let own = (salt, Arc::clone(&self.memory), self.tenant.0);
+        let written = write(gateway, &self.catalog, &model, self.call.clone(), own, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
+        let served = (&*self.catalog, &*model);
+        screened(gateway, served, &call, messages.as_mut(), &self.residency, dossier).await?;
         dossier.record.kept_answers = past.told;
         let mut work = Self {
             body_bytes: self.body_bytes,
@@ -159,6 +173,31 @@ impl Work {
     }
 }
 
+/// Judges what a relayed call asks for beside tokens, and notes which servers may be sent it.
+async fn screened(
+    gateway: &Gateway,
+    (catalog, model): (&Catalog, &ServedModel),
+    call: &Call,
+    messages: Option<&mut Messages>,
+    regions: &Residency,
+    dossier: &Dossier,
+) -> Result<(), Why> {
+    let Some(messages) = messages else { return Ok(()) };
+    let parts = gateway.parts();
+    messages.shows_shared_cache = !parts.directory.has_several_orgs();
+    let Some(relayed) = Cleared::body(messages.chat.as_deref().unwrap_or(call)) else { return Ok(()) };
+    let headers = if messages.chat.is_none() { &*dossier.dialect_headers } else { &[] };
+    let screen = Screen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
+    // Most calls ask for nothing that is to be judged; of the others, names may be looked up.
+    if screen.is_needed() {
+        let cleared = Box::pin(screen.clear()).await?;
+        (messages.cleared, messages.most_searches) = (Some(cleared.upstreams), cleared.most_searches);
+        let found = cleared.most_searches.saturating_mul(TOKENS_OF_A_SEARCH);
+        messages.most_prompt_tokens = messages.most_prompt_tokens.saturating_add(found);
+    }
+    Ok(())
+}
+
 /// A call as it is put to a model, or why it cannot be; and what was kept meanwhile.
 struct Written<T> {
     call: Box<Call>,
@@ -171,16 +210,20 @@ async fn write<T: Send + 'static>(
     catalog: &Catalog,
     model: &Arc<ServedModel>,
     call: Box<Call>,
-    salt: CacheSalt,
+    (salt, memory, tenant): (CacheSalt, Arc<Reserved>, u64),
     kept: T,
     long: bool,
 ) -> Result<Written<T>, Why> {
+    let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(memory.key()));
     let means = Means {
         fleet: Arc::clone(catalog.fleet()),
         kept: Arc::clone(gateway.kept_ids()),
         salt,
+        memory,
         bounds: (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens),
         now: gateway.parts().clock.now(),
+        tenant,
+        compiling: Mutex::new(compiling),
     };
     // What an answer is held to is compiled, and what is to be shortened is rendered several times, which may take as long as a
     // long prompt.
@@ -203,9 +246,25 @@ struct Means {
     fleet: Arc<Fleet>,
     kept: Arc<KeptIds>,
     salt: CacheSalt,
+    memory: Arc<Reserved>,
     /// Tokens of an answer, and of all texts that are encoded.
     bounds: (u32, u32),
     now: UnixNanos,
+    /// For whom a form is compiled, and the reservation that the memory for it is added to.
+    tenant: u64,
+    compiling: Mutex<Option<Reserved>>,
+}
+
+impl Means {
+    /// What `compile` makes in the tenant's name, with memory of the call's key.
+    fn form_of<T>(&self, compile: impl FnOnce(&FormOwner<'_>) -> T) -> T {
+        let reserve = |bytes| -> Option<Box<dyn Send>> {
+            let memory = self.compiling.lock().take()?;
+            memory.resize(bytes).ok()?;
+            Some(Box::new(memory))
+        };
+        compile(&FormOwner { tenant: self.tenant, memory: Some(&reserve) })
+    }
 }
 
 fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
@@ -283,7 +342,7 @@ fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Resul
         Ok(()) => {}
         Err(why) => return (call, Err(why)),
     }
-    match shorten::shortened(model, call, means.now) {
+    match shorten::shortened(model, call, (means.now, Room(&means.memory))) {
         Ok(call) => {
             let encoded = encode(model, &call, means);
             (call, encoded)
@@ -297,7 +356,7 @@ fn encode(model: &ServedModel, call: &Call, means: &Means) -> Result<Encoded, Wh
     match &model.lane {
         Lane::Tokens(lane) => tokens(model, lane, call, means),
         Lane::Vectors(lane) => {
-            let prompts = texts::encode(model, lane, call, most_tokens)?;
+            let prompts = texts::encode(model, lane, call, most_tokens, Room(&means.memory))?;
             Ok(Encoded::of(prompts))
         }
         Lane::Messages(_) => {
@@ -314,11 +373,11 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
-            let (ids, text) = rendered(model, lane, conversation, &options)?;
+            let (ids, text) = rendered(model, lane, conversation, &options, Room(&means.memory))?;
             let kept = (&means.kept, &means.salt);
             let past::Past { ids, told, keeper } =
                 with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
-            let grammar = form::grammar(model, lane, call, &text)?;
+            let grammar = means.form_of(|owner| form::grammar(model, lane, call, &text, owner))?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
             let prompts = vec![ids.into()];
@@ -328,9 +387,9 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let each =
-                items.iter().enumerate().map(|(index, item)| raw::encode(model, lane, call, index, item));
-            let grammar = form::grammar(model, lane, call, "")?;
+            let room = Room(&means.memory);
+            let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, room));
+            let grammar = means.form_of(|owner| form::grammar(model, lane, call, "", owner))?;
             let prompts = each.collect::<Result<_, _>>()?;
             Ok(Encoded { grammar, ..Encoded::of(prompts) })
         }

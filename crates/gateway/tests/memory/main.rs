@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use headrace_call_api::Frames;
 use headrace_domain::{Dialect, Endpoint};
-use headrace_gateway::AnswerBody;
+use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};
+
+mod stored;
 
 use told::{answer_of, chunk, data_event, delta, finish, head, server, usage, whole};
 use world::{Script, Setup, World, ask};
@@ -62,6 +64,13 @@ static ALLOCATOR: Counting = Counting;
 /// for it.
 async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usize, u64) {
     let arrival = world.arrival(endpoint, body.to_string());
+    // The bytes of a body are counted by whoever read it: they stay, so that nothing is allocated in their place.
+    let _body = arrival.body.clone();
+    of_answer(world, ask(&world.gateway, arrival)).await
+}
+
+/// The status of an answer that is read, the most bytes allocated meanwhile, and the most that were taken for it.
+async fn of_answer(world: &World, answer: impl Future<Output = Answer>) -> (u16, usize, u64) {
     let done = Arc::new(AtomicBool::new(false));
     let watcher = {
         let (done, gateway) = (Arc::clone(&done), Arc::clone(&world.gateway));
@@ -76,12 +85,11 @@ async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usiz
     };
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    let answer = ask(&world.gateway, arrival).await;
-    let status = answer.status;
-    if let AnswerBody::Stream(mut delivery) = answer.body {
+    let Answer { status, body, .. } = answer.await;
+    if let AnswerBody::Stream(mut delivery) = body {
         while poll_fn(|cx| delivery.poll_frame(cx)).await.is_some() {}
     }
-    let peak = PEAK.load(Ordering::Relaxed) - before;
+    let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before);
     world.balance_when_idle().await;
     done.store(true, Ordering::Relaxed);
     (status, peak, watcher.join().unwrap())
@@ -180,8 +188,7 @@ async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) -> Vec<u64
             (status, peak, taken) = measured(world, *endpoint, body).await;
             tries += 1;
         }
-        let mut shown = body.to_string();
-        shown.truncate(200);
+        let shown: String = body.to_string().chars().take(200).collect();
         println!("{status} {peak:>12} of {taken:>12} bytes: {shown}");
         if peak as u64 > taken {
             too_low.push(shown);

@@ -82,7 +82,7 @@ async fn what_goes_wrong_is_told_and_never_guessed() {
         (status(404, &words("not_found_error", "no such path")), 502, "upstream_misconfigured"),
         (whole(&json!({"tokens": 5})), 502, "upstream_failed"),
         (whole(&json!({"input_tokens": -5})), 502, "upstream_failed"),
-        (whole(&json!({"input_tokens": 5, "more": "x".repeat(20_000)})), 502, "upstream_failed"),
+        (whole(&json!({"input_tokens": 5, "more": "x".repeat(20_000)})), 502, "upstream_answer_too_large"),
         (stream(), 502, "upstream_failed"),
         (vec![head()], 502, "upstream_failed"),
     ] {

@@ -10,7 +10,7 @@ use headrace_engine_api::{RelayEvent, RelayedEvent};
 use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
-use crate::told::{Script, answer_of, head, offer_passing, server, spent, whole};
+use crate::told::{Script, altered, answer_of, head, offer_passing, server, spent, whole};
 use crate::world::{Setup, World, read};
 
 fn body(more: &Value) -> Value {
@@ -65,7 +65,10 @@ fn raw(script: &Script) -> String {
 }
 
 fn world(scripts: Vec<Script>) -> (World, Arc<crate::told::Told>) {
-    let (world, server) = (World::new(Setup::default()), server("theirs", Dialect::OpenAi, scripts));
+    let server = altered(server("theirs", Dialect::OpenAi, scripts), "https://", |facts| {
+        facts.allow_unpriced = Arc::from(["web_search"]);
+    });
+    let world = World::new(Setup::default());
     offer_passing(&world, "far", &[Arc::clone(&server)]);
     (world, server)
 }

@@ -14,8 +14,8 @@ use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{
-    Script, answer_of, body, chat, chunk, data_event, delta, failed, finish, head, named, ruled_world,
-    server, spent, status, stream, usage, whole, world,
+    Script, altered, answer_of, body, chat, chunk, data_event, delta, failed, finish, head, named,
+    ruled_world, server, spent, status, stream, usage, whole, world,
 };
 use crate::world::{ask, header, read, read_to_the_end};
 
@@ -386,7 +386,9 @@ async fn rules_see_what_is_sent_on_and_turn_away_what_they_cannot_read() {
 #[tokio::test]
 async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
     for (dialect, sent) in [(Dialect::Anthropic, true), (Dialect::OpenAi, false)] {
-        let server = server("a", dialect, vec![]);
+        let server = altered(server("a", dialect, vec![]), "https://", |facts| {
+            facts.allow_unpriced = if sent { Arc::from(["context_1m"]) } else { Arc::default() };
+        });
         let world = world(&[Arc::clone(&server)]);
         let call =
             json!({"model": "far", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});

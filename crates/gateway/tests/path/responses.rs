@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
-use headrace_domain::{Endpoint, Outcome};
+use headrace_domain::{Endpoint, NanoDollars, Outcome};
 use headrace_gateway::Gateway;
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
@@ -82,6 +82,40 @@ async fn what_cannot_be_stored_is_not_told_as_if_it_were() {
     assert_eq!(world.balance_when_idle().await, before);
     let (status, told) = ask(&world, &json!({"store": false})).await;
     assert_eq!((status, &told["status"]), (200, &json!("completed")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_is_no_room_to_store_it_a_response_is_refused_before_it_is_computed() {
+    let objects = ObjectLimits { max_total_bytes: 0, ..ObjectLimits::default() };
+    let world = World::new(Setup { objects, ..Setup::default() });
+    for more in [json!({}), json!({"stream": true}), json!({"background": true})] {
+        let answer = world.call(Endpoint::Responses, body(&more)).await;
+        assert_eq!(answer.status, 507, "{more}");
+        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+        assert_eq!(told["error"]["code"], "disk_full", "{told}");
+    }
+    assert!(world.engine.jobs.lock().unwrap().is_empty());
+    let (status, told) = ask(&world, &json!({"store": false})).await;
+    assert_eq!((status, &told["status"]), (200, &json!("completed")), "what stores nothing is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_could_not_pay_stores_nothing_and_may_look_and_remove() {
+    let poor = World::new(Setup { credit: NanoDollars::ZERO, ..Setup::default() });
+    for path in [
+        "files",
+        "uploads",
+        "uploads/upload_1/parts",
+        "batches",
+        "messages/batches",
+        "conversations",
+        "conversations/conv_1/items",
+    ] {
+        assert_eq!(look(&poor, ObjectMethod::Post, path).await.0, 402, "{path}");
+    }
+    for method in [ObjectMethod::Get, ObjectMethod::Delete] {
+        assert_eq!(look(&poor, method, "conversations/conv_1").await.0, 404);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

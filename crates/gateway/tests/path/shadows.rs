@@ -255,7 +255,7 @@ async fn nothing_is_kept_of_an_answer_that_is_not_to_be_compared_or_is_too_long(
     for (text, compare) in [("Hi", false), (long.as_str(), true)] {
         let script = || vec![whole(&answer_of(text))];
         let (world, _, _) = world(script(), script(), ShadowSpec { compare, ..spec("next") });
-        ask(&world, false, &json!({})).await;
+        ask(&world, false, &json!({"max_tokens": 4_096})).await;
         let copies = copies(&world, 1).await;
         assert_eq!(shadow(&copies[0]).compared, None);
     }

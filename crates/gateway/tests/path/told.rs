@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
-    Abandoned, Engine, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
-    RelayHead, RelayedEvent, Reported, Resumes,
+    Abandoned, AnswerMemory, Engine, Health, LoadReport, PrefixCache, Relay, RelayAnswer, RelayAsk,
+    RelayError, RelayEvent, RelayFacts, RelayHead, RelayedEvent, Reported, Resumes, Screening,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Answer, Catalog, Lane, MessageLane, NameRules, Offer, Policy, Route, ServedModel};
@@ -44,7 +44,10 @@ impl Gate {
 pub(crate) struct Told {
     pub(crate) facts: RelayFacts,
     scripts: Mutex<VecDeque<Script>>,
+    /// What it was asked, without the memory that its answers are charged to.
     pub(crate) asked: Mutex<Vec<RelayAsk>>,
+    /// The memory that each answer is charged to, until the answer is over.
+    pub(crate) memories: Mutex<Vec<Weak<dyn AnswerMemory>>>,
     pub(crate) gate: Arc<Gate>,
     /// How many of its answers nobody reads any longer.
     pub(crate) let_go: Arc<AtomicUsize>,
@@ -52,12 +55,23 @@ pub(crate) struct Told {
     pub(crate) tells_load: AtomicBool,
     /// Where it is.
     region: Option<Region>,
+    /// What the addresses begin with that it may be handed.
+    may_fetch: String,
+}
+
+/// The same server with other facts, and other addresses that it may be handed.
+pub(crate) fn altered(server: Arc<Told>, may_fetch: &str, alter: impl FnOnce(&mut RelayFacts)) -> Arc<Told> {
+    let mut server = Arc::into_inner(server).unwrap();
+    may_fetch.clone_into(&mut server.may_fetch);
+    alter(&mut server.facts);
+    Arc::new(server)
 }
 
 pub(crate) struct Telling {
     script: VecDeque<Option<RelayEvent>>,
     gate: Arc<Gate>,
     let_go: Arc<AtomicUsize>,
+    _memory: Option<Arc<dyn AnswerMemory>>,
 }
 
 impl Drop for Telling {
@@ -84,14 +98,21 @@ impl Relay for Told {
         &self.facts
     }
 
-    fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+    fn send(&self, mut ask: RelayAsk) -> Box<dyn RelayAnswer> {
+        let _memory = ask.bounds.memory.take();
+        self.memories.lock().unwrap().extend(_memory.as_ref().map(Arc::downgrade));
         self.asked.lock().unwrap().push(ask);
         let script = self.scripts.lock().unwrap().pop_front().unwrap_or_default().into();
-        Box::new(Telling { script, gate: Arc::clone(&self.gate), let_go: Arc::clone(&self.let_go) })
+        Box::new(Telling { script, gate: Arc::clone(&self.gate), let_go: Arc::clone(&self.let_go), _memory })
     }
 
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
         (self.facts.dialect == Dialect::Anthropic).then(|| self.send(ask))
+    }
+
+    fn screen(&self, urls: Vec<String>) -> Screening {
+        let refused = urls.iter().position(|url| !url.starts_with(&self.may_fetch));
+        Box::pin(std::future::ready(refused.map_or(Ok(()), Err)))
     }
 
     fn load(&self) -> LoadReport {
@@ -125,11 +146,15 @@ pub(crate) fn server_in(
             context_window: None,
             abandoned: Abandoned::Abort,
             resumes: Resumes::Never,
+            cache: PrefixCache::Disclosed,
+            allow_unpriced: Arc::default(),
         },
         scripts: Mutex::new(scripts.into()),
         asked: Mutex::default(),
+        memories: Mutex::default(),
         gate: Arc::default(),
         let_go: Arc::default(),
+        may_fetch: "https://".to_owned(),
         tells_load: AtomicBool::new(true),
     })
 }

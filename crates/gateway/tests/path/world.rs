@@ -380,6 +380,8 @@ pub(crate) struct Setup {
     pub(crate) makes: Option<Makes>,
     /// Whose tokenizer the model has: a directory beside this room's manifest.
     pub(crate) words_of: &'static str,
+    /// Another tokenizer, as a `tokenizer.json`.
+    pub(crate) tokenizer_json: Option<&'static [u8]>,
     /// What the engine can do.
     pub(crate) capabilities: Capabilities,
     pub(crate) policy: Policy,
@@ -403,6 +405,7 @@ impl Default for Setup {
             objects: ObjectLimits::default(),
             makes: None,
             words_of: "../../demo-model/checkpoint",
+            tokenizer_json: None,
             capabilities: capabilities(),
             policy: Policy::default(),
         }
@@ -625,8 +628,8 @@ pub(crate) fn capabilities() -> Capabilities {
 fn served(name: ModelName, setup: &Setup) -> ServedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(setup.words_of);
     let checkpoint = Checkpoint::open(&dir).unwrap();
-    let tokenizer =
-        Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
+    let json = setup.tokenizer_json.unwrap_or_else(|| checkpoint.tokenizer_json());
+    let tokenizer = Arc::new(Tokenizer::new(json, checkpoint.tokenizer_config()).unwrap());
     if let Some(makes) = setup.makes {
         let lane = VectorLane {
             tokenizer,

@@ -88,7 +88,7 @@ fn masks_of_an_automaton_are_those_of_the_matcher() {
         let Ok(with) = forms::written(&form) else { continue };
         let mut without = forms::written(&form).unwrap();
         without.expression = None;
-        let make = |written| compiler.0.make(Arc::clone(&form), written, usize::MAX);
+        let make = |written| compiler.0.make(Arc::clone(&form), written, usize::MAX, &Stop::default());
         let (Ok(with), Ok(without)) = (make(&with), make(&without)) else { continue };
         if with.bytes() == without.bytes() {
             continue;
@@ -142,7 +142,7 @@ fn expressions_too_large_for_an_automaton_are_followed_all_the_same() {
         assert!(Automaton::of(expression, env, &[]).is_none(), "{pattern}");
         println!("{pattern}: {:?}", began.elapsed());
         let bytes = Bounds::default().compiled_bytes;
-        let mut state = compiler.0.make(form, &written, bytes).unwrap().begin();
+        let mut state = compiler.0.make(form, &written, bytes, &Stop::default()).unwrap().begin();
         let mut mask = vec![0; 4096];
         state.mask(&mut mask).unwrap();
         assert!(mask.iter().any(|word| *word != 0), "{pattern}");
@@ -183,4 +183,44 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
     drop(wake);
     thread.join().unwrap();
     assert_eq!(longer(&bounds(100), &effort, later), Ok(LEAST_WAIT));
+}
+
+/// A form that no caller waits for any more ends with its caller: between its parts, and within what llguidance can stop.
+#[test]
+fn what_no_caller_waits_for_is_not_compiled_further() {
+    let (compiler, _) = demo();
+    let form = Arc::new(Form::Regex("[a-z]{1,9}x".to_owned()));
+    let written = forms::written(&form).unwrap();
+    let stop = Stop::default();
+    assert!(compiler.0.make(Arc::clone(&form), &written, usize::MAX, &stop).is_ok());
+    stop.now();
+    let refused = compiler.0.make(Arc::clone(&form), &written, usize::MAX, &stop).err();
+    assert_eq!(refused, Some(GrammarFault::Busy));
+    let parser = stop.0.lock().parser.clone().unwrap();
+    assert!(!parser.is_cancelled(), "it was stopped before the parser began");
+    stop.now();
+    assert!(parser.is_cancelled(), "and a parser that runs is stopped, too");
+}
+
+/// Memory is asked for once for each form that is compiled, and not for one that is kept.
+#[test]
+fn memory_is_reserved_before_a_form_is_compiled() {
+    let (compiler, _) = demo();
+    let asked = Mutex::new(Vec::new());
+    let form = Arc::new(Form::Regex("[a-z]{1,9}y".to_owned()));
+    let bounds = Bounds { compile_time: Duration::from_secs(20), ..Bounds::default() };
+    let refuse = |bytes| -> Option<Box<dyn Send>> {
+        asked.lock().push(bytes);
+        None
+    };
+    let owner = FormOwner { tenant: 1, memory: Some(&refuse) };
+    let needed = bounds.compiled_bytes as u64;
+    let refused = compiler.compile_for(&owner, &form, &bounds).err();
+    assert_eq!((refused, asked.lock().clone()), (Some(GrammarFault::NoMemory { needed }), vec![needed]));
+    let grant = |_| -> Option<Box<dyn Send>> { Some(Box::new(())) };
+    let owner = FormOwner { tenant: 1, memory: Some(&grant) };
+    assert!(compiler.compile_for(&owner, &form, &bounds).is_ok());
+    let owner = FormOwner { tenant: 1, memory: Some(&refuse) };
+    assert!(compiler.compile_for(&owner, &form, &bounds).is_ok());
+    assert_eq!(asked.lock().len(), 1);
 }

@@ -13,7 +13,7 @@ use headrace_call_api::{
     ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
-use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
+use headrace_engine_api::{AnswerBounds, Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
 use headrace_fleet::{Site, Worker};
 use headrace_gateway::{Lane, MessageLane, Policy, ServedModel};
 use headrace_limits::LimitSpec;
@@ -146,6 +146,7 @@ impl Front for Plain {
             stream,
             headers: Vec::new(),
             head_within: None,
+            bounds: AnswerBounds::up_to(u64::MAX),
         };
         let mut answer = self.relay.send(ask);
         let Some(RelayEvent::Head(_)) = answer.next().await else { return failed() };

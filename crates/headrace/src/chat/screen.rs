@@ -5,6 +5,8 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use headrace_domain::steers_terminals;
+
 use super::markdown::Style;
 use super::typeset::{Manner, Typesetter, wrapped};
 
@@ -175,10 +177,9 @@ pub(super) fn line_of(text: &str) -> String {
 /// (U+2400 and on), those of the upper range and the overrides of writing direction U+FFFD. Carriage returns go:
 /// they could write over what is shown. Line feeds and tabs stay.
 fn visible(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| {
-        (c.is_control() && !matches!(c, '\n' | '\t'))
-            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
-    };
+    // Joiners and marks of direction have their place in prose.
+    let steers =
+        |c: char| steers_terminals(c) && !matches!(c, '\n' | '\t' | '\u{ad}' | '\u{200c}'..='\u{200f}');
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }

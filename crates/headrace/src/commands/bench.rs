@@ -352,9 +352,9 @@ impl Sinks {
         let (width, color) = output::terminal();
         if matches!(self.json, Some(Sink::Stdout)) {
             let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            let _ = write!(io::stderr().lock(), "{}", text(report, Look { width, color }));
+            let _ = write!(io::stderr().lock(), "{}", output::drawn(&text(report, Look { width, color })));
         } else {
-            output::say(&text(report, Look { width, color }));
+            output::say_drawn(&text(report, Look { width, color }));
         }
         let json = self.json.map(|sink| {
             sink.write(|out| {

@@ -12,6 +12,8 @@ use crate::wordbooks::Wordbooks;
 /// Asks the upstreams of a configuration what they serve, and says what they answered and what follows from it. What is wrong with one
 /// keeps no server from starting.
 pub(crate) fn look(config: &Config, books: Wordbooks) {
+    let beyond = config.storage.beyond_the_disk(&config.files, &config.data_dir);
+    beyond.iter().for_each(|note| output::note(&format!("warning: {note}")));
     if config.upstreams.is_empty() {
         return;
     }

@@ -7,12 +7,12 @@ use headrace_store::trace::{SqliteTraceReader, index};
 use headrace_trace::{CallPage, TraceError, TraceReader, WaterfallOptions, table};
 
 use crate::cli::requests::RequestsArgs;
-use crate::commands::{CommandError, tell, time, traces};
+use crate::commands::{CommandError, tell_by, time, traces};
 use crate::output;
 
 /// Looks, and shows a page.
 pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
-    tell(find(args))
+    tell_by(output::say_drawn, find(args))
 }
 
 fn find(args: &RequestsArgs) -> Result<String, CommandError> {

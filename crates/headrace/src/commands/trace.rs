@@ -24,7 +24,7 @@ const PATIENCE: (u32, Duration) = (10, Duration::from_millis(50));
 pub(crate) fn run(args: &TraceArgs) -> ExitCode {
     match find(args) {
         Ok(text) => {
-            output::say(&text);
+            output::say_drawn(&text);
             ExitCode::SUCCESS
         }
         Err(error) => error.exit(),

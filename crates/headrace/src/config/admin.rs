@@ -9,6 +9,8 @@ pub(crate) struct AdminSettings {
     pub(crate) url: Option<String>,
     /// Whether by TLS, with the server's certificate.
     pub(crate) tls: bool,
+    /// Connections at once, at most as many as the listener takes by itself.
+    pub(crate) most_connections: usize,
 }
 
 /// Whether and where operators are listened to.

@@ -30,3 +30,14 @@ pub(super) fn variable_of(path: &str) -> String {
 pub(super) const fn field(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Field {
     Field { path, kind, default, doc }
 }
+
+/// Two lists as one. Every index is below the length of its list, or this would not compile.
+pub(super) const fn joined<const N: usize>(first: &[Field], more: &[Field]) -> [Field; N] {
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { more[at - first.len()] };
+        at += 1;
+    }
+    all
+}

@@ -6,25 +6,16 @@ use super::kinds::{
     DAY, GIB, HOUR, ITEMS, ITEMS_OR_NONE, KIB, LONG_RATE, MIB, MINUTE, RATE, THREADS, TIB, bytes, count,
     millis, seconds,
 };
-use super::otel;
 use super::value::Kind;
+use super::{otel, storage};
 
 pub(crate) use super::field::Field;
-use super::field::field;
+use super::field::{field, joined};
 
 /// Every setting, by section.
-pub(crate) const FIELDS: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
-
-/// Two lists as one. Every index is below the length of its list, or this would not compile.
-const fn joined<const N: usize>(first: &[Field], more: &[Field]) -> [Field; N] {
-    let mut all = [first[0]; N];
-    let mut at = 0;
-    while at < N {
-        all[at] = if at < first.len() { first[at] } else { more[at - first.len()] };
-        at += 1;
-    }
-    all
-}
+pub(crate) const FIELDS: &[Field] =
+    &joined::<{ WITH_OTEL.len() + storage::FIELDS.len() }>(WITH_OTEL, storage::FIELDS);
+const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
 /// Those that stand here.
 const OWN: &[Field] = &[
@@ -129,13 +120,13 @@ const OWN: &[Field] = &[
         "server.max_connections",
         count(1, 1_000_000),
         "4096",
-        "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503.",
+        "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503. A start takes fewer, and says so, where the process may have too few files open.",
     ),
     field(
         "server.max_connections_per_peer",
         count(1, 1_000_000),
         "",
-        "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them.",
+        "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them. Unless it is all of them, the last sixteenth is for addresses with few.",
     ),
     field(
         "server.max_refusals_per_peer",
@@ -183,7 +174,7 @@ const OWN: &[Field] = &[
         "upstreams",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage), `responses` (how `/v1/responses` is asked for: as a chat, `translate`, the default; or in itself, `pass`, at servers that speak it, where all targets of a model do).",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage), `responses` (how `/v1/responses` is asked for: as a chat, `translate`, the default; or in itself, `pass`, at servers that speak it, where all targets of a model do), `urls` (which addresses in calls the server may be handed, as it fetches them itself: `off`, `public` for `https` to public hosts, or a list of hosts such as `[\"cdn.example.com\", \"*.example.org\", \"http://assets.internal\"]`; `public` unless given, but `off` for the kinds `vllm`, `sglang` and `llamacpp` and for servers at private addresses; data in the body, `data:`, always passes), `cache_shared` (what callers see of a prefix cache that the server does not separate by tenant: `hide`, the default, which takes cached tokens for uncached ones in answers and bills once there are several organisations; or `disclose`), `allow_unpriced` (a list of extras that callers may ask for although nothing is held or charged for them, such as `[\"web_fetch\", \"service_tier\"]`).",
     ),
     field(
         "engine.threads",
@@ -273,6 +264,12 @@ const OWN: &[Field] = &[
         "How many sequences may start before one that came first and does not fit yet.",
     ),
     field(
+        "scheduler.idle_patience",
+        millis(10, 3600 * 1000),
+        "\"1s\"",
+        "How long idle work (`service_tier: \"flex\"`, batches) is passed over before one request of it is served as normal work.",
+    ),
+    field(
         "scheduler.dedup_tokens",
         count(0, 1 << 20),
         "32",
@@ -313,7 +310,7 @@ const OWN: &[Field] = &[
         "prices",
         Kind::Tables,
         "",
-        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
+        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per_search` (dollars for each search of the provider's own web search; calls that ask for it are refused without), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
     ),
     field(
         "costs",
@@ -505,7 +502,12 @@ const OWN: &[Field] = &[
         "1000",
         "Responses that one may go on from, one after the other.",
     ),
-    field("objects.max_history", bytes(KIB, GIB), "\"32MiB\"", "What they may hold together."),
+    field(
+        "objects.max_history",
+        bytes(KIB, GIB),
+        "\"32MiB\"",
+        "Bytes of the responses, or of the conversation, that one call continues.",
+    ),
     field("objects.max_file", bytes(KIB, TIB), "\"512MiB\"", "The most that one file may have."),
     field("objects.max_files_per_project", count(1, 1 << 40), "10000", "Files and parts of a project."),
     field("objects.max_file_bytes_per_project", bytes(KIB, TIB), "\"10GiB\"", "The same in bytes."),

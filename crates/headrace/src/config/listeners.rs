@@ -37,6 +37,7 @@ impl Reader {
         if tls && self.path("server.tls_cert").is_none() {
             self.fault(TLS, "needs `server.tls_cert` and `server.tls_key` (--tls-cert, --tls-key)");
         }
-        AdminSettings { listen, url: url.map(|url| url.trim_end_matches('/').to_owned()), tls }
+        let url = url.map(|url| url.trim_end_matches('/').to_owned());
+        AdminSettings { listen, url, tls, most_connections: usize::MAX }
     }
 }

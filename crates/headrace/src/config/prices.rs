@@ -33,6 +33,10 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
         let value = table.raw(key)?;
         nano_dollars_per_million(&value, thousand).map_err(|why| table.problem(key, why)).ok()
     });
+    let per_search = table.raw("per_search");
+    let per_search = per_search.and_then(|value| {
+        nano_dollars_per_million_searches(&value).map_err(|why| table.problem("per_search", why)).ok()
+    });
     table.problems.is_empty().then_some(PriceConfig {
         model,
         from,
@@ -44,6 +48,17 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
         cache_write_1h,
         output,
         reasoning,
+        per_search,
+    })
+}
+
+/// The price of a search: text is dollars for each, an integer is nano-dollars per million.
+fn nano_dollars_per_million_searches(value: &toml::Value) -> Result<i64, String> {
+    let toml::Value::String(text) = value else { return nano_dollars_per_million(value, false) };
+    let each = headrace_domain::NanoDollars::from_dollars(text).ok();
+    let million = each.and_then(|each| each.get().checked_mul(1_000_000));
+    million.ok_or_else(|| {
+        format!("\"{text}\" is no price of a search: write dollars for each, such as \"0.01\"")
     })
 }
 
@@ -94,6 +109,7 @@ pub(super) fn play_price(model: ModelName) -> PriceConfig {
         cache_write_1h: None,
         output: Some(PLAY_INPUT * 4),
         reasoning: None,
+        per_search: None,
     }
 }
 

@@ -16,6 +16,7 @@ use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2}
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+use super::extras::{allow_unpriced, urls};
 use super::paths::not_a_model;
 use super::prices::prices_of;
 use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
@@ -44,6 +45,8 @@ const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
 const OFF_FORM: &[&str] = &["refuse", "retry", "pass"];
 /// How responses are asked for.
 const RESPONSES: &[&str] = &["translate", "pass"];
+/// What callers see of a cache that separates no tenants.
+const CACHE_SHARED: &[&str] = &["hide", "disclose"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
 impl Reader {
@@ -87,6 +90,10 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
         spec.load_every = every;
     }
     spec.cache_feed = feed(table);
+    spec.urls = urls(table);
+    spec.cache_disclosed =
+        table.take_text("cache_shared", Kind::Choice(CACHE_SHARED)).as_deref() == Some("disclose");
+    spec.allow_unpriced = allow_unpriced(table);
     let abandoned = table.take_text("abandoned", Kind::Choice(ABANDONED));
     spec.abandoned = if abandoned.as_deref() == Some("drain") { Abandoned::Drain } else { Abandoned::Abort };
     spec.http2.when = match table.take_text("http2", Kind::Choice(HTTP2)).as_deref() {

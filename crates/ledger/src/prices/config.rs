@@ -39,6 +39,9 @@ pub struct PriceConfig {
     /// Generated tokens of reasoning, where whoever answers tells them from others; the price of `output` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<i64>,
+    /// A million searches of the provider's own web search. Calls that ask for it are refused if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_search: Option<i64>,
 }
 
 /// A price that cannot be taken.

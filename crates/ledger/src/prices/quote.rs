@@ -44,6 +44,8 @@ pub(super) struct Prices {
     pub(super) cache_write_1h: NanoDollarsPerMillion,
     pub(super) output: NanoDollarsPerMillion,
     pub(super) reasoning: NanoDollarsPerMillion,
+    /// A million searches of the provider's own web search. `None` if they have no price.
+    pub(super) web_search: Option<NanoDollarsPerMillion>,
 }
 
 /// The prices of one call.
@@ -67,6 +69,34 @@ impl Quote {
     /// The model.
     pub const fn model(&self) -> &ModelName {
         &self.model
+    }
+
+    /// Whether calls of a class of service have prices of their own.
+    pub fn has_tier(&self, tier: PriceTier) -> bool {
+        self.sheet.special.iter().any(|rate| rate.tier == tier)
+    }
+
+    /// Whether the provider's own web search has a price.
+    pub fn prices_searches(&self) -> bool {
+        self.every_price().any(|prices| prices.web_search.is_some())
+    }
+
+    /// The most that so many searches can be charged.
+    ///
+    /// # Errors
+    /// `Overflow`.
+    pub fn hold_for_searches(&self, searches: u64) -> Result<NanoDollars, MoneyError> {
+        let dearest = self.every_price().filter_map(|prices| prices.web_search).max();
+        dearest.map_or(Ok(NanoDollars::ZERO), |price| price.cost(searches, Rounding::Up))
+    }
+
+    fn every_price(&self) -> impl Iterator<Item = &Prices> {
+        std::iter::once(&self.sheet.ordinary).chain(self.sheet.special.iter().map(|rate| &rate.prices))
+    }
+
+    /// Whether long prompts have prices of their own.
+    pub fn has_long_prompts(&self) -> bool {
+        self.sheet.special.iter().any(|rate| rate.above > 0)
     }
 
     /// What a call of so many prompt tokens costs in a class of service. Where that has no prices of its own, it is the usual.
@@ -116,13 +146,18 @@ impl Rates<'_> {
         self.prices.of(class)
     }
 
+    /// Whether a class is on bills. Searches without a price are not.
+    pub const fn bills(&self, class: TokenClass) -> bool {
+        !matches!(class, TokenClass::WebSearch) || self.prices.web_search.is_some()
+    }
+
     /// The bill for what was used: a line for each class with tokens, each rounded once to the nearest.
     ///
     /// # Errors
     /// `Overflow`.
     pub fn lines(&self, usage: &Usage) -> Result<Vec<ChargeLine>, MoneyError> {
-        let used = TokenClass::ALL.into_iter().map(|class| (class, usage.of(class)));
-        used.filter(|(_, tokens)| *tokens > 0)
+        let used = TokenClass::BILLED.into_iter().map(|class| (class, usage.of(class)));
+        used.filter(|(class, tokens)| *tokens > 0 && self.bills(*class))
             .map(|(class, tokens)| {
                 let price = self.price(class);
                 let amount = price.cost(tokens, Rounding::Nearest)?;
@@ -138,7 +173,7 @@ impl Rates<'_> {
     pub fn cost(&self, usage: &Usage) -> Result<NanoDollars, MoneyError> {
         let amount = |class: TokenClass| self.price(class).cost(usage.of(class), Rounding::Nearest);
         // Most calls use two classes of six, and a class of which nothing was used costs nothing.
-        let mut used = TokenClass::ALL.into_iter().filter(|class| usage.of(*class) > 0);
+        let mut used = TokenClass::BILLED.into_iter().filter(|class| usage.of(*class) > 0);
         used.try_fold(NanoDollars::ZERO, |sum, class| sum.checked_add(amount(class)?))
     }
 }
@@ -172,6 +207,10 @@ impl Prices {
         let cache_write = or(TokenClass::CacheWrite, config.cache_write, input);
         let cache_write_1h = or(TokenClass::CacheWrite1h, config.cache_write_1h, cache_write);
         let reasoning = or(TokenClass::Reasoning, config.reasoning, output);
+        let web_search = match config.per_search {
+            None => None,
+            given => Some(price(TokenClass::WebSearch, given)?),
+        };
         Some(Self {
             input: input?,
             cached_input: cached_input?,
@@ -179,6 +218,7 @@ impl Prices {
             cache_write_1h: cache_write_1h?,
             output: output?,
             reasoning: reasoning?,
+            web_search,
         })
     }
 
@@ -190,6 +230,10 @@ impl Prices {
             TokenClass::CacheWrite1h => self.cache_write_1h,
             TokenClass::Output => self.output,
             TokenClass::Reasoning => self.reasoning,
+            TokenClass::WebSearch => match self.web_search {
+                Some(price) => price,
+                None => NanoDollarsPerMillion::FREE,
+            },
         }
     }
 

@@ -22,6 +22,7 @@ fn config(input: i64, output: i64) -> PriceConfig {
         cache_write_1h: None,
         output: Some(output),
         reasoning: None,
+        per_search: None,
     }
 }
 
@@ -167,6 +168,7 @@ fn real_sheets_come_to_their_bills() {
         cache_write_1h,
         output,
         reasoning,
+        web_searches: 0,
     };
     let rows = [
         ("demo-1", "2026-01-01", Standard, used(1_000, 0, 0, 0, 100, 0), "0.0035"),
@@ -227,8 +229,15 @@ fn a_hold_takes_the_dearest_rates_that_could_apply() {
 fn a_hold_allows_for_every_line_rounding_up() {
     let quote = PriceList::from_config(&[config(500_000, 500_000)]).unwrap();
     let quote = quote.quote(&model(), at("2026-01-01")).unwrap();
-    let usage =
-        Usage { input: 1, cached_input: 1, cache_write: 1, cache_write_1h: 1, output: 1, reasoning: 1 };
+    let usage = Usage {
+        input: 1,
+        cached_input: 1,
+        cache_write: 1,
+        cache_write_1h: 1,
+        output: 1,
+        reasoning: 1,
+        web_searches: 0,
+    };
     assert_eq!(quote.rates(PriceTier::Standard, 4).cost(&usage).unwrap().get(), 6);
     assert_eq!(quote.hold_for(None, 4, 2).unwrap().get(), 6);
 }
@@ -259,10 +268,11 @@ fn special_prices_need_ordinary_ones() {
 }
 
 fn prices() -> impl Strategy<Value = Prices> {
-    prop::array::uniform6(0i64..3_000_000_000).prop_map(|prices| {
-        let [input, cached_input, cache_write, cache_write_1h, output, reasoning] =
+    prop::array::uniform7(0i64..3_000_000_000).prop_map(|prices| {
+        let [input, cached_input, cache_write, cache_write_1h, output, reasoning, search] =
             prices.map(|price| NanoDollarsPerMillion::new(price).unwrap());
-        Prices { input, cached_input, cache_write, cache_write_1h, output, reasoning }
+        let web_search = Some(search);
+        Prices { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_search }
     })
 }
 
@@ -275,19 +285,54 @@ proptest! {
     fn a_hold_covers_every_way_of_spending_it(
         ordinary in prices(),
         special in prop::collection::btree_map((tier(), 0u64..9_000), prices(), 0..6),
-        counts in prop::array::uniform6(prop_oneof![0u64..3, 0u64..3_000]),
+        counts in prop::array::uniform7(prop_oneof![0u64..3, 0u64..3_000]),
         tier in tier(),
         unused in (0u64..100, 0u64..100),
     ) {
         let special = special.into_iter().filter(|(what, _)| *what != ORDINARY);
         let special = special.map(|((tier, above), prices)| Rate { tier, above, prices }).collect();
         let quote = Quote::new(model(), Arc::new(Sheet { ordinary, special }));
-        let [input, cached_input, cache_write, cache_write_1h, output, reasoning] = counts;
-        let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning };
+        let [input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches] = counts;
+        let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches };
         let cost = quote.rates(tier, usage.prompt_tokens()).cost(&usage).unwrap();
         let (prompt, output) = (usage.prompt_tokens() + unused.0, usage.completion_tokens() + unused.1);
+        let searches = quote.hold_for_searches(web_searches).unwrap();
         let known = quote.hold_for(Some(tier), prompt, output).unwrap();
-        prop_assert!(cost <= known);
+        prop_assert!(cost <= known.checked_add(searches).unwrap());
         prop_assert!(known <= quote.hold_for(None, prompt, output).unwrap());
     }
+}
+
+#[test]
+fn searches_are_held_for_and_charged_where_they_have_a_price() {
+    let quote = |config: PriceConfig| {
+        PriceList::from_config(&[config]).unwrap().quote(&model(), at("2026-01-01")).unwrap()
+    };
+    let usage = Usage { input: 1_000_000, web_searches: 3, ..Usage::default() };
+    // $10 a thousand.
+    let priced = quote(PriceConfig { per_search: Some(10_000_000_000_000), ..config(1_000, 4_000) });
+    assert!(priced.prices_searches());
+    assert_eq!(priced.hold_for_searches(50), Ok(NanoDollars::new(50 * 10_000_000)));
+    let rates = priced.rates(PriceTier::Standard, 1);
+    assert_eq!(rates.cost(&usage), Ok(NanoDollars::new(1_000 + 3 * 10_000_000)));
+    let lines: Vec<_> =
+        rates.lines(&usage).unwrap().into_iter().map(|line| (line.class, line.tokens)).collect();
+    assert_eq!(lines, [(TokenClass::Input, 1_000_000), (TokenClass::WebSearch, 3)]);
+    let unpriced = quote(config(1_000, 4_000));
+    assert!(!unpriced.prices_searches());
+    assert_eq!(unpriced.rates(PriceTier::Standard, 1).cost(&usage), Ok(NanoDollars::new(1_000)));
+    assert_eq!(unpriced.rates(PriceTier::Standard, 1).lines(&usage).unwrap().len(), 1);
+    let tiered = PriceList::from_config(&[
+        config(1_000, 4_000),
+        PriceConfig { tier: Some(PriceTier::Priority), ..config(2_000, 8_000) },
+        PriceConfig { above: Some(200_000), ..config(2_000, 8_000) },
+    ]);
+    let tiered = tiered.unwrap().quote(&model(), at("2026-01-01")).unwrap();
+    assert!(
+        tiered.has_tier(PriceTier::Priority)
+            && !tiered.has_tier(PriceTier::Flex)
+            && tiered.has_long_prompts()
+    );
+    assert!(!unpriced.has_tier(PriceTier::Priority) && !unpriced.has_long_prompts());
+    assert!(PriceList::from_config(&[PriceConfig { per_search: Some(-1), ..config(1, 1) }]).is_err());
 }

@@ -49,9 +49,9 @@ impl Scheduler {
             self.drop_sequence(id, Gone::Failed);
             return;
         }
-        let before = sequence.computed;
-        sequence.computed = chunk.start + chunk.len;
-        sequence.scored = sequence.scored.max(sequence.computed);
+        let (before, end) = (sequence.computed, chunk.start + chunk.len);
+        sequence.computed = if outcome == Outcome::Repeat { end.saturating_sub(1) } else { end };
+        sequence.scored = sequence.scored.max(end);
         if let Some(computed) = self.prefixes.publish(id, sequence, before) {
             self.waiting.wake_followers(id, computed, &mut self.sequences, &mut self.tenants);
         }
@@ -64,22 +64,38 @@ impl Scheduler {
                 }
                 self.drop_sequence(id, Gone::Ended);
             }
-            Outcome::Advanced | Outcome::Failed => {}
+            Outcome::Advanced | Outcome::Repeat | Outcome::Failed => {}
         }
     }
 
     /// Further tokens of a sequence that are known without being sampled: they follow those that it has, and are computed with them.
-    /// After a commit in which its chunk reached the end; `false`: it has ended.
+    /// After a commit in which its chunk reached the end, also while it stands still since. Returns `false` if it has ended.
     pub fn append(&mut self, id: SeqId, tokens: &[u32]) -> bool {
-        let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.state == State::Running) else {
+        let may = |state| matches!(state, State::Running | State::Parked);
+        let Some(sequence) = self.sequences.get_mut(id).filter(|s| may(s.state)) else {
             return false;
         };
         tokens.iter().for_each(|token| sequence.append(*token));
+        if sequence.state == State::Parked {
+            sequence.queued_tokens = sequence.known().len() as u64;
+        }
         self.tenants.charge(sequence.tenant, tokens.len() as u64);
         if sequence.generated() > sequence.max_new as usize {
             return !self.drop_sequence(id, Gone::Ended);
         }
         true
+    }
+
+    /// A sequence has ended after its last step was committed. What it computed stays findable. Returns `false` if it had ended.
+    pub fn end(&mut self, id: SeqId) -> bool {
+        self.drop_sequence(id, Gone::Ended)
+    }
+
+    /// Charges the tenant of a sequence for other work than tokens, as if it were `tokens` tokens.
+    pub fn charge(&mut self, id: SeqId, tokens: u64) {
+        if let Some(sequence) = self.sequences.get(id) {
+            self.tenants.charge(sequence.tenant, tokens);
+        }
     }
 
     fn extend(&mut self, id: SeqId, token: u32) {

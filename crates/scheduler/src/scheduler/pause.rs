@@ -9,7 +9,11 @@ impl Scheduler {
     /// One that runs keeps its place and blocks until anybody else lacks them, one that waits leaves its queue. Its
     /// tokens stay the same, however often this happens. `false`: it has ended, or stands still already.
     pub fn pause(&mut self, id: SeqId) -> bool {
-        let Some(sequence) = self.sequences.get_mut(id).filter(|s| !s.paused) else { return false };
+        if self.sequences.get(id).is_none_or(|s| s.paused) {
+            return false;
+        }
+        self.lower_raised(id);
+        let Some(sequence) = self.sequences.get_mut(id) else { return false };
         let (tenant, class, state) = (sequence.tenant, sequence.class, sequence.state);
         sequence.paused = true;
         if state == State::Running {

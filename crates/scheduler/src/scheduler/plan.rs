@@ -15,13 +15,16 @@ impl Scheduler {
         self.left = self.config.step_tokens;
         self.prefixes.set_now(now_ns);
         self.expire(now_ns);
+        self.raise_idle();
         self.plan_decodes(Class::Normal);
         self.plan_prefills(Class::Normal);
-        // Idle work gets what is left, and only when nobody else is waiting for it.
+        let of_others = self.plan.chunks.len();
+        // Idle work gets what is left, and only if no other work waits for it. What this passes over is raised in time.
         if self.waiting.is_only_idle(&self.tenants) {
             self.plan_decodes(Class::Idle);
             self.plan_prefills(Class::Idle);
         }
+        self.count_idle_turn(of_others);
         &self.plan
     }
 

@@ -7,6 +7,7 @@ mod answers;
 mod contained;
 mod continues;
 mod forms;
+mod late_forms;
 mod prefixes;
 mod readers;
 mod same_answers;

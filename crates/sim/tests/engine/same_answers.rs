@@ -13,7 +13,7 @@ use headrace_engine_api::{
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{Fault, ScriptedForward, ToyGrammar, ToyVocabulary, Trigger};
 
-use crate::support::{Answer, Bench, Reader, job, roomy, salt};
+use crate::support::{Answer, Bench, HeldMasks, Reader, job, roomy, salt};
 
 const VOCAB: usize = 48;
 pub(crate) const EOS: u32 = 5;
@@ -121,6 +121,8 @@ struct World {
     jobs: Vec<(Job, Reader, Option<TicketControl>)>,
     /// Sequences that stood still, step by step.
     stood_still: u64,
+    /// The work on forms, where it comes late.
+    masks: Option<HeldMasks>,
 }
 
 impl World {
@@ -149,7 +151,12 @@ impl World {
             }
         }
         let bench = Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[EOS], scheduler);
-        Self { rng, bench, jobs: Vec::new(), stood_still: 0 }
+        let masks = rng.one_in(2).then(HeldMasks::default);
+        let bench = match &masks {
+            Some(masks) => bench.with_masks(masks),
+            None => bench,
+        };
+        Self { rng, bench, jobs: Vec::new(), stood_still: 0, masks }
     }
 
     fn arrive(&mut self) {
@@ -183,6 +190,22 @@ impl World {
         }
     }
 
+    /// Some of the work on forms is done, in any order.
+    fn do_some_masks(&mut self) {
+        let Some(masks) = &self.masks else { return };
+        for _ in 0..self.rng.below(6) {
+            if masks.len() > 0 {
+                masks.run_piece(self.rng.below(masks.len() as u64) as usize);
+            }
+        }
+    }
+
+    fn do_all_masks(&self) {
+        if let Some(masks) = &self.masks {
+            masks.run_all(|_| true);
+        }
+    }
+
     fn live(&mut self) {
         for _ in 0..12 {
             for _ in 0..self.rng.below(4) {
@@ -192,15 +215,20 @@ impl World {
                 self.cancel_one();
             }
             for _ in 0..self.rng.below(8) {
+                self.do_some_masks();
                 self.bench.step();
                 self.stood_still += u64::from(self.bench.stepper.load().paused);
             }
             self.read_some();
         }
         while self.jobs.iter().any(|(_, reader, _)| reader.report.is_none()) {
-            while self.bench.step() != Progress::Idle {}
+            self.do_all_masks();
+            while self.bench.step() != Progress::Idle {
+                self.do_some_masks();
+            }
             self.read_some();
         }
+        self.do_all_masks();
         self.bench.run();
     }
 

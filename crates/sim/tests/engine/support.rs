@@ -1,11 +1,11 @@
 //! What the engine's tests share: jobs to ask, answers gathered, an engine turned by hand.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{CacheSalt, FinishReason, ManualClock, PrefixKeys, RequestId, Sampling, TokenLogprob};
-use headrace_engine::{EngineConfig, Progress, Stepper, TextOf};
+use headrace_engine::{EngineConfig, MaskRunner, MaskTask, Progress, Stepper, TextOf};
 use headrace_engine_api::{Event, Events, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 use headrace_kernels::Isa;
 use headrace_kernels::forward::Forward;
@@ -123,6 +123,48 @@ pub(crate) fn roomy() -> SchedulerConfig {
     SchedulerConfig { context_window: 512, ..SchedulerConfig::default() }
 }
 
+/// Work on forms that is done when the test says so.
+#[derive(Clone, Default)]
+pub(crate) struct HeldMasks(Arc<Mutex<VecDeque<MaskTask>>>);
+
+impl MaskRunner for HeldMasks {
+    fn submit(&mut self, task: MaskTask) {
+        self.0.lock().unwrap().push_back(task);
+    }
+}
+
+impl HeldMasks {
+    /// Does one piece of task `at`; what is left of it waits behind the others. Returns `false` if there is no such task.
+    pub(crate) fn run_piece(&self, at: usize) -> bool {
+        let Some(task) = self.0.lock().unwrap().remove(at) else { return false };
+        if let Some(left) = task.run_piece() {
+            self.0.lock().unwrap().push_back(left);
+        }
+        true
+    }
+
+    /// Does all tasks of tenants that `picks` picks.
+    pub(crate) fn run_all(&self, picks: impl Fn(u64) -> bool) {
+        loop {
+            let at = self.0.lock().unwrap().iter().position(|task| picks(task.tenant()));
+            match at {
+                Some(at) => self.run_piece(at),
+                None => return,
+            };
+        }
+    }
+
+    /// Tasks that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// Tasks that wait and whose answers still want them.
+    pub(crate) fn wanted(&self) -> usize {
+        self.0.lock().unwrap().iter().filter(|task| task.is_wanted()).count()
+    }
+}
+
 /// An engine turned by hand, in virtual time.
 pub(crate) struct Bench {
     pub(crate) stepper: Stepper,
@@ -158,6 +200,12 @@ impl Bench {
             clock: clock.clone(),
         };
         Self { stepper: Stepper::new(forward, text, config).expect("a good configuration"), clock }
+    }
+
+    /// The same engine, whose work on forms is done when the test says so.
+    pub(crate) fn with_masks(self, masks: &HeldMasks) -> Self {
+        let Self { stepper, clock } = self;
+        Self { stepper: stepper.with_masks(Box::new(masks.clone())), clock }
     }
 
     pub(crate) fn submit(&self, job: Job) -> Reader {

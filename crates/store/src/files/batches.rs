@@ -2,8 +2,8 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    BatchCounts, BatchKind, BatchRecord, BatchState, BatchStore, LineEnd, LineRecord, LineResult,
-    ObjectError, PageAsk,
+    BatchCounts, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, FileLimits, LineEnd,
+    LineRecord, LineResult, ObjectError, PageAsk,
 };
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
@@ -11,13 +11,16 @@ use sqlx::sqlite::SqliteConnection;
 use crate::objects::rows::{Looked, end, fits, integer, walk};
 
 use super::SqliteFiles;
-use super::rows::{clear, owner};
+use super::rows::{clear, has_room, owner};
 
+/// What stands around a request in its row, as it is counted.
+const LINE_BYTES: u64 = 256;
 /// Requests that are looked at in one go.
 const LINES_AT_ONCE: i64 = 256;
 
 impl BatchStore for SqliteFiles {
     fn create_batch(&self, batch: &BatchRecord) -> Result<(), ObjectError> {
+        self.check(0)?;
         self.pair.write(async |connection| {
             let (open,): (i64,) = sqlx::query_as("SELECT count(*) FROM batch WHERE project = ? AND gone IS NULL")
                 .bind(batch.project.as_str())
@@ -25,14 +28,23 @@ impl BatchStore for SqliteFiles {
                 .await?;
             let most = self.limits.max_open_batches_per_project;
             fits("max_open_batches_per_project", most, open.unsigned_abs() + 1)?;
+            // Its requests are copied out of its file.
+            let copied: Option<(i64,)> = sqlx::query_as("SELECT bytes FROM file WHERE id = ? AND project = ?")
+                .bind(&batch.state.input)
+                .bind(batch.project.as_str())
+                .fetch_optional(&mut *connection)
+                .await?;
+            let copied = copied.map_or(0, |(bytes,)| bytes.unsigned_abs());
+            has_room(connection, &self.limits, batch.project.as_str(), copied).await?;
             sqlx::query(
-                "INSERT INTO batch (id, project, messages, total, completed, failed, cancelled, expired, state) \
-                 VALUES (?, ?, ?, 0, 0, 0, 0, 0, ?)",
+                "INSERT INTO batch (id, project, messages, total, completed, failed, cancelled, expired, state, reserved) \
+                 VALUES (?, ?, ?, 0, 0, 0, 0, 0, ?, ?)",
             )
             .bind(&batch.id)
             .bind(batch.project.as_str())
             .bind(kind(BatchKind::of(batch.state.endpoint)))
             .bind(written(&batch.state)?)
+            .bind(integer(copied))
             .execute(&mut *connection)
             .await?;
             Ok(())
@@ -97,9 +109,12 @@ impl BatchStore for SqliteFiles {
             let Some(mut found) = batch(connection, id).await? else { return Ok(None) };
             change(&mut found.state);
             let gone = found.state.status.is_over().then(|| integer(gone.get()));
-            sqlx::query("UPDATE batch SET state = ?, gone = ? WHERE id = ?")
+            // A batch whose file is read needs no room for further requests.
+            let is_read = found.state.status != BatchStatus::Validating;
+            sqlx::query("UPDATE batch SET state = ?, gone = ?, reserved = reserved * ? WHERE id = ?")
                 .bind(written(&found.state)?)
                 .bind(gone)
+                .bind(i64::from(!is_read))
                 .bind(id)
                 .execute(&mut *connection)
                 .await?;
@@ -123,6 +138,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn add_lines(&self, batch: &str, lines: &[LineRecord]) -> Result<Option<String>, ObjectError> {
+        self.check(lines.iter().map(|line| line.body.len() as u64).sum::<u64>().saturating_mul(2))?;
         self.pair.write(async |connection| {
             for (at, LineRecord { custom_id, .. }) in lines.iter().enumerate() {
                 let taken: Option<(i64,)> =
@@ -146,11 +162,16 @@ impl BatchStore for SqliteFiles {
                 .execute(&mut *connection)
                 .await?;
             }
-            sqlx::query("UPDATE batch SET total = total + ? WHERE id = ?")
+            let copied: usize = lines.iter().map(|line| line.body.len() + line.custom_id.len()).sum();
+            let copied = (copied as u64).saturating_add(LINE_BYTES.saturating_mul(lines.len() as u64));
+            let counted = "UPDATE batch SET total = total + ?, reserved = max(0, reserved - ?) WHERE id = ?";
+            sqlx::query(counted)
                 .bind(integer(lines.len() as u64))
+                .bind(integer(copied))
                 .bind(batch)
                 .execute(&mut *connection)
                 .await?;
+            has_room_for(connection, &self.limits, batch).await?;
             Ok(None)
         })
     }
@@ -158,7 +179,10 @@ impl BatchStore for SqliteFiles {
     fn clear_lines(&self, batch: &str) -> Result<(), ObjectError> {
         self.pair.write(async |connection| {
             clear(connection, batch).await?;
-            sqlx::query("UPDATE batch SET total = 0, completed = 0, failed = 0, cancelled = 0, expired = 0 WHERE id = ?")
+            sqlx::query(
+                "UPDATE batch SET total = 0, completed = 0, failed = 0, cancelled = 0, expired = 0, \
+                 reserved = coalesce((SELECT file.bytes FROM file WHERE file.id = batch.state ->> '$.input'), 0) WHERE id = ?",
+            )
                 .bind(batch)
                 .execute(&mut *connection)
                 .await?;
@@ -200,7 +224,13 @@ impl BatchStore for SqliteFiles {
         })
     }
 
+    fn check_room(&self, project: &ProjectId) -> Result<(), ObjectError> {
+        self.check(0)?;
+        self.pair.read(async |connection| has_room(connection, &self.limits, project.as_str(), 0).await)
+    }
+
     fn note_answer(&self, batch: &str, at: u64, request: &str, answer: &str) -> Result<(), ObjectError> {
+        self.check((answer.len() as u64).saturating_mul(2))?;
         self.pair.write(async |connection| {
             sqlx::query("UPDATE line SET request = ?, answer = ? WHERE batch = ? AND at = ? AND ended = 0")
                 .bind(request)
@@ -209,7 +239,7 @@ impl BatchStore for SqliteFiles {
                 .bind(integer(at))
                 .execute(&mut *connection)
                 .await?;
-            Ok(())
+            has_room_for(connection, &self.limits, batch).await
         })
     }
 
@@ -289,6 +319,22 @@ async fn within(
         (at == 0 || bytes <= integer(most_bytes)).then_some(*place)
     };
     Ok(sizes.iter().enumerate().map_while(fits).last())
+}
+
+/// Checks that the bounds hold of the project that a batch is of.
+async fn has_room_for(
+    connection: &mut SqliteConnection,
+    limits: &FileLimits,
+    batch: &str,
+) -> Result<(), Looked> {
+    let of: Option<(String,)> = sqlx::query_as("SELECT project FROM batch WHERE id = ?")
+        .bind(batch)
+        .fetch_optional(&mut *connection)
+        .await?;
+    match of {
+        Some((project,)) => has_room(connection, limits, &project, 0).await,
+        None => Ok(()),
+    }
 }
 
 async fn count(

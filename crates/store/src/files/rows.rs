@@ -10,8 +10,8 @@ use sqlx::sqlite::SqliteConnection;
 
 use crate::objects::rows::{Looked, end, fits, integer, nanos, walk};
 
-/// The most bytes of one row.
-const CHUNK_BYTES: usize = 256 << 10;
+/// The most bytes that are read at once.
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of a file that are removed in one transaction.
 const REMOVED_AT_ONCE: i64 = 16 << 20;
 /// How long what was an upload is remembered.
@@ -72,13 +72,63 @@ pub(super) async fn count(
     .bind(project)
     .bind(files)
     .bind(bytes)
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
     if is_bounded {
         fits("max_files_per_project", limits.max_files_per_project, files.unsigned_abs())?;
         fits("max_file_bytes_per_project", limits.max_file_bytes_per_project, bytes.unsigned_abs())?;
+        let (all,): (i64,) =
+            sqlx::query_as("SELECT coalesce(sum(bytes), 0) FROM held").fetch_one(connection).await?;
+        fits("max_total", limits.max_total_bytes, all.unsigned_abs())?;
     }
     Ok(())
+}
+
+/// Checks that a project has room for `more` bytes beside what its files and batches come to.
+pub(super) async fn has_room(
+    connection: &mut SqliteConnection,
+    limits: &FileLimits,
+    project: &str,
+    more: u64,
+) -> Result<(), Looked> {
+    let (own, all): (i64, i64) = sqlx::query_as(
+        "SELECT coalesce(sum(bytes) FILTER (WHERE project = ?), 0), coalesce(sum(bytes), 0) FROM held",
+    )
+    .bind(project)
+    .fetch_one(connection)
+    .await?;
+    let then = |held: i64| held.unsigned_abs().saturating_add(more);
+    fits("max_file_bytes_per_project", limits.max_file_bytes_per_project, then(own))?;
+    fits("max_total", limits.max_total_bytes, then(all))?;
+    Ok(())
+}
+
+/// The names of a file's segments.
+pub(super) async fn segments(connection: &mut SqliteConnection, id: &str) -> Result<Vec<String>, Looked> {
+    let names: Vec<(String,)> =
+        sqlx::query_as("SELECT name FROM segment WHERE file = ?").bind(id).fetch_all(connection).await?;
+    Ok(names.into_iter().map(|(name,)| name).collect())
+}
+
+/// The names of the segments of all files.
+pub(super) async fn all_segments(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
+    let names: Vec<(String,)> = sqlx::query_as("SELECT name FROM segment").fetch_all(connection).await?;
+    Ok(names.into_iter().map(|(name,)| name).collect())
+}
+
+/// The segment in which a place of a file lies, if it lies in one: where the segment begins, and its name.
+pub(super) async fn segment_at(
+    connection: &mut SqliteConnection,
+    id: &str,
+    at: u64,
+) -> Result<Option<(u64, String)>, Looked> {
+    let row: Option<(i64, String)> =
+        sqlx::query_as("SELECT at, name FROM segment WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
+            .bind(id)
+            .bind(integer(at))
+            .fetch_optional(connection)
+            .await?;
+    Ok(row.map(|(from, name)| (from.unsigned_abs(), name)))
 }
 
 pub(super) async fn append(
@@ -105,15 +155,12 @@ pub(super) async fn append(
     };
     fits("max_file_bytes", limits.max_file_bytes, at.saturating_add(bytes.len() as u64))?;
     count(connection, limits, &project, purpose != OUTPUT_PURPOSE, 0, more).await?;
-    let mut at = at;
-    for chunk in bytes.chunks(CHUNK_BYTES) {
-        sqlx::query("INSERT INTO chunk (file, at, data) VALUES (?, ?, ?)")
+    if at == 0 {
+        sqlx::query("INSERT INTO segment (file, at, name) VALUES (?, 0, ?)")
             .bind(id)
-            .bind(integer(at))
-            .bind(chunk)
-            .execute(&mut *connection)
+            .bind(id)
+            .execute(connection)
             .await?;
-        at += chunk.len() as u64;
     }
     Ok(())
 }
@@ -227,7 +274,7 @@ pub(super) async fn files(
     Ok((rows.into_iter().map(record).collect::<Result<_, _>>()?, has_more))
 }
 
-/// Bytes from a place on: the rest of the row in which it lies.
+/// Bytes of a file of format 1 from a place on: the rest of the row in which the place lies.
 pub(super) async fn bytes(connection: &mut SqliteConnection, id: &str, from: u64) -> Result<Vec<u8>, Looked> {
     let row: Option<(i64, Vec<u8>)> =
         sqlx::query_as("SELECT at, data FROM chunk WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
@@ -275,6 +322,7 @@ pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> 
             .await?;
         return Ok(true);
     }
+    sqlx::query("DELETE FROM segment WHERE file = ?").bind(id).execute(&mut *connection).await?;
     let gone: Option<(String, i64)> =
         sqlx::query_as("DELETE FROM file WHERE id = ? AND state IN (0, 3) RETURNING project, bytes")
             .bind(id)
@@ -444,12 +492,15 @@ pub(super) async fn join(
     };
     begin(connection, &Draft::File(record.clone())).await?;
     for (part, at) in places {
-        sqlx::query("UPDATE chunk SET file = ?, at = at + ? WHERE file = ?")
-            .bind(file)
-            .bind(integer(at))
-            .bind(part)
-            .execute(&mut *connection)
-            .await?;
+        for table in ["UPDATE chunk", "UPDATE segment"] {
+            // No part of the statement comes from outside.
+            sqlx::query(AssertSqlSafe(format!("{table} SET file = ?, at = at + ? WHERE file = ?")))
+                .bind(file)
+                .bind(integer(at))
+                .bind(part)
+                .execute(&mut *connection)
+                .await?;
+        }
         // Its bytes are the file's now.
         sqlx::query("UPDATE file SET bytes = 0 WHERE id = ?").bind(part).execute(&mut *connection).await?;
     }

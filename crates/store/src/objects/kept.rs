@@ -5,26 +5,49 @@ use headrace_objects::{ItemRecord, ObjectError, ObjectLimits, ResponseRecord};
 use sqlx::sqlite::SqliteConnection;
 
 use super::rows;
+use crate::disk::DiskGuard;
 use crate::pair::Pair;
+
+/// A disk with so many bytes free beside the reserve is not what refused a write.
+const LEAST_ROOM: u64 = 1 << 20;
 
 /// See the top of the file.
 pub(super) struct Kept {
     pub(super) pair: Pair,
     pub(super) limits: ObjectLimits,
+    pub(super) guard: Option<DiskGuard>,
 }
 
 impl Kept {
     pub(super) fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
         let limits = &self.limits;
         self.fits(response)?;
+        self.check(response.bytes())?;
         let later = self.later(response.created);
-        self.pair.write(async |connection| {
+        let done = self.pair.write(async |connection| {
             if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
                 let whose = (&response.project, id);
                 rows::add_items(connection, limits, whose, items, response.created, later).await?;
             }
             rows::put(connection, limits, response, false).await
-        })
+        });
+        self.told(done)
+    }
+
+    /// Names the bound where the file has as many pages as it may have: SQLite calls that a full disk, too.
+    pub(super) fn told<T>(&self, done: Result<T, ObjectError>) -> Result<T, ObjectError> {
+        match done {
+            Err(ObjectError::DiskFull { .. }) if self.guard.is_some() && self.check(LEAST_ROOM).is_ok() => {
+                let limit = self.limits.max_total_bytes;
+                Err(ObjectError::Full { rule: "max_total", limit, observed: limit.saturating_add(1) })
+            }
+            done => done,
+        }
+    }
+
+    /// Checks that the disk has room for so many bytes, which are written to the log and then to the file.
+    pub(super) fn check(&self, more: u64) -> Result<(), ObjectError> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_mul(2)))
     }
 
     /// # Errors
@@ -36,10 +59,14 @@ impl Kept {
     /// Responses that fit and add to no conversation, each as by [`Self::put`]; what becomes of each.
     pub(super) fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
         let limits = &self.limits;
+        if let Err(full) = self.check(responses.iter().map(|response| response.bytes()).sum()) {
+            return responses.iter().map(|_| Err(full.clone())).collect();
+        }
         let put = |response| {
             async move |connection: &mut SqliteConnection| rows::put(connection, limits, response, true).await
         };
-        self.pair.write_each(responses.iter().copied().map(put))
+        let done = self.pair.write_each(responses.iter().copied().map(put));
+        done.into_iter().map(|done| self.told(done)).collect()
     }
 
     pub(super) fn later(&self, now: UnixNanos) -> UnixNanos {

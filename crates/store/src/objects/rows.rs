@@ -3,24 +3,28 @@
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     ConversationRecord, ItemRecord, ObjectError, ObjectLimits, Order, Page, PageAsk, ResponseRecord,
-    ResponseStatus, Turn,
+    ResponseStatus,
 };
 use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::FormatError;
+use crate::sqlite::{FormatError, is_full};
 
 /// What a statement gives: nothing is written of a transaction that gives this.
 pub(crate) struct Looked(ObjectError);
 
 impl From<sqlx::Error> for Looked {
     fn from(error: sqlx::Error) -> Self {
-        Self(ObjectError::Unavailable { why: error.to_string() })
+        let why = error.to_string();
+        Self(if is_full(&error) { ObjectError::DiskFull { why } } else { ObjectError::Unavailable { why } })
     }
 }
 
 impl From<FormatError> for Looked {
     fn from(error: FormatError) -> Self {
-        Self(ObjectError::Unavailable { why: error.to_string() })
+        match error {
+            FormatError::Sqlite(error) => error.into(),
+            other => Self(ObjectError::Unavailable { why: other.to_string() }),
+        }
     }
 }
 
@@ -57,11 +61,15 @@ type Row =
 const COLUMNS: &str =
     "id, project, created, expires, ended, previous, conversation, input, output, body, events FROM response";
 
+fn project_id(project: &str) -> Result<ProjectId, ObjectError> {
+    ProjectId::new(project).map_err(|error| ObjectError::Unavailable {
+        why: format!("a row names a project that is none: {error}"),
+    })
+}
+
 fn record(row: Row) -> Result<ResponseRecord, Looked> {
     let (id, project, created, expires, ended, previous, conversation, input, output, body, events) = row;
-    let project = ProjectId::new(&project).map_err(|error| ObjectError::Unavailable {
-        why: format!("a row names a project that is none: {error}"),
-    })?;
+    let project = project_id(&project)?;
     let status = if ended == 0 { ResponseStatus::InProgress } else { ResponseStatus::Ended };
     let (created, expires) = (nanos(created), nanos(expires));
     Ok(ResponseRecord {
@@ -199,45 +207,13 @@ pub(super) async fn response(
 pub(super) async fn unfinished(
     connection: &mut SqliteConnection,
     now: UnixNanos,
-) -> Result<Vec<ResponseRecord>, Looked> {
-    let query = format!("SELECT {COLUMNS} WHERE ended = 0 AND expires > ? ORDER BY seq");
-    let rows: Vec<Row> = sqlx::query_as(sqlx::AssertSqlSafe(query))
-        .bind(integer(now.get()))
-        .fetch_all(&mut *connection)
-        .await?;
-    rows.into_iter().map(record).collect()
-}
-
-pub(super) async fn turns(
-    connection: &mut SqliteConnection,
-    limits: &ObjectLimits,
-    project: &ProjectId,
-    id: &str,
-    now: UnixNanos,
-) -> Result<Option<Vec<Turn>>, Looked> {
-    let mut turns = Vec::new();
-    let (mut next, mut bytes) = (Some(id.to_owned()), 0);
-    while let Some(id) = next {
-        let row: Option<(i64, Option<String>, String, String)> = sqlx::query_as(
-            "SELECT ended, previous, input, output FROM response WHERE id = ? AND project = ? AND expires > ?",
-        )
-        .bind(&id)
-        .bind(project.as_str())
-        .bind(integer(now.get()))
-        .fetch_optional(&mut *connection)
-        .await?;
-        let Some((ended, previous, input, output)) = row.filter(|(ended, ..)| *ended != 0) else {
-            return Ok(None);
-        };
-        debug_assert_ne!(ended, 0, "it was looked at");
-        bytes += (input.len() + output.len()) as u64;
-        turns.push(Turn { input, output });
-        fits("max_turns", limits.max_turns as u64, turns.len() as u64)?;
-        fits("max_history_bytes", limits.max_history_bytes, bytes)?;
-        next = previous;
-    }
-    turns.reverse();
-    Ok(Some(turns))
+) -> Result<Vec<(ProjectId, String)>, Looked> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as("SELECT project, id FROM response WHERE ended = 0 AND expires > ? ORDER BY seq")
+            .bind(integer(now.get()))
+            .fetch_all(&mut *connection)
+            .await?;
+    rows.into_iter().map(|(project, id)| Ok((project_id(&project)?, id))).collect()
 }
 
 pub(super) async fn conversation(
@@ -294,6 +270,12 @@ pub(super) async fn add_items(
             .execute(&mut *connection)
             .await?;
     }
+    let held: Option<(i64,)> = sqlx::query_as("SELECT bytes FROM held_items WHERE project = ?")
+        .bind(project.as_str())
+        .fetch_optional(connection)
+        .await?;
+    let held = held.map_or(0, |(bytes,)| bytes.unsigned_abs());
+    fits("max_conversation_bytes_per_project", limits.max_conversation_bytes_per_project, held)?;
     Ok(true)
 }
 
@@ -302,29 +284,33 @@ pub(super) async fn items(
     conversation: &str,
     ask: &PageAsk,
 ) -> Result<Page, Looked> {
-    let from = match ask.cursor() {
-        None => None,
-        Some(cursor) => {
-            let found: Option<(i64,)> =
-                sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
-                    .bind(conversation)
-                    .bind(cursor)
-                    .fetch_optional(&mut *connection)
-                    .await?;
-            let Some((seq,)) = found else { return Ok(Page::default()) };
-            Some(seq)
-        }
-    };
+    let Some(from) = begin(connection, conversation, ask).await? else { return Ok(Page::default()) };
     let query = format!("SELECT id, json FROM item WHERE conversation = ? AND {}", walk(ask));
     let rows: Vec<(String, String)> = sqlx::query_as(sqlx::AssertSqlSafe(query))
         .bind(conversation)
-        .bind(from.unwrap_or(end(ask)))
+        .bind(from)
         .bind(integer(ask.rows() as u64))
         .fetch_all(&mut *connection)
         .await?;
     let items = rows.into_iter().map(|(id, json)| ItemRecord { id, json }).collect();
     let (items, has_more) = ask.cut(items);
     Ok(Page { items, has_more })
+}
+
+/// The row from which a page of items is read. `None` if its cursor names no item.
+pub(super) async fn begin(
+    connection: &mut SqliteConnection,
+    conversation: &str,
+    ask: &PageAsk,
+) -> Result<Option<i64>, Looked> {
+    let Some(cursor) = ask.cursor() else { return Ok(Some(end(ask))) };
+    let found: Option<(i64,)> =
+        sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
+            .bind(conversation)
+            .bind(cursor)
+            .fetch_optional(&mut *connection)
+            .await?;
+    Ok(found.map(|(seq,)| seq))
 }
 
 /// The end of a query that walks rows by `seq` as a page reads them: binds where it begins, and how many rows.

@@ -26,6 +26,8 @@ pub(super) const FORMAT: Format = Format {
         ) STRICT;
         CREATE INDEX trace_started ON trace (started);
     ",
+    upgrade: "",
+    shrinks: false,
 };
 
 /// How many records of each kind the file holds.

@@ -174,7 +174,9 @@ pub(super) const SUMS: &str = "calls, completed, cancelled, failed, released, re
 
 /// The sums as they stand in a row.
 fn numbers(sums: &UsageSums) -> [i64; 17] {
-    let Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning } = sums.tokens;
+    // Searches are no tokens: lines of bills alone count them.
+    let Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches: _ } =
+        sums.tokens;
     [
         integer(sums.calls),
         integer(sums.completed),
@@ -217,6 +219,7 @@ pub(super) fn sums_of(row: &SqliteRow) -> Result<UsageSums, sqlx::Error> {
             cache_write_1h: count("cache_write_1h")?,
             output: count("output")?,
             reasoning: count("reasoning")?,
+            web_searches: 0,
         },
         charged: amount("charged")?,
         loss: amount("loss")?,
@@ -236,6 +239,7 @@ pub(super) fn of_class(class: TokenClass, tokens: u64) -> Usage {
         TokenClass::CacheWrite1h => Usage { cache_write_1h: tokens, ..none },
         TokenClass::Output => Usage { output: tokens, ..none },
         TokenClass::Reasoning => Usage { reasoning: tokens, ..none },
+        TokenClass::WebSearch => none,
     }
 }
 

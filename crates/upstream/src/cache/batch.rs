@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use std::marker::PhantomData;
+
 use headrace_domain::CacheLabel;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -53,19 +55,59 @@ pub(super) enum Said {
 /// Why it is none.
 pub(super) fn read(payload: &[u8]) -> Result<Vec<Said>, String> {
     let batch: Batch = rmp_serde::from_slice(payload).map_err(|error| error.to_string())?;
-    batch.0.into_iter().map(Event::said).collect()
+    batch.0.0.into_iter().map(Event::said).collect()
 }
 
+/// The most events of a batch: one takes two bytes there, and hundreds here.
+const MAX_EVENTS: usize = 16 << 10;
+/// The most blocks of an event, and the most ids of their tokens.
+const MAX_BLOCKS: usize = 1 << 20;
+const MAX_TOKENS: usize = 4 << 20;
+
 /// Its events.
-struct Batch(Vec<Event>);
+struct Batch(Few<Event, MAX_EVENTS>);
+
+/// A list of at most `MOST` items.
+struct Few<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Few<T, MOST> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Read<T, MOST> {
+            type Value = Few<T, MOST>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MOST} items")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T, MOST>, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    if items.len() >= MOST {
+                        return Err(A::Error::invalid_length(items.len() + 1, &self));
+                    }
+                    items.push(item);
+                }
+                Ok(Few(items))
+            }
+        }
+        from.deserialize_seq(Read(PhantomData))
+    }
+}
 
 /// All that an event may have.
 #[derive(Default)]
 struct Event {
     tag: String,
-    hashes: Vec<Hash>,
+    hashes: Few<Hash, MAX_BLOCKS>,
     parent: Option<Hash>,
-    tokens: Vec<Token>,
+    tokens: Few<Token, MAX_TOKENS>,
     block_tokens: usize,
     label: Option<Label>,
     group: Option<u32>,
@@ -82,15 +124,15 @@ impl Event {
                 if self.spec.is_some_and(|spec| !spec.contains("full") && !spec.contains("mla")) {
                     return Ok(Said::Other);
                 }
-                let needed = self.hashes.len().checked_mul(self.block_tokens);
-                if needed != Some(self.tokens.len()) || self.block_tokens == 0 {
-                    let (tokens, blocks) = (self.tokens.len(), self.hashes.len());
+                let needed = self.hashes.0.len().checked_mul(self.block_tokens);
+                if needed != Some(self.tokens.0.len()) || self.block_tokens == 0 {
+                    let (tokens, blocks) = (self.tokens.0.len(), self.hashes.0.len());
                     return Err(format!("{tokens} ids for {blocks} blocks of {}", self.block_tokens));
                 }
                 Said::Stored(StoredBlocks {
                     parent: self.parent.map(of_group),
-                    blocks: self.hashes.into_iter().map(of_group).collect(),
-                    tokens: self.tokens.into_iter().map(|token| token.0).collect(),
+                    blocks: self.hashes.0.into_iter().map(of_group).collect(),
+                    tokens: self.tokens.0.into_iter().map(|token| token.0).collect(),
                     block_tokens: self.block_tokens,
                     label: match self.label {
                         None => StoredLabel::Untold,
@@ -99,7 +141,7 @@ impl Event {
                     },
                 })
             }
-            "BlockRemoved" => Said::Removed(self.hashes.into_iter().map(of_group).collect()),
+            "BlockRemoved" => Said::Removed(self.hashes.0.into_iter().map(of_group).collect()),
             "AllBlocksCleared" => Said::Cleared,
             _ => Said::Other,
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, EngineTrace, FinishReason, TokenLogprob, TopLogprob, Usage};
 use headrace_engine_api::{
-    Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayError, RelayEvent,
+    AnswerBounds, Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayError, RelayEvent,
 };
 use tokio::sync::Notify;
 
@@ -152,6 +152,7 @@ impl Run {
             head_within: self.time_to_start().filter(|_| ids.is_empty()),
             asker: Asker { tenant: self.job.tenant, weight: self.job.weight },
             gauge: Arc::clone(&self.gauge),
+            bounds: bounds(ask.left(rules.limit), job.sampling.logprobs),
         };
         Answer::new(Arc::clone(&self.server), post)
     }
@@ -358,6 +359,23 @@ impl Run {
         let detail = format!("`{}` ended its answer without saying why", self.server.spec.name);
         Err(JobError::Internal { detail })
     }
+}
+
+/// Bytes of an answer that are no token's: its head, its usage, and comments while the call waits there.
+const ANSWER_BYTES: u64 = 256 << 10;
+/// Bytes around a token in an event of its own.
+const TOKEN_BYTES: u64 = 1 << 10;
+/// Bytes of one log-probability.
+const SCORE_BYTES: u64 = 256;
+/// The longest event: it brings the tokens of one step, or of the few that its reader was late for.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// Bounds the bytes of an answer of `tokens`: four times the longest such answer. The estimate of the call has its memory.
+fn bounds(tokens: u32, top: Option<u8>) -> AnswerBounds {
+    let scores = top.map_or(0, |top| u64::from(top).saturating_add(1));
+    let token = TOKEN_BYTES.saturating_add(SCORE_BYTES.saturating_mul(scores));
+    let most_bytes = ANSWER_BYTES.saturating_add(token.saturating_mul(tokens.into())).saturating_mul(4);
+    AnswerBounds { most_event_bytes: MAX_EVENT_BYTES, ..AnswerBounds::up_to(most_bytes) }
 }
 
 /// The next thing of any call, from number `turn` on; `None`: all are over.

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{RelayError, RelayWait};
 use headrace_worker::{
-    ABOUT_PATH, About, CONTENT_TYPE, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, Refusal,
+    ABOUT_PATH, About, CONTENT_TYPE, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, ProcessId, Refusal,
     WORDS_PATH, Words,
 };
-use http::header::{AUTHORIZATION, CONTENT_TYPE as CONTENT_TYPE_HEADER, DATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE as CONTENT_TYPE_HEADER, DATE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use reqwest::{Body, Request};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::body::read_some;
 use crate::fault;
 use crate::probe::ProbeError;
 use crate::server::Server;
-use crate::workers::line::OnConnection;
+use crate::workers::line::{Line, OnConnection};
 
 /// Below which span it works.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -47,55 +47,109 @@ pub(crate) enum Unanswered {
     Refused(u16, Refusal),
 }
 
-/// Asks, and waits for a head that is a success.
+/// Asks, and waits for a head that is a success. If the worker is another process than the ticket names, it did nothing and told its
+/// own: it is asked once more.
 pub(crate) async fn ask(
     server: &Server,
-    (method, path): (Method, &str),
+    asked: (Method, &str),
     body: Vec<u8>,
     trace: Option<&str>,
     now: UnixNanos,
     within: Duration,
 ) -> Result<Answered, Unanswered> {
-    let broken = |why: String| Unanswered::Relay(RelayError::Connect { why });
-    let spec = &server.spec;
-    let line = server.line.as_ref().ok_or_else(|| broken("there is no secret for it".to_owned()))?;
-    let (client, on) = line.connection(spec, server.address.is_tls()).map_err(Unanswered::Relay)?;
-    let ticket = line.ticket((method.as_str(), path), &body, now);
-    let ticket = ticket.map_err(broken)?;
-    let mut ticket = HeaderValue::try_from(ticket).map_err(|error| broken(error.to_string()))?;
-    ticket.set_sensitive(true);
-    let mut request = Request::new(method, server.address.server(path));
-    let headers = request.headers_mut();
-    *headers = server.own_headers();
-    headers.insert(AUTHORIZATION, ticket);
-    headers.insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(CONTENT_TYPE));
-    // What is none is left out: it is a help to whoever reads traces, and to nobody else.
-    headers.extend(trace.and_then(|trace| Some((TRACEPARENT, HeaderValue::from_str(trace).ok()?))));
-    *request.body_mut() = Some(Body::from(body));
-    let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
-    let answer = tokio::time::timeout(within, client.execute(request)).await.map_err(late)?;
-    let answer = answer.map_err(|error| {
-        let at = server.address.authority();
-        let head_bytes = spec.bounds.head_bytes;
-        Unanswered::Relay(fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes))
-    })?;
-    server.counters.received(0);
-    let (head, mut body) = http::Response::<Body>::from(answer).into_parts();
-    let status = head.status.as_u16();
-    if status == 200 {
-        return Ok(Answered { body, on });
-    }
-    let said = read_some(&mut body, MAX_REFUSAL_BYTES, REFUSAL_WAIT).await;
-    server.counters.received(said.len());
-    if let 300..=399 = status {
-        return Err(Unanswered::Relay(RelayError::Redirect { status, to: "elsewhere".to_owned() }));
-    }
-    let refusal = serde_json::from_slice(&said).unwrap_or_else(|_| not_a_worker(status));
-    let refusal = match refusal {
-        Refusal::Ticket => Refusal::Unavailable { why: no_ticket(&head.headers, now) },
-        other => other,
+    let broken = |why: &str| Unanswered::Relay(RelayError::Connect { why: why.to_owned() });
+    let line = server.line.as_ref().ok_or_else(|| broken("there is no secret for it"))?;
+    let (body, until) = (Bytes::from(body), Instant::now() + within);
+    let process = line.process();
+    let once = Once { server, line, trace, now, within };
+    let first = once.ask(process, asked.clone(), body.clone(), until).await;
+    let Err(NotTaken { unanswered, told: Some(told) }) = first else {
+        return first.map_err(|not_taken| not_taken.unanswered);
     };
-    Err(Unanswered::Refused(status, refusal))
+    line.told_process(told);
+    if told == process {
+        return Err(unanswered);
+    }
+    once.ask(told, asked, body, until).await.map_err(|not_taken| not_taken.unanswered)
+}
+
+/// What does not change from one try to the next.
+struct Once<'a> {
+    server: &'a Server,
+    line: &'a Line,
+    trace: Option<&'a str>,
+    now: UnixNanos,
+    within: Duration,
+}
+
+/// A request that was not answered. `told`: the ticket was refused, and the worker told its process, or (`Some(None)`) none, as
+/// older workers do.
+struct NotTaken {
+    unanswered: Unanswered,
+    told: Option<Option<ProcessId>>,
+}
+
+impl From<Unanswered> for NotTaken {
+    fn from(unanswered: Unanswered) -> Self {
+        Self { unanswered, told: None }
+    }
+}
+
+impl Once<'_> {
+    async fn ask(
+        &self,
+        process: Option<ProcessId>,
+        (method, path): (Method, &str),
+        body: Bytes,
+        until: Instant,
+    ) -> Result<Answered, NotTaken> {
+        let Self { server, line, trace, now, within } = *self;
+        let broken = |why: String| Unanswered::Relay(RelayError::Connect { why });
+        let spec = &server.spec;
+        let (client, on) = line.connection(spec, server.address.is_tls()).map_err(Unanswered::Relay)?;
+        let ticket = line.ticket(process, (method.as_str(), path), &body, now).map_err(broken)?;
+        let mut ticket = HeaderValue::try_from(ticket).map_err(|error| broken(error.to_string()))?;
+        ticket.set_sensitive(true);
+        let mut request = Request::new(method, server.address.server(path));
+        let headers = request.headers_mut();
+        *headers = server.own_headers();
+        headers.insert(AUTHORIZATION, ticket);
+        headers.insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(CONTENT_TYPE));
+        // What is none is left out: it is a help to whoever reads traces, and to nobody else.
+        headers.extend(trace.and_then(|trace| Some((TRACEPARENT, HeaderValue::from_str(trace).ok()?))));
+        *request.body_mut() = Some(Body::from(body));
+        let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
+        let answer = tokio::time::timeout_at(until, client.execute(request)).await.map_err(late)?;
+        let answer = answer.map_err(|error| {
+            let at = server.address.authority();
+            let head_bytes = spec.bounds.head_bytes;
+            Unanswered::Relay(fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes))
+        })?;
+        server.counters.received(0);
+        let (head, mut body) = http::Response::<Body>::from(answer).into_parts();
+        let status = head.status.as_u16();
+        if status == 200 {
+            return Ok(Answered { body, on });
+        }
+        let said = read_some(&mut body, MAX_REFUSAL_BYTES, REFUSAL_WAIT).await;
+        server.counters.received(said.len());
+        if let 300..=399 = status {
+            let to = "elsewhere".to_owned();
+            return Err(Unanswered::Relay(RelayError::Redirect { status, to }).into());
+        }
+        let refusal = serde_json::from_slice(&said).unwrap_or_else(|_| not_a_worker(status));
+        let challenge = head.headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
+        let told = match (challenge.and_then(ProcessId::of_challenge), &refusal) {
+            (Some(process), _) => Some(Some(process)),
+            (None, Refusal::Ticket) => Some(None),
+            (None, _) => None,
+        };
+        let refusal = match refusal {
+            Refusal::Ticket => Refusal::Unavailable { why: no_ticket(&head.headers, now) },
+            other => other,
+        };
+        Err(NotTaken { unanswered: Unanswered::Refused(status, refusal), told })
+    }
 }
 
 fn not_a_worker(status: u16) -> Refusal {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{LoadReport, RelayError, Reported};
-use headrace_worker::Secret;
+use headrace_worker::{ProcessId, Secret};
 use parking_lot::Mutex;
 use reqwest::Client;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ const OLDEST_REPORT: Duration = Duration::from_secs(60);
 /// The line to one worker.
 pub(crate) struct Line {
     secret: Secret,
+    /// The worker's process, as it told it. `None` if it is older than that.
+    process: Mutex<Option<ProcessId>>,
     connections: Vec<Connection>,
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
 }
@@ -85,6 +87,7 @@ impl Line {
         let connection = || Connection { client: ArcSwapOption::empty(), jobs: Arc::default() };
         let line = Self {
             secret,
+            process: Mutex::new(Some(ProcessId::UNKNOWN)),
             connections: std::iter::repeat_with(connection).take(CONNECTIONS).collect(),
             slots: Mutex::default(),
         };
@@ -104,8 +107,24 @@ impl Line {
     ///
     /// # Errors
     /// This machine gives no random numbers.
-    pub(crate) fn ticket(&self, asked: (&str, &str), body: &[u8], now: UnixNanos) -> Result<String, String> {
-        self.secret.ticket(asked, body, now).map_err(|error| error.to_string())
+    pub(crate) fn ticket(
+        &self,
+        process: Option<ProcessId>,
+        asked: (&str, &str),
+        body: &[u8],
+        now: UnixNanos,
+    ) -> Result<String, String> {
+        self.secret.ticket(process, asked, body, now).map_err(|error| error.to_string())
+    }
+
+    /// The process that tickets name now.
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        *self.process.lock()
+    }
+
+    /// The worker told this process, or refused a ticket without telling one (`None`).
+    pub(crate) fn told_process(&self, process: Option<ProcessId>) {
+        *self.process.lock() = process;
     }
 
     /// The first connection with room, or the one with the most.

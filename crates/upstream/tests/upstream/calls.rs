@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Endpoint, RequestId};
-use headrace_engine_api::{Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent, Tenant};
+use headrace_engine_api::{AnswerBounds, Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent, Tenant};
 use headrace_upstream::{Kind, Upstream, UpstreamSpec};
 
 pub(crate) const KEY: &str = "sk-canary-0123456789";
@@ -31,6 +31,7 @@ pub(crate) fn ask(endpoint: Endpoint, model: &str, stream: bool) -> RelayAsk {
         stream,
         headers: Vec::new(),
         head_within: None,
+        bounds: AnswerBounds::up_to(u64::MAX),
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod bounds;
 mod caches;
 mod calls;
 mod connections;

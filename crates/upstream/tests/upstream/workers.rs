@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use headrace_engine_api::{
 use headrace_hostile::{Hostile, Request};
 use headrace_upstream::{Kind, Upstream, UseHttp2, WorkerModel};
 use headrace_worker::{
-    ABOUT_PATH, About, AboutModel, Ask, Desk, End, Frame, JOBS_PATH, Offer, PROTOCOL, Report, Secret,
-    Tickets, WORDS_PATH, Words, put_frame,
+    ABOUT_PATH, About, AboutModel, Ask, Desk, End, Frame, JOBS_PATH, Offer, PROTOCOL, ProcessId, Report,
+    Secret, Tickets, WORDS_PATH, Words, put_frame,
 };
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -274,7 +275,7 @@ async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes
     let request = &seen.requests[0];
     assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", JOBS_PATH));
     let authorization = request.header("authorization").unwrap();
-    assert!(authorization.starts_with("Headrace-Ticket v1."), "{authorization}");
+    assert!(authorization.starts_with("Headrace-Ticket v2."), "{authorization}");
     let ask = Ask::read(&request.body).unwrap();
     assert_eq!((ask.model().name, ask.model().bits), ("demo", BITS));
     assert_eq!(ask.into_job(0).prompt, job().prompt);
@@ -357,6 +358,12 @@ impl Engine for Keeping {
 
 /// A worker's own desk behind HTTP.
 async fn keeping() -> Hostile {
+    keeping_in(vec![Some(ProcessId::fresh().unwrap())], Arc::default()).await
+}
+
+/// The same, in one process after another: in which one it runs now says `at`. One that is `None` is of a version that knows no
+/// processes: it takes tickets without one, and tells none.
+async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> Hostile {
     let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
     let offer = Offer {
         engine: Arc::new(Keeping(about("").capabilities)),
@@ -368,11 +375,32 @@ async fn keeping() -> Hostile {
         in_use: Arc::new(()),
     };
     let clock = Arc::new(SystemClock::default());
-    let tickets = Tickets::new(Secret::new(&SECRET.into()).unwrap());
-    let payer = KeyId::new("worker").unwrap();
-    let desk = Desk::new(tickets, Arc::<SystemClock>::clone(&clock), payer, "1", move || vec![offer.clone()]);
+    let desks: Vec<_> = processes
+        .into_iter()
+        .map(|process| {
+            let secret = Secret::new(&SECRET.into()).unwrap();
+            let tickets = Tickets::new(secret.clone(), process.unwrap_or(ProcessId::UNKNOWN));
+            let (payer, offer) = (KeyId::new("worker").unwrap(), offer.clone());
+            let clock = Arc::<SystemClock>::clone(&clock);
+            let desk = Desk::new(tickets, clock, payer, "1", move || vec![offer.clone()]);
+            (desk, process.is_none().then_some(secret))
+        })
+        .collect();
     Hostile::start_with(move |request: &Request| {
-        let authorization = request.header("authorization").map(str::as_bytes);
+        let (desk, older) = &desks[at.load(Ordering::SeqCst)];
+        let shown = request.header("authorization").map(str::to_owned);
+        let shown = match older {
+            // As an older worker takes a ticket: by its version. This end knows it by a new one for itself.
+            Some(_) if shown.as_ref().is_none_or(|shown| !shown.contains(" v1.")) => {
+                return Some(raw("401 Told", br#"{"refusal":"ticket"}"#));
+            }
+            Some(secret) => {
+                let asked = (request.method.as_str(), request.path.as_str());
+                Some(secret.ticket(Some(ProcessId::UNKNOWN), asked, &request.body, clock.now()).unwrap())
+            }
+            None => shown,
+        };
+        let authorization = shown.as_deref().map(str::as_bytes);
         let (method, path) = (request.method.as_str(), request.path.as_str());
         let head = AnnexHead { method, path, authorization, now: clock.now() };
         let mut answer = match desk.admit(&head) {
@@ -389,10 +417,44 @@ async fn keeping() -> Hostile {
             }
             AnswerBody::Long { .. } => unreachable!("a desk says it whole or as a stream"),
         }
-        Some(raw(&format!("{} Told", answer.status), &body))
+        let mut said = format!("HTTP/1.1 {} Told\r\n", answer.status);
+        answer.headers.iter().for_each(|(name, value)| said += &format!("{name}: {value}\r\n"));
+        said += &format!("content-length: {}\r\n\r\n", body.len());
+        Some([said.as_bytes(), &body].concat())
     })
     .await
     .unwrap()
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_anew_or_is_older_is_asked_once_more() {
+    let (one, other) = (ProcessId::fresh().unwrap(), ProcessId::fresh().unwrap());
+    let at = Arc::new(AtomicUsize::new(0));
+    let worker = keeping_in(vec![Some(one), Some(other), None, Some(one)], Arc::clone(&at)).await;
+    let upstream = upstream(&worker.url());
+    let model = model(&upstream);
+    let clock = SystemClock::default();
+    for (process, version) in ["v2", "v2", "v1", "v2"].into_iter().enumerate() {
+        at.store(process, Ordering::SeqCst);
+        let asked = worker.seen().requests.len();
+        // The first job finds the process out, and runs all the same.
+        let (mut events, _control) = model.submit(job()).unwrap().split();
+        let mut all = Vec::new();
+        while let Some(event) = events.next().await {
+            all.push(event);
+        }
+        assert!(!all.iter().any(|event| matches!(event, Event::Failed { .. })), "{process}: {all:?}");
+        upstream.about(clock.now()).await.unwrap();
+        let seen = worker.seen();
+        let tickets = seen.requests[asked..].iter().map(|request| request.header("authorization").unwrap());
+        let versions: Vec<_> = tickets.map(|ticket| ticket[16..18].to_owned()).collect();
+        assert_eq!(
+            versions.len(),
+            3,
+            "one request is told the process, one runs the job, one asks: {versions:?}"
+        );
+        assert_eq!(versions[1..], [version, version], "{process}");
+    }
 }
 
 /// What needs no waiting for.

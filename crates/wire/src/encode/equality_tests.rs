@@ -222,8 +222,15 @@ fn cut_text(
     }
 }
 
-const USAGE: Usage =
-    Usage { input: 5, cached_input: 16, cache_write: 2, cache_write_1h: 4, output: 7, reasoning: 3 };
+const USAGE: Usage = Usage {
+    input: 5,
+    cached_input: 16,
+    cache_write: 2,
+    cache_write_1h: 4,
+    output: 7,
+    reasoning: 3,
+    web_searches: 0,
+};
 
 /// What a call's encoder writes for these events.
 fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {

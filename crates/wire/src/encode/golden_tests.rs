@@ -11,8 +11,15 @@ use serde_json::{Value, json};
 use super::{Chosen, ReplyEncoder, ReplyMeta, content_type, encoder};
 use crate::{ErrorFacts, WireLimits, parse};
 
-const USAGE: Usage =
-    Usage { input: 5, cached_input: 16, cache_write: 0, cache_write_1h: 0, output: 2, reasoning: 1 };
+const USAGE: Usage = Usage {
+    input: 5,
+    cached_input: 16,
+    cache_write: 0,
+    cache_write_1h: 0,
+    output: 2,
+    reasoning: 1,
+    web_searches: 0,
+};
 
 fn call(endpoint: Endpoint, more: &Value) -> Call {
     let mut body = match endpoint {

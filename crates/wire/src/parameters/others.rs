@@ -41,7 +41,7 @@ const OTHERS: &[Other] = &[
             (
                 "service_tier",
                 r#""flex""#,
-                "`flex` runs when nothing else waits; `auto` and `default` are the usual; others are refused",
+                "`flex` runs when nothing else waits, and otherwise one request at a time; `auto` and `default` are the usual; others are refused",
             ),
             (
                 "headrace",

@@ -32,6 +32,8 @@ pub struct SplitEvent {
 pub struct EventSplitter {
     /// Chunks that are not looked at yet.
     coming: VecDeque<Bytes>,
+    /// Bytes in `coming`.
+    coming_bytes: usize,
     /// What is left of the chunk at hand: from the event's first byte on, or what follows `held`.
     chunk: Bytes,
     /// The beginning of an event that lies in several chunks; everything in it was looked at.
@@ -80,6 +82,7 @@ impl EventSplitter {
     pub fn with_limit(max_event_bytes: usize) -> Self {
         Self {
             coming: VecDeque::new(),
+            coming_bytes: 0,
             chunk: Bytes::new(),
             held: BytesMut::new(),
             at: 0,
@@ -94,7 +97,13 @@ impl EventSplitter {
 
     /// Takes the next bytes.
     pub fn push(&mut self, chunk: Bytes) {
+        self.coming_bytes += chunk.len();
         self.coming.push_back(chunk);
+    }
+
+    /// Bytes that were taken and are in no event yet.
+    pub fn buffered(&self) -> usize {
+        self.coming_bytes + self.chunk.len() + self.held.len()
     }
 
     /// The next event that is whole; `None`: it takes more bytes.
@@ -109,6 +118,7 @@ impl EventSplitter {
             if self.chunk.is_empty()
                 && let Some(chunk) = self.coming.pop_front()
             {
+                self.coming_bytes -= chunk.len();
                 self.chunk = chunk;
             }
             match self.step() {

@@ -88,8 +88,12 @@ const MESSAGE_BYTES: usize = 1024;
 /// Longest code or parameter that is kept, in bytes.
 const WORD_BYTES: usize = 128;
 
+/// The longest error that is read as JSON, in bytes: as a tree it takes up to forty times as many.
+pub(super) const MOST_ERROR_BYTES: usize = 64 << 10;
+
 /// Reads the body of an answer with an error status.
 pub fn failure(dialect: Dialect, status: u16, body: &[u8]) -> UpstreamFailure {
+    let body = body.get(..MOST_ERROR_BYTES).unwrap_or(body);
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => of_json(dialect, status, &value),
         Err(_) => of_text(status, body),

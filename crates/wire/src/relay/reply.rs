@@ -4,6 +4,7 @@
 mod answer;
 mod anthropic;
 mod calls;
+mod conceal;
 mod facts;
 mod fault;
 mod finish;
@@ -17,6 +18,8 @@ mod usual;
 mod usual_message;
 
 #[cfg(test)]
+mod bound_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod responses_tests;
@@ -25,6 +28,7 @@ mod round_trip_tests;
 #[cfg(test)]
 mod usual_tests;
 
+pub use conceal::{concealed, concealed_class, concealed_usage};
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};
 pub use usage::ReportedUsage;
@@ -103,6 +107,9 @@ impl ReplyReader {
             }
         }
         self.answer.generated += reading.facts.tokens;
+        if reading.out.is_some() {
+            self.answer.is_bounded()?;
+        }
         Ok(reading.facts)
     }
 

@@ -8,6 +8,9 @@ mod edit;
 #[cfg(test)]
 mod edit_tests;
 mod fields;
+mod guard;
+#[cfg(test)]
+mod guard_tests;
 mod held;
 mod look;
 mod media;
@@ -36,14 +39,16 @@ mod write_messages;
 
 pub use beginning::beginning;
 pub use edit::{Edits, edited};
-pub use fields::model_named;
+pub(crate) use fields::{Fields, items};
+pub use fields::{model_named, place_of};
+pub(crate) use guard::DECIDED_HERE;
+pub use guard::{ALLOWABLE, GEO, TIER, extras_of_betas};
 pub use held::form_asked;
 pub use media::first_media;
 pub(crate) use object::{Object, array, object};
 pub use opening::{opening, user_named};
 pub use ours::{ResponseState, response_state};
 pub use resume::{SoFar, can_resume, resumed};
-pub(crate) use skim::DECIDED_HERE;
 pub use skim::{skim, skim_question};
 pub use texts::texts;
 pub use translate::translated;

@@ -7,10 +7,10 @@ use headrace_domain::{
     Call, Code, Conversation, Endpoint, Form, Prompt, Relayed, ServiceTier, Tool, ToolChoice,
 };
 
-use crate::BadRequest;
 use crate::fault::{Fault, Read};
 use crate::json_out::value;
-use crate::relay::{Object, array, object};
+use crate::relay::{Object, array, object, skim_question};
+use crate::{BadRequest, WireLimits};
 
 use super::chat_parts;
 
@@ -20,7 +20,17 @@ use super::chat_parts;
 /// # Errors
 /// [`BadRequest`] names the first thing that a chat at somebody else's cannot carry here.
 pub fn as_chat(call: &Call) -> Result<Call, BadRequest> {
-    Ok(put(call)?)
+    let mut chat = put(call)?;
+    if let Prompt::Relayed(relayed) = &mut chat.prompt
+        && relayed.media > 0
+    {
+        // Its body is written here, within the bounds of the call that it was made from.
+        let read = skim_question(Endpoint::ChatCompletions, relayed.body.clone(), &WireLimits::default())?;
+        if let Prompt::Relayed(read) = read.prompt {
+            relayed.concerns = read.concerns;
+        }
+    }
+    Ok(chat)
 }
 
 fn put(call: &Call) -> Read<Call> {
@@ -64,7 +74,9 @@ fn put(call: &Call) -> Read<Call> {
             body: out.freeze(),
             text_bytes,
             media: u32::try_from(media().count()).unwrap_or(u32::MAX),
-            has_own_fields: false,
+            prompts: 1,
+            has_own_fields: call.cache_salt.is_some(),
+            concerns: Vec::new(),
         }),
         origins: Vec::new(),
         include_usage: false,

@@ -9,8 +9,8 @@ use crate::fault::Read;
 use crate::json::{Kind, Reader};
 use crate::json_out::{raw, value};
 
-/// The ids that items of the body's input name, in their order, each once. None where the body cannot be read: whoever reads it
-/// says why.
+/// The ids that items of the body's input name, in their order, as often as they are named. Empty if the body cannot be read: the
+/// call's own parser names the fault.
 pub fn item_references(body: &[u8], limits: &WireLimits) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     let read = Reader::new(body, limits.max_json_depth, limits.max_free_form_values).and_then(|mut r| {
@@ -25,8 +25,6 @@ pub fn item_references(body: &[u8], limits: &WireLimits) -> Vec<String> {
             })
         })
     });
-    let mut seen = std::collections::HashSet::new();
-    ids.retain(|id| seen.insert(id.clone()));
     if read.is_ok() { ids } else { Vec::new() }
 }
 
@@ -99,7 +97,7 @@ mod tests {
             {"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "u", "id": "msg_9"}, {"id": "rs_2"},
             {"id": "msg_1", "type": null}, {"type": "item_reference", "id": "gone"}]});
         let body = body.to_string();
-        assert_eq!(item_references(body.as_bytes(), &limits), ["msg_1", "rs_2", "gone"]);
+        assert_eq!(item_references(body.as_bytes(), &limits), ["msg_1", "rs_2", "msg_1", "gone"]);
         let items = [("msg_1", "{\"k\":1.50}"), ("rs_2", "{}")];
         let items = items.map(|(id, json)| (id.to_owned(), json.to_owned())).into();
         let with = with_items(body.as_bytes(), &items, &limits).unwrap();

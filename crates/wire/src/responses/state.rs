@@ -52,18 +52,21 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
         let message = format!("with those of what it goes on from, there are more than {most}");
         return Err(Fault::at("tools", Code::ArrayAboveMaxLength, message).into());
     }
-    let own = std::mem::take(&mut conversation.messages);
+    let mut own = std::mem::take(&mut conversation.messages);
     let instructed = call.origins.first() == Some(&MessageOrigin::System)
         && own.first().is_some_and(|first| first.role == Role::System);
-    let (first, rest) = own.split_at(usize::from(instructed));
+    let rest = own.split_off(usize::from(instructed).min(own.len()));
+    let mut first = own;
     let most = limits.max_messages;
-    if before.messages.len().saturating_add(own.len()) > most {
+    if before.messages.len().saturating_add(first.len()).saturating_add(rest.len()) > most {
         let message = format!("with what it goes on from, the conversation has more than {most} messages");
         return Err(Fault::at("input", Code::ArrayAboveMaxLength, message).into());
     }
     let mut origins = vec![MessageOrigin::System; first.len() + before.messages.len()];
     origins.extend(call.origins.iter().skip(first.len()));
-    conversation.messages = [first, &before.messages, rest].concat();
+    first.extend(before.messages);
+    first.extend(rest);
+    conversation.messages = first;
     call.origins = origins;
     items::check(conversation)?;
     Ok(call)

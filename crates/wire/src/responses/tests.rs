@@ -259,8 +259,15 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
     }
 }
 
-const USAGE: Usage =
-    Usage { input: 5, cached_input: 16, cache_write: 0, cache_write_1h: 0, output: 7, reasoning: 3 };
+const USAGE: Usage = Usage {
+    input: 5,
+    cached_input: 16,
+    cache_write: 0,
+    cache_write_1h: 0,
+    output: 7,
+    reasoning: 3,
+    web_searches: 0,
+};
 
 fn written(call: &Call, events: &[ReplyEvent], failed: bool) -> String {
     let meta = ReplyMeta {

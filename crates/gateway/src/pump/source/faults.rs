@@ -31,6 +31,14 @@ impl Fault {
         Self { why: Why::new(code, message), cause, may_move: true, broke: false }
     }
 
+    /// What it says of the server that gave such an answer.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.may_move {
+            true => Outcome::Failed { failure: Failure::NoAnswer, why: self.cause.clone() },
+            false => Outcome::CallersFault,
+        }
+    }
+
     fn retry_after(mut self, wait: Option<Duration>) -> Self {
         if let Some(wait) = wait {
             self.why = self.why.retry_after(wait);
@@ -64,15 +72,34 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
                 .retry_after(Some(retry_after.unwrap_or(UNTOLD_WAIT)))
         }
         RelayError::Status { status, body, retry_after } => of_status(*status, body, *retry_after, dialect),
-        RelayError::Redirect { .. }
-        | RelayError::NotTheDialect { .. }
-        | RelayError::TooLarge { .. }
-        | RelayError::Cut { .. } => Fault::moving(
-            Code::UpstreamFailed,
-            "The answer of the model's upstream broke off, or was none.",
-            cause,
-        ),
+        RelayError::TooLarge { what, limit } => {
+            let bound = match *what {
+                "answer" => format!("{limit} bytes, four times what the request asks for"),
+                part => format!("the {limit} bytes that the {part} of its answer may have"),
+            };
+            let message = format!("The upstream of the model sent more than {bound}.");
+            Fault::moving(Code::UpstreamAnswerTooLarge, &message, cause)
+        }
+        // Another target would fill the same memory. Its asker knows which bound it is.
+        RelayError::NoMemory => {
+            let why =
+                Why::new(Code::MemoryFull, "The memory for calls is full. Try again.").at(Stage::Upstream);
+            Fault { why, cause, may_move: false, broke: false }
+        }
+        RelayError::Redirect { .. } | RelayError::NotTheDialect { .. } | RelayError::Cut { .. } => {
+            Fault::moving(
+                Code::UpstreamFailed,
+                "The answer of the model's upstream broke off, or was none.",
+                cause,
+            )
+        }
     }
+}
+
+/// Of an answer that is more than was asked for, or than there is memory for. The message has no words of the upstream.
+pub(super) fn of_bounds(why: Why) -> Fault {
+    let (cause, may_move) = (why.message.clone(), why.code == Code::UpstreamAnswerTooLarge);
+    Fault { why, cause, may_move, broke: false }
 }
 
 /// Of an answer that is an error.

@@ -4,21 +4,21 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use headrace_domain::{Endpoint, FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
-use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
+use headrace_engine_api::{Abandoned, RelayError, RelayEvent, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
 use headrace_wire::WireLimits;
-use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader, end_of_stream};
+use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 
 use crate::dossier::Dossier;
-use crate::pump::asking::Asking;
 use crate::state::Work;
 
+use super::asked::Asked;
 use super::faults;
 use super::heard::Heard;
 use super::resume::{Begun, Resume};
@@ -50,101 +50,6 @@ pub(crate) struct MessageSource {
     /// The answers' texts, where they are to be judged; and what was said of one that goes out as it is.
     heard: Option<Box<Heard>>,
     overheard: Vec<ReplyEvent>,
-}
-
-/// A server that was asked, and how far its answer came.
-pub(crate) struct Asked {
-    facts: RelayFacts,
-    answer: Option<Box<dyn RelayAnswer>>,
-    reader: ReplyReader,
-    placement: Option<Placement>,
-    answered_ns: Option<u64>,
-    /// What comes goes to the client as it is.
-    as_is: bool,
-    /// What came before anything of the answer did, such as its role. It goes out with that: until then another server may
-    /// answer, and the client must not see both.
-    opening: BytesMut,
-    /// It has begun to answer: what it computes is paid for.
-    heard: bool,
-    /// Something went out that a client may see.
-    shown: bool,
-    /// Its last event is here.
-    ended: bool,
-}
-
-impl Asked {
-    pub(crate) fn new(facts: &RelayFacts, asking: Asking, placement: Placement) -> Self {
-        let Asking { answer, reader, as_is } = asking;
-        Self {
-            facts: facts.clone(),
-            answer: Some(answer),
-            reader,
-            placement: Some(placement),
-            answered_ns: None,
-            as_is,
-            opening: BytesMut::new(),
-            heard: false,
-            shown: false,
-            ended: false,
-        }
-    }
-
-    /// The next thing that came. Behind the end of an answer nothing is waited for.
-    async fn next(&mut self) -> Option<RelayEvent> {
-        let answer = self.answer.as_mut()?;
-        if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
-        self.answer.as_mut().map_or(Poll::Ready(None), |answer| answer.poll_next(cx))
-    }
-
-    /// Nobody waits for its answer any longer.
-    fn let_go(&mut self) -> Option<Placement> {
-        self.answer = None;
-        self.placement.take()
-    }
-
-    /// These bytes behind what was kept until now.
-    fn with_opening(&mut self, bytes: Bytes) -> Bytes {
-        if self.opening.is_empty() {
-            return bytes;
-        }
-        let mut all = std::mem::take(&mut self.opening);
-        all.extend_from_slice(&bytes);
-        all.freeze()
-    }
-
-    /// Whoever chooses among servers learns how it went.
-    fn ended_as(&mut self, outcome: &Outcome) {
-        if let Some(placement) = &mut self.placement {
-            placement.ended(outcome);
-        }
-    }
-
-    /// What the upstream reports. Where it has not, or not to the end, what its bytes look like.
-    fn usage(&self, likely_prompt: Usage) -> Usage {
-        let (reported, generated) = (self.reader.usage(), self.reader.generated());
-        match reported {
-            Some(reported) if self.is_final() => reported,
-            Some(reported) => {
-                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
-                Usage { output, ..reported }
-            }
-            None if self.heard => Usage { output: generated, ..likely_prompt },
-            None => Usage::default(),
-        }
-    }
-
-    /// Whether the last word on its tokens is the upstream's own.
-    fn is_reported(&self) -> bool {
-        self.reader.usage().is_some() && self.is_final()
-    }
-
-    /// Whether its last event was read. A response that failed says in it what it took, too.
-    fn is_final(&self) -> bool {
-        self.ended || self.reader.is_told_whole()
-    }
 }
 
 impl MessageSource {
@@ -353,26 +258,39 @@ impl MessageSource {
             Some(RelayEvent::Event(_) | RelayEvent::Whole(_)) if asked.ended => None,
             Some(RelayEvent::Event(event)) => self.event(&event, dossier, events),
             Some(RelayEvent::Whole(body)) => {
-                // A server that does not stream has its answer told as a stream.
-                asked.as_is &= !self.work.call.stream;
+                // An upstream that does not stream has its answer written as a stream.
+                if self.work.call.stream {
+                    asked.as_is = false;
+                    if let Err(why) = asked.allowance.read_whole(body.len()) {
+                        return Some(Said::Lost(self.lost(faults::of_bounds(why))));
+                    }
+                }
                 let before = events.len();
                 let out = match (asked.as_is, &self.heard) {
                     (false, _) => Some(&mut *events),
                     (true, Some(_)) => Some(&mut self.overheard),
                     (true, None) => None,
                 };
+                let conceal = asked.conceal;
                 match asked.reader.whole(&body, out) {
                     Ok(facts) => {
                         asked.ended = true;
-                        self.hear(events.get(before..).unwrap_or_default());
-                        self.told(&facts, body, dossier)
+                        let told = events.get(before..).unwrap_or_default();
+                        if let Err(lost) = self.within_bounds(told) {
+                            return Some(Said::Lost(lost));
+                        }
+                        self.hear(told);
+                        self.told(&facts, conceal.whole(body), dossier)
                     }
                     Err(fault) => Some(Said::Lost(self.misread(&fault))),
                 }
             }
             Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
             Some(RelayEvent::Failed(error)) => {
-                let lost = faults::of_relay(&error, asked.facts.dialect);
+                let mut lost = faults::of_relay(&error, asked.facts.dialect);
+                if error == RelayError::NoMemory {
+                    lost.why = asked.allowance.why();
+                }
                 asked.ended_as(&Outcome::from(&error));
                 Some(Said::Lost(self.lost(lost)))
             }
@@ -404,7 +322,11 @@ impl MessageSource {
             resume.take(new);
         }
         asked.ended |= facts.kind == EventKind::End;
-        self.hear(events.get(before..).unwrap_or_default());
+        let told = events.get(before..).unwrap_or_default();
+        if let Err(lost) = self.within_bounds(told) {
+            return Some(Said::Lost(lost));
+        }
+        self.hear(told);
         // It was asked for in the caller's place: for the bill.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
         if for_us { None } else { self.told(&facts, self.whole_end(&facts, event), dossier) }
@@ -412,16 +334,25 @@ impl MessageSource {
 
     /// An event as it came. The last one of a response has what ends every stream behind it, which its server may leave out.
     fn whole_end(&self, facts: &EventFacts, event: &RelayedEvent) -> Bytes {
+        let Some(asked) = self.asked.as_ref().filter(|asked| asked.as_is) else { return event.raw.clone() };
+        let shown = asked.conceal.event(event);
         let is_response = self.work.call.endpoint == Endpoint::Responses;
-        let as_is = self.asked.as_ref().is_some_and(|asked| asked.as_is);
-        if !(facts.kind == EventKind::End && is_response && as_is) {
-            return event.raw.clone();
+        if !(facts.kind == EventKind::End && is_response) {
+            return shown;
         }
-        let end = end_of_stream(Endpoint::Responses);
-        let mut bytes = BytesMut::with_capacity(event.raw.len() + end.len());
-        bytes.extend_from_slice(&event.raw);
-        bytes.extend_from_slice(end);
-        bytes.freeze()
+        [&shown[..], end_of_stream(Endpoint::Responses)].concat().into()
+    }
+
+    /// Checks the answer with these events against its bounds. An answer that is cut is not read further, because its upstream might
+    /// never end it.
+    fn within_bounds(&mut self, told: &[ReplyEvent]) -> Result<(), Box<Lost>> {
+        let Some(asked) = &mut self.asked else { return Ok(()) };
+        let text = told.iter().map(ReplyEvent::text_bytes).sum();
+        let Err(why) = asked.allowance.check(asked.reader.generated(), text) else { return Ok(()) };
+        asked.answer = None;
+        let fault = faults::of_bounds(why);
+        asked.ended_as(&fault.outcome());
+        Err(self.lost(fault))
     }
 
     /// Keeps what is to be judged: what is told in events, or what was overheard.
@@ -450,6 +381,9 @@ impl MessageSource {
         if meaningful && let Some(placement) = &mut asked.placement {
             placement.began();
         }
+        if !asked.shown {
+            asked.allowance.is_passed_on();
+        }
         if asked.as_is {
             let (tokens, last) = (asked.reader.generated(), asked.ended);
             let room = OPENING_BYTES.saturating_sub(asked.opening.len());
@@ -463,7 +397,7 @@ impl MessageSource {
         }
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
-            let known = asked.reader.usage().unwrap_or(likely);
+            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(likely));
             Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
@@ -558,7 +492,8 @@ impl MessageSource {
 
     pub(super) fn usage(&self) -> Usage {
         let last = self.usage_of_last();
-        self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()))
+        let all = self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()));
+        self.asked.as_ref().map_or(all, |asked| asked.conceal.usage(all))
     }
 
     /// What whoever was asked last has done.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headrace_domain::{Call, Code, Endpoint, Form, GrammarSyntax, JsonForm, Stage};
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
-use headrace_grammar::{Bounds, GrammarFault, calls_as_gbnf, strict};
+use headrace_grammar::{Bounds, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
 use super::calls;
 use crate::catalog::ServedModel;
@@ -22,6 +22,7 @@ pub(super) fn grammar(
     lane: &TokenLane,
     call: &Call,
     prompt: &str,
+    owner: &FormOwner<'_>,
 ) -> Result<Option<SharedGrammar>, Why> {
     let calls = calls::form(model, lane, call)?;
     let (form, param) = match (calls, &call.form) {
@@ -40,7 +41,7 @@ pub(super) fn grammar(
         let message = format!("Invalid schema for {param}{}: {fault}", Named(name.as_deref()));
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
-    compile(lane, thought, &form, param).map(Some)
+    compile(lane, owner, thought, &form, param).map(Some)
 }
 
 /// Calls as those who compute the model can be told them: where they know no Lark, in GBNF.
@@ -106,11 +107,12 @@ fn thought(lane: &TokenLane, prompt: &str) -> Option<FormThought> {
 
 fn compile(
     lane: &TokenLane,
+    owner: &FormOwner<'_>,
     thought: Option<FormThought>,
     form: &Arc<Form>,
     param: &'static str,
 ) -> Result<SharedGrammar, Why> {
-    let fault = match lane.grammars.compile_behind(thought, form, &Bounds::default()) {
+    let fault = match lane.grammars.compile_behind(thought, owner, form, &Bounds::default()) {
         Ok(grammar) => return Ok(grammar),
         Err(fault) => fault,
     };
@@ -127,7 +129,7 @@ fn compile(
         GrammarFault::TooLarge { .. } | GrammarFault::TooCostly { .. } => {
             invalid(Code::FormTooCostly, message, param)
         }
-        GrammarFault::Busy => {
+        GrammarFault::Busy | GrammarFault::NoMemory { .. } => {
             let message = format!("`{param}`: {fault}. Nothing was charged.");
             Why::new(Code::FormsBusy, message).retry_after(std::time::Duration::from_secs(1))
         }

@@ -129,6 +129,7 @@ fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32)
         model: &call.model,
         usage: call.stream,
         max_tokens: call.sampling.max_tokens.is_none().then_some(("max_tokens", max_tokens)),
+        label: None,
     };
     let body = translated(call, dialect, &edits)?;
     let endpoint = match dialect {
@@ -153,6 +154,9 @@ fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>
         may_resume: false,
         chat: None,
         translated,
+        cleared: None,
+        most_searches: 0,
+        shows_shared_cache: true,
     }
 }
 

@@ -8,9 +8,10 @@ use headrace_tokenizer::{Segment, Tokenizer};
 
 use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
+use crate::memory::Room;
 use crate::refused::Why;
 
-use super::words::{failed, out_of_vocabulary};
+use super::words::{not_encoded, out_of_vocabulary};
 
 /// How a family of models writes a gap that is to be filled.
 struct Fill {
@@ -79,12 +80,12 @@ pub(super) fn encode(
     model: &ServedModel,
     lane: &TokenLane,
     call: &Call,
-    index: usize,
-    item: &PromptItem,
+    (index, item): (usize, &PromptItem),
+    room: Room<'_>,
 ) -> Result<Arc<[u32]>, Why> {
     let ids: Arc<[u32]> = match (item, &call.raw.suffix) {
-        (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, text, suffix)?,
-        (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text)?,
+        (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, (text, suffix), room)?,
+        (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text, room)?,
         (PromptItem::Ids(ids), _) => {
             if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
                 return Err(out_of_vocabulary("prompt", *id, model, lane));
@@ -99,11 +100,14 @@ pub(super) fn encode(
     Ok(ids)
 }
 
-fn text_ids(lane: &TokenLane, parse_special: bool, text: &str) -> Result<Arc<[u32]>, Why> {
+fn text_ids(lane: &TokenLane, parse_special: bool, text: &str, room: Room<'_>) -> Result<Arc<[u32]>, Why> {
     let tokenizer = &lane.tokenizer;
     let prefix = tokenizer.prefix();
-    let ids = if parse_special { tokenizer.encode(text, true) } else { tokenizer.encode_plain(text, true) };
-    let ids = ids.map_err(|error| failed(&error.to_string()))?;
+    let ids = room.encode(usize::MAX, |bounds| match parse_special {
+        true => tokenizer.encode_within(text, true, bounds),
+        false => tokenizer.encode_plain_within(text, true, bounds),
+    });
+    let ids = ids.map_err(not_encoded)?;
     // A prompt that spells its beginning itself has one, as those who write so expect.
     let twice = parse_special && !prefix.is_empty() && {
         let rest = ids.get(prefix.len()..).unwrap_or_default();
@@ -118,8 +122,8 @@ fn fill(
     model: &ServedModel,
     lane: &TokenLane,
     call: &Call,
-    before: &str,
-    after: &str,
+    (before, after): (&str, &str),
+    room: Room<'_>,
 ) -> Result<Arc<[u32]>, Why> {
     let tokenizer = &lane.tokenizer;
     let Some(fill) = Fill::of(tokenizer) else {
@@ -134,7 +138,8 @@ fn fill(
     let (before, after) = (words(before), words(after));
     let (one, two) = if fill.suffix_first { (after, before) } else { (before, after) };
     let mut ids = tokenizer.prefix().to_vec();
-    let text = tokenizer.encode_segments(&[first, one, second, two, last], false);
-    ids.extend(text.map_err(|error| failed(&error.to_string()))?);
+    let segments = [first, one, second, two, last];
+    let text = room.encode(usize::MAX, |bounds| tokenizer.encode_segments_within(&segments, false, bounds));
+    ids.extend(text.map_err(not_encoded)?);
     Ok(ids.into())
 }

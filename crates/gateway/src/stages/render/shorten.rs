@@ -7,6 +7,7 @@ use headrace_wire::as_chat;
 
 use crate::catalog::ServedModel;
 use crate::lane::{Lane, TokenLane};
+use crate::memory::Room;
 use crate::refused::Why;
 
 use super::messages;
@@ -31,12 +32,12 @@ fn cuts(call: &Call) -> bool {
 pub(crate) fn shortened(
     model: &ServedModel,
     mut call: Box<Call>,
-    now: UnixNanos,
+    (now, room): (UnixNanos, Room<'_>),
 ) -> Result<Box<Call>, (Box<Call>, Why)> {
     if !is_asked(&call) {
         return Ok(call);
     }
-    let done = cleared(model, &mut call, now).and_then(|()| cut(model, &mut call, now));
+    let done = cleared(model, &mut call, (now, room)).and_then(|()| cut(model, &mut call, (now, room)));
     match done {
         Ok(()) => Ok(call),
         Err(why) => Err((call, why)),
@@ -49,16 +50,16 @@ fn tokens(
     lane: &TokenLane,
     call: &Call,
     conversation: &Conversation,
-    now: UnixNanos,
+    (now, room): (UnixNanos, Room<'_>),
 ) -> Result<usize, Why> {
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
-    rendered(model, lane, conversation, &options).map(|(ids, _)| ids.len())
+    rendered(model, lane, conversation, &options, room).map(|(ids, _)| ids.len())
 }
 
-fn cleared(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), Why> {
+fn cleared(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Result<(), Why> {
     let (Some(clears), Some(lane)) = (call.clears.clone(), model.lane.tokens()) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
-    let before = tokens(model, lane, call, conversation, now)?;
+    let before = tokens(model, lane, call, conversation, means)?;
     let uses = conversation.messages.iter().filter(|message| message.role == Role::Tool).count();
     let triggered = match clears.trigger {
         ClearTrigger::InputTokens(most) => before as u64 > most,
@@ -69,7 +70,7 @@ fn cleared(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), W
     }
     let mut shorter = conversation.clone();
     let tool_uses = clear(&mut shorter, &clears);
-    let after = tokens(model, lane, call, &shorter, now)?;
+    let after = tokens(model, lane, call, &shorter, means)?;
     let input_tokens = before.saturating_sub(after) as u64;
     // Less than what is wanted is not worth the cached prefix that it costs.
     if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
@@ -112,7 +113,7 @@ fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
 }
 
 /// Leaves out the oldest turns, until the rest fits with the answer.
-fn cut(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), Why> {
+fn cut(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Result<(), Why> {
     let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
     let room = u64::from(window).saturating_sub(u64::from(call.sampling.max_tokens.unwrap_or(1)));
@@ -121,7 +122,7 @@ fn cut(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), Why> 
         match &model.lane {
             Lane::Tokens(lane) => {
                 let Prompt::Conversation(conversation) = &shorter.prompt else { return Ok(true) };
-                let counted = || tokens(model, lane, &shorter, conversation, now);
+                let counted = || tokens(model, lane, &shorter, conversation, means);
                 Ok(could_fit(model, &shorter).is_ok() && counted()? as u64 <= room)
             }
             Lane::Messages(_) => {

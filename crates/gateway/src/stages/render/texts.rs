@@ -5,10 +5,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, Stage, ToEncode};
+use headrace_tokenizer::{Bounds, TokenizerError};
 
 use crate::catalog::ServedModel;
 use crate::lane::{Makes, VectorLane};
+use crate::memory::{NotEncoded, Room};
 use crate::refused::Why;
+
+/// A text in lower case has at least this part of its bytes (the sign of Kelvin has three, its small letter one).
+const LOWER_CASE_SHORTENS_BY: usize = 3;
 
 /// The ids of each text, at most `most_tokens` of them in all.
 pub(super) fn encode(
@@ -16,6 +21,7 @@ pub(super) fn encode(
     lane: &VectorLane,
     call: &Call,
     most_tokens: u32,
+    room: Room<'_>,
 ) -> Result<Vec<Arc<[u32]>>, Why> {
     let Prompt::Encode(ToEncode { texts, wish }) = &call.prompt else { return Err(encodes(model, lane)) };
     let prompt = match (wish, lane.makes) {
@@ -33,19 +39,22 @@ pub(super) fn encode(
     let param = param(call);
     let window = lane.capabilities.context_window;
     let (mut total, mut encoded) = (0, Vec::with_capacity(texts.len()));
+    let mut query = Query::default();
     for (index, text) in texts.iter().enumerate() {
-        let ids = ids(model, lane, prompt, text)?;
+        could_fit(model, lane, (index, text), param)?;
+        // Of a text that is too long no more is read than shows it.
+        let ids = match room.encode(window as usize, |bounds| ids(lane, prompt, text, (&mut query, bounds))) {
+            Err(NotEncoded::TooMany) => {
+                return Err(window_exceeded(model, index, &format!("more than {window}"), param));
+            }
+            Err(NotEncoded::NoMemory(full)) => return Err(full.at(Stage::Render).with_param(param)),
+            Err(NotEncoded::Failed(error)) => return Err(wrong(&error)),
+            Ok(ids) => ids,
+        };
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if count == 0 {
             let message = format!("Text {index} has no tokens; there is nothing to encode.");
             return Err(Why::new(Code::EmptyPrompt, message).with_param(param));
-        }
-        if count > window {
-            let message = format!(
-                "Text {index} has {count} tokens and `{}` takes {window} in one text. Shorten it, or split it.",
-                model.name
-            );
-            return Err(Why::new(Code::ContextLengthExceeded, message).with_param(param));
         }
         total = count.saturating_add(total);
         if total > most_tokens {
@@ -60,18 +69,15 @@ pub(super) fn encode(
     Ok(encoded)
 }
 
-fn ids(
+/// Refuses a text that could not fit the window however it is written in tokens, and ids that are none of the model's.
+fn could_fit(
     model: &ServedModel,
     lane: &VectorLane,
-    prompt: Option<&str>,
-    text: &EncodeText,
-) -> Result<Arc<[u32]>, Why> {
-    let wrong = |error: headrace_tokenizer::TokenizerError| {
-        let message = format!("The text could not be rendered: {error}. Nothing was charged.");
-        // What a tokenizer says may repeat the text.
-        Why::new(Code::RenderFailed, message).keeping("The text could not be rendered.")
-    };
-    let ids = match text {
+    (index, text): (usize, &EncodeText),
+    param: &str,
+) -> Result<(), Why> {
+    let window = lane.capabilities.context_window as usize;
+    let texts = match text {
         EncodeText::One(PromptItem::Ids(ids)) => {
             let vocab = lane.capabilities.vocab;
             if let Some(id) = ids.iter().find(|id| **id >= vocab) {
@@ -83,17 +89,66 @@ fn ids(
                 );
                 return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("input"));
             }
-            return Ok(ids.as_slice().into());
+            if ids.len() > window {
+                return Err(window_exceeded(model, index, &ids.len().to_string(), param));
+            }
+            return Ok(());
         }
+        EncodeText::One(PromptItem::Text(text)) => [text.as_str(), ""],
+        EncodeText::Pair(query, document) => [&**query, &**document],
+    };
+    let bytes = texts.iter().map(|text| text.trim().len()).sum::<usize>();
+    match lane.tokenizer.most_bytes_per_token() {
+        Some(each) if bytes > window.saturating_mul(each).saturating_mul(LOWER_CASE_SHORTENS_BY) => {
+            Err(window_exceeded(model, index, &format!("more than {window}"), param))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn window_exceeded(model: &ServedModel, index: usize, tokens: &str, param: &str) -> Why {
+    let window = model.lane.context_window().unwrap_or(0);
+    let message = format!(
+        "Text {index} has {tokens} tokens and `{}` takes {window} in one text. Shorten it, or split it.",
+        model.name
+    );
+    Why::new(Code::ContextLengthExceeded, message).with_param(param)
+}
+
+fn wrong(error: &TokenizerError) -> Why {
+    let message = format!("The text could not be rendered: {error}. Nothing was charged.");
+    // What a tokenizer says may repeat the text.
+    Why::new(Code::RenderFailed, message).keeping("The text could not be rendered.")
+}
+
+/// The first text of the last pair, and its ids: most pairs of a call have the same.
+#[derive(Default)]
+struct Query {
+    text: Option<Arc<str>>,
+    ids: Vec<u32>,
+}
+
+fn ids(
+    lane: &VectorLane,
+    prompt: Option<&str>,
+    text: &EncodeText,
+    (known, bounds): (&mut Query, &Bounds<'_>),
+) -> Result<Arc<[u32]>, TokenizerError> {
+    let ids = match text {
+        EncodeText::One(PromptItem::Ids(ids)) => return Ok(ids.as_slice().into()),
         EncodeText::One(PromptItem::Text(text)) => {
             let text = match prompt {
                 Some(prompt) => Cow::Owned(format!("{prompt}{text}")),
                 None => Cow::Borrowed(text.as_str()),
             };
-            lane.tokenizer.encode_plain(&cased(lane, &text), true).map_err(wrong)?
+            lane.tokenizer.encode_plain_within(&cased(lane, &text), true, bounds)?
         }
         EncodeText::Pair(query, document) => {
-            lane.tokenizer.encode_pair(&cased(lane, query), &cased(lane, document)).map_err(wrong)?
+            if known.text.as_ref().is_none_or(|text| !Arc::ptr_eq(text, query)) {
+                known.ids = lane.tokenizer.encode_plain_within(&cased(lane, query), false, bounds)?;
+                known.text = Some(Arc::clone(query));
+            }
+            lane.tokenizer.encode_pair_within(&known.ids, &cased(lane, document), bounds)?
         }
     };
     Ok(ids.into())

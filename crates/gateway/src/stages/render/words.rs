@@ -8,6 +8,7 @@ use headrace_prompt::RenderOptions;
 
 use crate::catalog::ServedModel;
 use crate::lane::{Lane, TokenLane};
+use crate::memory::{NotEncoded, Room};
 use crate::policy::ToolsOrder;
 use crate::refused::Why;
 
@@ -64,6 +65,7 @@ pub(crate) fn rendered(
     lane: &TokenLane,
     conversation: &Conversation,
     options: &RenderOptions<'_>,
+    room: Room<'_>,
 ) -> Result<(Vec<u32>, String), Why> {
     let Some(template) = &lane.template else {
         let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
@@ -85,8 +87,10 @@ pub(crate) fn rendered(
         // What a template says may repeat the messages.
         why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
     })?;
-    let ids = lane.tokenizer.encode_segments(&rendered.segments(), false);
-    Ok((ids.map_err(|error| failed(&error.to_string()))?, rendered.into_text()))
+    let ids = room.encode(usize::MAX, |bounds| {
+        lane.tokenizer.encode_segments_within(&rendered.segments(), false, bounds)
+    });
+    Ok((ids.map_err(not_encoded)?, rendered.into_text()))
 }
 
 /// The conversation as the model's template is given it.
@@ -137,6 +141,15 @@ pub(crate) fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane:
 pub(super) fn failed(detail: &str) -> Why {
     Why::new(Code::RenderFailed, format!("The prompt could not be rendered: {detail}. Nothing was charged."))
         .keeping("The prompt could not be rendered.")
+}
+
+/// The refusal of a prompt that did not become ids.
+pub(crate) fn not_encoded(error: NotEncoded) -> Why {
+    match error {
+        NotEncoded::NoMemory(full) => full.at(Stage::Render),
+        NotEncoded::TooMany => failed("it has too many tokens"),
+        NotEncoded::Failed(error) => failed(&error.to_string()),
+    }
 }
 
 /// Bytes of what stands behind the gap.

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         super::say_json(&report);
     } else {
         let (width, color) = output::terminal();
-        output::say(&draw(&report, width, color));
+        output::say_drawn(&draw(&report, width, color));
     }
     let bad = if args.strict { Severity::Warning } else { Severity::Fault };
     match severity.is_some_and(|worst| worst >= bad) {

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &RenderArgs) -> ExitCode {
         Ok(report) => {
             let (width, color) = output::terminal();
             let options = DrawOptions { width, color, bounds: args.bounds };
-            output::say(&draw_prompt(&report.sight, &options));
+            output::say_drawn(&draw_prompt(&report.sight, &options));
             output::say(&last_line(&report));
             ExitCode::SUCCESS
         }

@@ -13,7 +13,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> ExitCode {
     match list(args) {
         Ok(list) if args.of.json => super::say_json(&list),
         Ok(list) => {
-            output::say(&draw_tokens(&list));
+            output::say_drawn(&draw_tokens(&list));
             ExitCode::SUCCESS
         }
         Err(why) => output::fail(&why),

@@ -133,3 +133,13 @@ fn what_is_no_batch_is_told() {
         assert!(read(&whole[..cut]).is_err(), "{cut}");
     }
 }
+
+/// An event of two bytes would take hundreds.
+#[test]
+fn a_batch_has_a_bounded_number_of_events_and_blocks() {
+    let events = |count: usize| json!([0.5, vec![json!([""]); count]]);
+    assert_eq!(read(&packed(&events(MAX_EVENTS))).unwrap().len(), MAX_EVENTS);
+    assert!(read(&packed(&events(MAX_EVENTS + 1))).unwrap_err().contains("16384 items"));
+    let blocks = json!([0.5, [["BlockRemoved", vec![1; MAX_BLOCKS + 1]]]]);
+    assert!(read(&packed(&blocks)).unwrap_err().contains("1048576 items"));
+}

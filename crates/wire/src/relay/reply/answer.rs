@@ -3,12 +3,19 @@
 
 use headrace_domain::{FinishReason, ReplyEvent};
 
+use crate::fault::head;
+
 use super::calls::{Calls, Piece, Target};
 use super::facts::{EventFacts, EventKind};
 use super::fault::{FaultKind, Notes, ReplyFault};
 use super::finish::{Ended, ended};
+use super::lenient::MOST_NAME_BYTES;
 use super::usage::Reports;
 
+/// The most bytes of an answer's events that wait until a tool call is whole.
+const MOST_WAITING_BYTES: usize = 1 << 20;
+/// What an event takes beside its text.
+const EVENT_BYTES: usize = 128;
 /// Bytes of text that are taken for one token, where nobody counted.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -37,6 +44,8 @@ struct Choice {
     calls: Calls,
     /// What came within a tool call's arguments and waits for their end.
     waiting: Vec<ReplyEvent>,
+    /// Its bytes.
+    waiting_bytes: usize,
 }
 
 /// One event being read: where its reply events go, and what it turned out to be.
@@ -87,7 +96,7 @@ impl Answer {
             if slot.is_none()
                 && let Some(given) = given
             {
-                *slot = Some(given.to_owned());
+                *slot = Some(head(given, MOST_NAME_BYTES).to_owned());
             }
         }
     }
@@ -194,11 +203,12 @@ impl Answer {
         let reason = match ended(reason, matched) {
             Ended::By(reason) => reason,
             Ended::Nearly(nearest) => {
-                self.notes.add(FaultKind::UnknownFinishReason, || format!("{reason:?} of choice {choice}"));
+                let shown = head(reason, MOST_NAME_BYTES);
+                self.notes.add(FaultKind::UnknownFinishReason, || format!("{shown:?} of choice {choice}"));
                 nearest
             }
             Ended::GaveUp => {
-                let message = format!("choice {choice} ended by {reason:?}");
+                let message = format!("choice {choice} ended by {:?}", head(reason, MOST_NAME_BYTES));
                 return Err(ReplyFault::new(FaultKind::GaveUp, message));
             }
         };
@@ -263,6 +273,20 @@ impl Answer {
         None
     }
 
+    /// Whether what waits for tool calls to end is little enough to be kept.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn is_bounded(&self) -> Result<(), ReplyFault> {
+        let waiting =
+            self.choices.iter().fold(0_usize, |sum, choice| sum.saturating_add(choice.waiting_bytes));
+        if waiting <= MOST_WAITING_BYTES {
+            return Ok(());
+        }
+        let message = format!("{waiting} bytes of the answer wait for the end of tool calls");
+        Err(ReplyFault::new(FaultKind::TooMuchHeld, message))
+    }
+
     /// The answer says that it is over.
     ///
     /// # Errors
@@ -305,6 +329,7 @@ impl Choice {
     /// Sends an event on, or keeps it while a tool call is under way: a call's pieces stand together.
     fn emit(&mut self, event: ReplyEvent, out: &mut Vec<ReplyEvent>) {
         if self.calls.is_open() {
+            self.waiting_bytes = self.waiting_bytes.saturating_add(EVENT_BYTES + event.text_bytes());
             self.waiting.push(event);
         } else {
             out.push(event);
@@ -314,6 +339,7 @@ impl Choice {
     fn let_go(&mut self, out: &mut Vec<ReplyEvent>) {
         if !self.calls.is_open() {
             out.append(&mut self.waiting);
+            self.waiting_bytes = 0;
         }
     }
 }

@@ -10,7 +10,7 @@ use super::calls::Piece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
-use super::lenient::{Count, Text, or_default};
+use super::lenient::{Count, Items, Text, or_default};
 use super::usual_message;
 
 /// An event of a stream.
@@ -42,7 +42,7 @@ struct Message<'a> {
     #[serde(default, borrow)]
     model: Text<'a>,
     #[serde(default, borrow)]
-    content: Option<Vec<Block<'a>>>,
+    content: Option<Items<Block<'a>>>,
     #[serde(default, borrow)]
     stop_reason: Text<'a>,
     #[serde(default, borrow)]
@@ -131,6 +131,9 @@ impl Kind {
         }
     }
 }
+
+/// The longest signature of a reasoning section, in bytes. It comes in pieces and is kept until it is whole.
+const MOST_SIGNATURE_BYTES: usize = 1 << 20;
 
 /// A message is one answer.
 const ONLY: u32 = 0;
@@ -261,7 +264,7 @@ fn start(
     let Some(message) = &event.message else { return Ok(()) };
     answer.named(message.model.given(), message.id.given());
     take_usage(message.usage, answer);
-    for (index, block) in message.content.iter().flatten().enumerate() {
+    for (index, block) in message.content.iter().flat_map(|content| content.iter()).enumerate() {
         blocks.open(Count::Is(index as u64), block, answer, reading)?;
         blocks.close_all(answer, reading)?;
     }
@@ -344,7 +347,13 @@ impl Blocks {
             "text_delta" => answer.said(ONLY, Spoken::Answer, delta.text.as_str(), reading),
             "thinking_delta" => answer.said(ONLY, Spoken::Reasoning, delta.thinking.as_str(), reading),
             "signature_delta" => match open {
-                Some(open) => open.signature.push_str(delta.signature.as_str()),
+                Some(open) => {
+                    open.signature.push_str(delta.signature.as_str());
+                    if open.signature.len() > MOST_SIGNATURE_BYTES {
+                        let message = format!("a signature of more than {MOST_SIGNATURE_BYTES} bytes");
+                        return Err(ReplyFault::new(FaultKind::TooMuchHeld, message));
+                    }
+                }
                 None => answer.signed(ONLY, delta.signature.as_str(), reading),
             },
             "input_json_delta" => {

@@ -7,6 +7,10 @@ use super::fault::{FaultKind, Notes, ReplyFault};
 
 /// Most bytes of calls that wait for their turn.
 const MOST_HELD: usize = 8 << 20;
+/// Most calls of one answer.
+const MOST_CALLS: usize = 1024;
+/// Most bytes of names and ids of an answer's calls. Some servers put a signature into an id.
+const MOST_NAMED: usize = 1 << 20;
 /// Longest part of the answer's id within a made one, in bytes: OpenAI takes ids up to 40.
 const SEED_BYTES: usize = 24;
 
@@ -29,6 +33,8 @@ pub(super) struct Calls {
     /// The one whose pieces go on as they come.
     current: usize,
     held: usize,
+    /// Bytes of their names and ids.
+    named: usize,
 }
 
 #[derive(Debug)]
@@ -78,6 +84,10 @@ impl Calls {
                 let message = format!("arguments of call {:?}, which never began", piece.key);
                 return Err(ReplyFault::new(FaultKind::UnknownCall, message));
             }
+            None if self.calls.len() >= MOST_CALLS => {
+                let message = format!("more than {MOST_CALLS} tool calls");
+                return Err(ReplyFault::new(FaultKind::TooMuchHeld, message));
+            }
             None => self.begin(piece.key, target.notes),
         };
         let current = self.current;
@@ -85,7 +95,12 @@ impl Calls {
         for (slot, given) in [(&mut call.name, piece.name), (&mut call.id, piece.id)] {
             if slot.is_empty() {
                 given.clone_into(slot);
+                self.named = self.named.saturating_add(given.len());
             }
+        }
+        if self.named > MOST_NAMED {
+            let message = format!("names and ids of tool calls of more than {MOST_NAMED} bytes");
+            return Err(ReplyFault::new(FaultKind::TooMuchHeld, message));
         }
         if at < current || call.is_whole() {
             if !piece.arguments.trim().is_empty() {

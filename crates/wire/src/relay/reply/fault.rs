@@ -6,7 +6,9 @@ use headrace_domain::Dialect;
 use serde::de::{Deserialize, IgnoredAny};
 use serde_json::error::Category;
 
-use crate::relay::failure::{self, FailureClass};
+use crate::relay::failure::{self, FailureClass, MOST_ERROR_BYTES};
+
+use super::lenient;
 
 /// A fault of an upstream's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,12 +171,17 @@ pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Reply
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(no_object(bytes));
     }
+    lenient::text_begins();
     // All of it at once is checked faster than each of its strings.
     let read = match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(bytes),
     };
     read.map_err(|error| {
+        if lenient::has_too_many_items() {
+            let message = format!("its lists have more than {} items", lenient::MOST_ITEMS);
+            return ReplyFault::new(FaultKind::TooMuchHeld, message);
+        }
         let (kind, what) = match error.classify() {
             Category::Data => (FaultKind::Misshapen, "a field is of another type than the dialect's"),
             Category::Eof => (FaultKind::NotJson, "its JSON breaks off"),
@@ -198,10 +205,11 @@ fn no_object(bytes: &[u8]) -> ReplyFault {
 
 /// The fault of an error that stands where an answer should.
 pub(super) fn error_inside(dialect: Dialect, data: &[u8]) -> ReplyFault {
-    let failed = match serde_json::from_slice(data) {
-        Ok(value) => failure::inside(dialect, &value),
-        Err(_) => failure::failure(dialect, 0, data),
-    };
+    let failed =
+        match serde_json::from_slice(data.get(..data.len().min(MOST_ERROR_BYTES)).unwrap_or_default()) {
+            Ok(value) => failure::inside(dialect, &value),
+            Err(_) => failure::failure(dialect, 0, data),
+        };
     let message = match failed.code {
         Some(code) => format!("{code}: {}", failed.message),
         None => failed.message,

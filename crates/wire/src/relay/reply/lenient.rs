@@ -2,7 +2,10 @@
 //! counts that may be nonsense. What is of no known shape reads as absent.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -185,6 +188,74 @@ impl<'de> Deserialize<'de> for Length {
         let list = Option::<Vec<IgnoredAny>>::deserialize(deserializer)?;
         Ok(Self(list.map(|list| list.len() as u64)))
     }
+}
+
+/// The longest name that is kept of an upstream's model, answer, tier or reason, in bytes.
+pub(super) const MOST_NAME_BYTES: usize = 512;
+/// The most items that the lists of one JSON text have, all together. An empty object takes two bytes there, and hundreds here.
+pub(super) const MOST_ITEMS: u32 = 8192;
+
+thread_local! {
+    /// Items that were read of the JSON text at hand. A text is read on one thread, without a pause.
+    static ITEMS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Another JSON text is read from here on.
+pub(super) fn text_begins() {
+    ITEMS.set(0);
+}
+
+/// Whether the JSON text at hand has more items than are read.
+pub(super) fn has_too_many_items() -> bool {
+    ITEMS.get() > MOST_ITEMS
+}
+
+/// A list of few items; empty where there is none.
+#[derive(Debug)]
+pub(super) struct Items<T>(Vec<T>);
+
+impl<T> Default for Items<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Deref for Items<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Items<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list; of all lists, at most {MOST_ITEMS} items")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    ITEMS.set(ITEMS.get().saturating_add(1));
+                    if has_too_many_items() {
+                        return Err(serde::de::Error::invalid_length(items.len(), &self));
+                    }
+                    items.push(item);
+                }
+                Ok(Items(items))
+            }
+        }
+        deserializer.deserialize_seq(Reader(PhantomData))
+    }
+}
+
+/// Reads a field of which only counts that it stands there, null included.
+pub(super) fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
 /// A list or an object of which null means none.

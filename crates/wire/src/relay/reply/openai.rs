@@ -4,6 +4,7 @@
 //! OpenRouter have it. Log-probabilities are not read: the other dialect has no place for them.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::answer::{Answer, Reading, Spoken};
@@ -11,7 +12,7 @@ use super::calls::Piece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
-use super::lenient::{Content, Count, Length, Text, or_default};
+use super::lenient::{Content, Count, Items, Length, Text, is_there, or_default};
 use super::usual::{self, Weighed, WeighedChoice};
 
 /// A chunk, or a whole body.
@@ -22,7 +23,7 @@ struct Body<'a> {
     #[serde(default, borrow)]
     model: Text<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    choices: Vec<ChoiceBody<'a>>,
+    choices: Items<ChoiceBody<'a>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -72,11 +73,11 @@ struct MessageBody<'a> {
     reasoning: Text<'a>,
     /// OpenRouter, and other Headraces: what vouches for the reasoning.
     #[serde(default, borrow, deserialize_with = "or_default")]
-    reasoning_details: Vec<DetailBody<'a>>,
+    reasoning_details: Items<DetailBody<'a>>,
     #[serde(default, borrow)]
     refusal: Text<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    tool_calls: Vec<CallBody<'a>>,
+    tool_calls: Items<CallBody<'a>>,
     /// The form before tools.
     #[serde(default, borrow)]
     function_call: Option<FunctionBody<'a>>,
@@ -187,7 +188,7 @@ pub(super) fn event_in_full(
     }
     let usage = body.usage.is_some();
     answer.named(body.model.given(), body.id.given());
-    for choice in &body.choices {
+    for choice in body.choices.iter() {
         reading.facts.kind = EventKind::Content;
         let index = index_of(choice);
         piece(index, choice, &choice.delta, answer, reading)?;
@@ -235,7 +236,7 @@ pub(super) fn whole_in_full(
     if body.choices.is_empty() {
         return Err(ReplyFault::new(FaultKind::Misshapen, "its `choices` are empty or missing"));
     }
-    for choice in &body.choices {
+    for choice in body.choices.iter() {
         let index = index_of(choice);
         piece(index, choice, &choice.message, answer, reading)?;
         match choice.finish_reason.given() {
@@ -270,12 +271,31 @@ fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
     Ok(body)
 }
 
+/// What of a body tells that it is an error.
+#[derive(Deserialize)]
+pub(super) struct ErrorSigns {
+    error: Option<IgnoredAny>,
+    detail: Option<IgnoredAny>,
+    message: Option<IgnoredAny>,
+    #[serde(default, deserialize_with = "is_there")]
+    choices: bool,
+}
+
+impl ErrorSigns {
+    /// Of an object; `None` if it is none.
+    pub(super) fn of(data: &[u8]) -> Option<Self> {
+        // To serde a list would do as well.
+        (data.trim_ascii_start().first() == Some(&b'{')).then(|| serde_json::from_slice(data).ok())?
+    }
+
+    pub(super) fn is_error(&self) -> bool {
+        self.error.is_some() || self.detail.is_some() || self.message.is_some()
+    }
+}
+
 /// Whether a body that is no answer speaks of an error.
 fn holds_error(data: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(data).is_ok_and(|value| {
-        ["error", "detail", "message"].iter().any(|name| value.get(name).is_some_and(|said| !said.is_null()))
-            && value.get("choices").is_none()
-    })
+    ErrorSigns::of(data).is_some_and(|signs| signs.is_error() && !signs.choices)
 }
 
 fn error_inside(data: &[u8]) -> ReplyFault {
@@ -339,7 +359,7 @@ fn piece(
     answer.said(index, Spoken::Answer, &message.content.text, reading);
     answer.said(index, Spoken::Refusal, message.refusal.as_str(), reading);
     answer.said(index, Spoken::Answer, choice.text.as_str(), reading);
-    for call in &message.tool_calls {
+    for call in message.tool_calls.iter() {
         call_piece(index, call.index.given(), call.id.as_str(), &call.function, answer, reading)?;
     }
     if let Some(function) = &message.function_call {

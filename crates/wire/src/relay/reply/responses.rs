@@ -10,7 +10,8 @@ use super::answer::{Answer, Reading, Spoken};
 use super::calls::Piece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
-use super::lenient::{Count, Text, or_default};
+use super::lenient::{Count, Items, Text, or_default};
+use super::openai::ErrorSigns;
 
 /// The data that ends a stream, where a server sends it. The last event of a response has ended it before.
 const DONE: &[u8] = b"[DONE]";
@@ -84,6 +85,9 @@ struct Part<'a> {
     refusal: Text<'a>,
 }
 
+/// Calls of one response that are told apart.
+const MOST_CALLS: usize = 1024;
+
 /// Which items are calls: they stand among others, and are counted by themselves.
 #[derive(Debug, Default)]
 pub(super) struct Called(Vec<Option<u64>>);
@@ -91,7 +95,9 @@ pub(super) struct Called(Vec<Option<u64>>);
 impl Called {
     /// The item at that place is one. Its number among them.
     fn begin(&mut self, place: Option<u64>) -> Option<u64> {
-        self.0.push(place);
+        if self.0.len() < MOST_CALLS {
+            self.0.push(place);
+        }
         u64::try_from(self.0.len() - 1).ok()
     }
 
@@ -189,10 +195,10 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     answer.begun = true;
     reading.facts.kind = EventKind::Content;
     let mut called = Called::default();
-    for item in list::<&RawValue>(body.output) {
+    for item in list::<&RawValue>(body.output).iter() {
         let item = item_of(Some(item));
         let reasons = item.kind.as_str() == "reasoning";
-        for part in list::<Part<'_>>(item.summary).iter().chain(&list(item.content)) {
+        for part in list::<Part<'_>>(item.summary).iter().chain(list(item.content).iter()) {
             let spoken = if reasons { Spoken::Reasoning } else { Spoken::Answer };
             answer.said(0, spoken, part.text.as_str(), reading);
             answer.said(0, Spoken::Refusal, part.refusal.as_str(), reading);
@@ -249,7 +255,7 @@ fn item_of(item: Option<&RawValue>) -> Item<'_> {
 }
 
 /// A list of what is looked for; anything else is none of it.
-fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> Vec<T> {
+fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> Items<T> {
     list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
 }
 
@@ -259,9 +265,7 @@ fn body_of(response: Option<&RawValue>) -> Result<Body<'_>, ReplyFault> {
 }
 
 fn holds_error(data: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(data).is_ok_and(|value| {
-        ["error", "detail", "message"].iter().any(|name| value.get(name).is_some_and(|said| !said.is_null()))
-    })
+    ErrorSigns::of(data).is_some_and(|signs| signs.is_error())
 }
 
 fn error_inside(data: &[u8]) -> ReplyFault {

@@ -24,8 +24,15 @@ fn usage() -> Value {
         "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 29})
 }
 
-const USED: Usage =
-    Usage { input: 15, cached_input: 4, cache_write: 1, cache_write_1h: 0, output: 6, reasoning: 3 };
+const USED: Usage = Usage {
+    input: 15,
+    cached_input: 4,
+    cache_write: 1,
+    cache_write_1h: 0,
+    output: 6,
+    reasoning: 3,
+    web_searches: 0,
+};
 
 /// What comes before the end: a thought, a text, a call of a function and one of a custom tool, and the work of a hosted one.
 fn begun() -> Vec<Value> {

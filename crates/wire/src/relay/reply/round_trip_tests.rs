@@ -45,8 +45,15 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
     }
 }
 
-const USAGE: Usage =
-    Usage { input: 5, cached_input: 16, cache_write: 0, cache_write_1h: 0, output: 10, reasoning: 0 };
+const USAGE: Usage = Usage {
+    input: 5,
+    cached_input: 16,
+    cache_write: 0,
+    cache_write_1h: 0,
+    output: 10,
+    reasoning: 0,
+    web_searches: 0,
+};
 
 fn written(call: &Call, events: &[ReplyEvent]) -> Bytes {
     let meta = ReplyMeta {

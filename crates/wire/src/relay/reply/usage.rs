@@ -7,8 +7,10 @@ use headrace_domain::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::fault::head;
+
 use super::fault::{self, FaultKind, Notes};
-use super::lenient::{Count, Text, or_default};
+use super::lenient::{Count, MOST_NAME_BYTES, Text, or_default};
 
 /// What an upstream reports as used, by every class that upstreams tell apart. The token counts down to `reasoning` are
 /// disjoint; those after it are parts of them.
@@ -50,6 +52,7 @@ impl ReportedUsage {
             cache_write_1h: self.cache_write_1h,
             output: self.output,
             reasoning: self.reasoning,
+            web_searches: self.web_searches,
         }
     }
 }
@@ -69,6 +72,7 @@ impl Reports {
 
     /// The tier, where it stands outside of the usage (OpenAI).
     pub(super) fn tier(&mut self, tier: &str) {
+        let tier = head(tier, MOST_NAME_BYTES);
         if self.tier.as_deref() != Some(tier) {
             self.tier = Some(tier.to_owned());
             if let Some(reported) = &mut self.reported {

@@ -1,7 +1,7 @@
 //! The usual answer, of which nobody asks what it says: weighed in one pass over its bytes, and nothing built of it. Whatever has
 //! anything unusual is left to the readers of the dialects, which see every fault there is.
 
-use super::lenient::Count;
+use super::lenient::{Count, MOST_ITEMS};
 use super::strict::Strict;
 use super::usage::{AnswerDetails, OpenAiUsage, PromptDetails};
 
@@ -202,7 +202,7 @@ fn message(cursor: &mut Strict<'_>, choice: &mut WeighedChoice<'_>) -> Option<()
             }
             cursor.items(|cursor| {
                 choice.calls.push(call(cursor)?);
-                Some(())
+                (choice.calls.len() < MOST_ITEMS as usize).then_some(())
             })
         }
         _ => cursor.skip(),

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed};
+use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, Relayed};
 
 use super::fields::{Field, Fields, model_in};
 use crate::BadRequest;
@@ -20,11 +20,15 @@ pub struct Edits<'a> {
     pub usage: bool,
     /// Where the caller set no bound to an answer's tokens: in which field it is set, and to what.
     pub max_tokens: Option<(&'static str, u32)>,
+    /// The label that separates the tenant's cached prefixes from those of others, and the field for it. The caller's own salt has
+    /// a part in the label, and is not passed on.
+    pub label: Option<(&'static str, CacheLabel)>,
 }
 
-/// Headrace's own additions to the dialects: read here, unknown elsewhere. `cache_salt` is none of them: it is vLLM's, and
-/// leaving it out would share what the caller wants kept apart.
+/// Headrace's own additions to the dialects: read here, unknown elsewhere.
 pub(super) const OWN: &[&str] = &["headrace", "timeout"];
+/// Salts of cached prefixes (vLLM, SGLang). As they came, two tenants with one word would share prefixes.
+pub(super) const SALTS: &[&str] = &["cache_salt", "extra_key"];
 
 /// The body of a call that [`super::skim`] read, as its receiver gets it in the same dialect: with the edits, without
 /// Headrace's own additions, and every other byte as it came.
@@ -36,24 +40,40 @@ pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
     let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
     let edited = if wants_usage || bound.is_some() || relayed.has_own_fields {
-        Cuts::of(&relayed.body, edits.model, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
+        Cuts::of(&relayed.body, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
     } else {
-        renamed(&relayed.body, edits.model)
+        renamed(&relayed.body, edits)
     };
     edited.ok_or_else(not_skimmed)
 }
 
-/// The body with another name of the model and nothing else changed. What stands behind the name is not looked at: most calls have it
-/// first.
-fn renamed(body: &[u8], model: &str) -> Option<Bytes> {
+/// The body with another name of the model, the tenant's label behind it, and nothing else changed. What follows the name is not
+/// looked at: most calls have it first.
+fn renamed(body: &[u8], edits: &Edits<'_>) -> Option<Bytes> {
     let place = model_in(body)?;
     let (before, after) = (body.get(..place.start)?, body.get(place.end..)?);
     // Just as long as it becomes where nothing of the name is escaped: so it need not move.
-    let mut out = BytesMut::with_capacity(before.len() + model.len() + 2 + after.len());
+    let label = edits.label.map_or(0, |(field, _)| field.len() + LABEL_BYTES);
+    let mut out = BytesMut::with_capacity(before.len() + edits.model.len() + 2 + label + after.len());
     out.put_slice(before);
-    value(&mut out, model);
+    value(&mut out, edits.model);
+    put_label(&mut out, edits);
     out.put_slice(after);
     Some(out.freeze())
+}
+
+/// Bytes of a label and of what stands around it: a comma, quotes, a colon.
+const LABEL_BYTES: usize = 38;
+
+/// Puts the label behind the model's name.
+fn put_label(out: &mut BytesMut, edits: &Edits<'_>) {
+    if let Some((field, label)) = &edits.label {
+        raw(out, ",\"");
+        raw(out, field);
+        raw(out, "\":\"");
+        raw(out, &label.to_string());
+        raw(out, "\"");
+    }
 }
 
 /// The body as it came.
@@ -83,10 +103,16 @@ const fn reports_itself(endpoint: Endpoint) -> bool {
 struct Cuts(Vec<(Range<usize>, BytesMut)>);
 
 impl Cuts {
-    fn of(body: &[u8], name: &str, wants_usage: bool, bound: Option<(&'static str, u32)>) -> Option<Self> {
+    fn of(
+        body: &[u8],
+        edits: &Edits<'_>,
+        wants_usage: bool,
+        bound: Option<(&'static str, u32)>,
+    ) -> Option<Self> {
         let mut cuts = Self::default();
         let mut model = BytesMut::new();
-        value(&mut model, name);
+        value(&mut model, edits.model);
+        put_label(&mut model, edits);
         let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
         let find = |key: &str| fields.iter().find(|field| field.key == key);
         // What is put in follows the model's name, which every body has.
@@ -135,9 +161,12 @@ impl Cuts {
         Some(())
     }
 
-    /// Leaves out Headrace's own additions, each with the comma that its neighbours do not need.
+    /// Leaves out Headrace's own additions and the caller's salts, each with the comma that its neighbours do not need.
     fn leave_out(&mut self, fields: &[Field<'_>]) {
-        let own = |field: &&Field<'_>| OWN.contains(&field.key.as_ref());
+        let own = |field: &&Field<'_>| {
+            let key = field.key.as_ref();
+            OWN.contains(&key) || SALTS.contains(&key)
+        };
         let leading = fields.iter().take_while(own).count();
         if let (true, Some(first), Some(kept)) = (leading > 0, fields.first(), fields.get(leading)) {
             self.replace(&(first.start..kept.start), "");

@@ -9,7 +9,7 @@ use super::{Edits, edited, skim};
 use crate::WireLimits;
 
 const EDITS: Edits<'_> =
-    Edits { model: "up/\"x\"", usage: true, max_tokens: Some(("max_completion_tokens", 9)) };
+    Edits { model: "up/\"x\"", usage: true, max_tokens: Some(("max_completion_tokens", 9)), label: None };
 
 fn edit(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> String {
     let call = skim(endpoint, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default()).unwrap();
@@ -18,7 +18,7 @@ fn edit(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> String {
 
 #[test]
 fn edits_stand_where_the_fields_stood() {
-    let plain = Edits { model: "up", usage: false, max_tokens: None };
+    let plain = Edits { model: "up", usage: false, max_tokens: None, label: None };
     let usage = Edits { usage: true, ..plain };
     let bound = Edits { max_tokens: Some(("max_tokens", 7)), ..plain };
     let rows = [
@@ -171,8 +171,51 @@ proptest! {
         all.push(" \"model\" : \u{0}".to_owned());
         all.extend(side(&after));
         let body = format!("{{{}}}", all.join(","));
-        let plain = Edits { model: "up", usage: true, max_tokens: None };
+        let plain = Edits { model: "up", usage: true, max_tokens: None, label: None };
         let got = edit(Endpoint::ChatCompletions, &body.replacen('\u{0}', "\"m\"", 1), &plain);
         prop_assert_eq!(got, body.replacen('\u{0}', "\"up\"", 1));
+    }
+}
+
+/// A caller's own salt never goes out as it came: two tenants with one word would share prefixes.
+#[test]
+fn a_label_takes_the_place_of_every_salt() {
+    let label = |tenant: &str| headrace_domain::CacheSalt::derive(&[7; 32], tenant, "m", None).label();
+    let a = label("a");
+    let plain = Edits { model: "up", usage: false, max_tokens: None, label: Some(("cache_salt", a)) };
+    let extra = Edits { label: Some(("extra_key", a)), ..plain };
+    let none = Edits { label: None, ..plain };
+    for (body, edits, expected) in [
+        (r#"{"model":"m","x":1}"#, plain, format!(r#"{{"model":"up","cache_salt":"{a}","x":1}}"#)),
+        (r#"{"x":1,"model":"m"}"#, extra, format!(r#"{{"x":1,"model":"up","extra_key":"{a}"}}"#)),
+        (
+            r#"{"cache_salt":"s","model":"m","extra_key":"k"}"#,
+            plain,
+            format!(r#"{{"model":"up","cache_salt":"{a}"}}"#),
+        ),
+        (r#"{"model":"m","cache\u005fsalt":"s"}"#, extra, format!(r#"{{"model":"up","extra_key":"{a}"}}"#)),
+        (r#"{"model":"m","cache_salt":"s"}"#, none, r#"{"model":"up"}"#.to_owned()),
+    ] {
+        let call =
+            skim(Endpoint::ChatCompletions, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default());
+        assert_eq!(edited(&call.unwrap(), &edits).unwrap(), expected, "{body}");
+    }
+    let salt = |body: &str| {
+        let read =
+            skim(Endpoint::ChatCompletions, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default());
+        read.unwrap().cache_salt
+    };
+    let salts = [
+        r#"{"model":"m"}"#,
+        r#"{"model":"m","cache_salt":"a"}"#,
+        r#"{"model":"m","extra_key":"a"}"#,
+        r#"{"model":"m","cache_salt":"a","extra_key":"b"}"#,
+        r#"{"model":"m","cache_salt":"1:a","extra_key":"b"}"#,
+        r#"{"model":"m","cache_salt":"a:b","extra_key":"c"}"#,
+        r#"{"model":"m","cache_salt":"a","extra_key":"b:c"}"#,
+    ]
+    .map(salt);
+    for (at, one) in salts.iter().enumerate() {
+        assert!(salts.iter().skip(at + 1).all(|other| one != other), "{salts:?}");
     }
 }

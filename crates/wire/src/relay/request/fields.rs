@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::fault::{MAX_KEY_BYTES, MAX_PATH_BYTES, head};
+
 /// The model that `body` names, as fast as it can be found: what stands behind the name is not looked at, and that all of it is
 /// JSON is not checked. `None`: no string is there, or not where JSON has it.
 pub fn model_named(body: &[u8]) -> Option<String> {
@@ -39,21 +41,21 @@ fn plain(quoted: &[u8]) -> Option<&str> {
 
 /// A field of an object: where its key begins, and where its value stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Field<'a> {
-    pub(super) key: Cow<'a, str>,
-    pub(super) start: usize,
-    pub(super) value: Range<usize>,
+pub(crate) struct Field<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) start: usize,
+    pub(crate) value: Range<usize>,
 }
 
 /// The fields of an object, first to last. It ends early where the bytes are no JSON.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Fields<'a> {
     /// Those of the object that `bytes` begin with. `None`: it is no object.
-    pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = Self { bytes, at: 0 };
         fields.eat(b'{')?;
         Some(fields)
@@ -137,14 +139,43 @@ impl<'a> Fields<'a> {
 }
 
 /// The values of a list, first to last, as they stand. It ends early where the bytes are no JSON.
-pub(super) fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    places(list).filter_map(|place| list.get(place))
+}
+
+/// The places of a list's values. It ends early where the bytes are no JSON.
+fn places(list: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut inside = Fields { bytes: list, at: 0 };
     let open = inside.eat(b'[').is_some();
     std::iter::from_fn(move || {
         let _comma = inside.eat(b',');
-        let value = inside.value().filter(|_| open)?;
-        list.get(value).filter(|value| !value.is_empty())
+        inside.value().filter(|place| open && !place.is_empty())
     })
+}
+
+/// The path of the value that holds byte `at` of a body, such as `messages[0].content[1].image_url.url`.
+pub fn place_of(body: &[u8], at: usize) -> String {
+    let (mut path, mut range) = (String::new(), 0..body.len());
+    while let Some(inside) = body.get(range.clone()) {
+        let held = |place: &Range<usize>| (range.start + place.start..range.start + place.end).contains(&at);
+        let next = if inside.trim_ascii_start().first() == Some(&b'[') {
+            places(inside).enumerate().find(|(_, place)| held(place)).map(|(index, place)| {
+                path.push_str(&format!("[{index}]"));
+                place
+            })
+        } else {
+            let field = Fields::of(inside).into_iter().flatten().find(|field| held(&field.value));
+            field.map(|field| {
+                let dot = if path.is_empty() { "" } else { "." };
+                path.push_str(dot);
+                path.push_str(head(&field.key, MAX_KEY_BYTES));
+                field.value
+            })
+        };
+        let Some(next) = next.filter(|_| path.len() < MAX_PATH_BYTES) else { break };
+        range = range.start + next.start..range.start + next.end;
+    }
+    path
 }
 
 impl<'a> Iterator for Fields<'a> {

@@ -3,8 +3,11 @@
 
 use std::borrow::Cow;
 
+use headrace_domain::Code;
+
+use super::guard;
 use crate::WireLimits;
-use crate::fault::Read;
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
 /// What somebody wants to know of the strings of a body.
@@ -33,6 +36,16 @@ pub(super) trait Look {
 
     /// A part that is no text.
     fn media(&mut self) {}
+
+    /// An address that a server would fetch. Its value begins at byte `at`. Addresses that carry their data are left out.
+    fn address(&mut self, _at: usize, _url: &str) -> Read<()> {
+        Ok(())
+    }
+
+    /// A tool whose `type` begins at byte `at`, with its `max_uses`.
+    fn tool(&mut self, _at: usize, _kind: &str, _most: Option<u32>) -> Read<()> {
+        Ok(())
+    }
 
     /// A list of parts begins.
     fn parts_begin(&mut self) {}
@@ -66,6 +79,57 @@ pub(super) fn free(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
         Kind::Object => r.object(|r, key| {
             look.key(key);
             free(look, r)
+        }),
+        Kind::Null | Kind::Bool | Kind::Number => r.skip_scalar().map(drop),
+    }
+}
+
+/// What the strings of a field that is not known may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// Texts. Fields within whose names are those of addresses hold addresses.
+    Texts,
+    /// Addresses.
+    Addresses,
+    /// Texts, and addresses if they look like some.
+    Both,
+}
+
+impl Holds {
+    /// Of a field by its name alone.
+    pub(super) fn by_name(key: &str) -> Self {
+        if guard::is_address(key) { Self::Addresses } else { Self::Texts }
+    }
+
+    /// Of a field of a part: whatever looks like an address may be fetched.
+    fn in_part(key: &str) -> Self {
+        match Self::by_name(key) {
+            Self::Texts if !guard::TEXTS.contains(&key) => Self::Both,
+            holds => holds,
+        }
+    }
+}
+
+/// Any value of a field that is not known: as [`free`], and what is an address in it is shown as one.
+pub(super) fn unknown(look: &mut impl Look, r: &mut Reader<'_>, holds: Holds) -> Read<()> {
+    r.count_value()?;
+    match r.kind()? {
+        Kind::String if holds == Holds::Texts => look.text(r),
+        Kind::String => {
+            let at = r.position();
+            let ((), raw) = r.with_raw(|r| look.text(r))?;
+            let text = r.inner(raw).string()?;
+            let is_address = match holds {
+                Holds::Addresses => !guard::is_data(&text),
+                Holds::Texts | Holds::Both => guard::looks_like_address(&text),
+            };
+            if is_address { look.address(at, &text) } else { Ok(()) }
+        }
+        Kind::Array => r.array(usize::MAX, |r, _| unknown(look, r, holds)),
+        Kind::Object => r.object(|r, key| {
+            look.key(key);
+            let within = if holds == Holds::Texts { Holds::by_name(key) } else { Holds::in_part(key) };
+            unknown(look, r, within)
         }),
         Kind::Null | Kind::Bool | Kind::Number => r.skip_scalar().map(drop),
     }
@@ -123,13 +187,21 @@ fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
         "type" | "role" | "status" | "phase" | "id" | "call_id" => word(look, r),
         "encrypted_content" => opaque(look, r),
-        "tools" => described(look, r, limits.max_tools),
+        "tools" => tools(look, r, limits.max_tools),
         "name" => text(look, r),
-        key => {
-            look.key(key);
-            free(look, r)
-        }
+        key => other(look, r, key, Holds::by_name(key)),
     })
+}
+
+/// A field of a message, of an item or of a part that is not known.
+fn other(look: &mut impl Look, r: &mut Reader<'_>, key: &str, holds: Holds) -> Read<()> {
+    guard::spelled_once(key, guard::MESSAGE)?;
+    look.key(key);
+    // Addresses that earlier answers cite are fetched by no server.
+    match key {
+        "action" | "annotations" | "citations" | "logprobs" | "results" => free(look, r),
+        _ => unknown(look, r, holds),
+    }
 }
 
 fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
@@ -143,10 +215,7 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         "tool_calls" if r.kind()? == Kind::Array => r.array(limits.max_tool_calls, |r, _| tool_call(look, r)),
         "function_call" => tool_call(look, r),
         "cache_control" => opaque(look, r),
-        key => {
-            look.key(key);
-            free(look, r)
-        }
+        key => other(look, r, key, Holds::by_name(key)),
     })
 }
 
@@ -161,6 +230,7 @@ fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
         "function" | "custom" => tool_call(look, r),
         "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
         key => {
+            guard::spelled_once(key, guard::MESSAGE)?;
             look.key(key);
             free(look, r)
         }
@@ -169,8 +239,11 @@ fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
 
 /// A string or a list of parts: of a message, of `system`, of a tool's result.
 pub(super) fn content(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != Kind::Array {
-        return text(look, r);
+    match r.kind()? {
+        Kind::Array => {}
+        // An output that is one part.
+        Kind::Object => return unknown(look, r, Holds::Texts),
+        _ => return text(look, r),
     }
     look.parts_begin();
     r.array(limits.max_content_parts, |r, _| part(look, r, limits))?;
@@ -185,12 +258,15 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         Kind::String => return look.part_text(r),
         _ => return free(look, r),
     }
+    let (mut cites, mut address) = (false, None);
     r.object(|r, key| match key.as_ref() {
         "type" if r.kind()? == Kind::String => {
             let kind = r.string()?;
             if MEDIA.contains(&kind.as_ref()) {
                 look.media();
             }
+            not_a_tensor(&kind)?;
+            cites = CITING.contains(&kind.as_ref());
             Ok(())
         }
         "text" if r.kind()? == Kind::String => look.part_text(r),
@@ -202,14 +278,47 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         "signature" | "data" | "encrypted_content" | "cache_control" | "caller" | "is_error" | "detail"
         | "media_type" => opaque(look, r),
         "content" => content(look, r, limits),
-        "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio" => {
-            payload(look, r, limits)
+        // A label, such as that of a search result.
+        "source" if r.kind()? == Kind::String => text(look, r),
+        "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio"
+        | "video" | "file_url" => payload(look, r, limits),
+        "file_data" if r.kind()? == Kind::String => {
+            let at = r.position();
+            carried(look, at, &r.string()?)
+        }
+        "url" if r.kind()? == Kind::String => {
+            let at = r.position();
+            let text = r.string()?;
+            look.key("url");
+            look.found(&text);
+            address = Some((at, text));
+            Ok(())
         }
         key => {
-            look.key(key);
-            free(look, r)
+            not_a_tensor(key)?;
+            other(look, r, key, Holds::in_part(key))
         }
-    })
+    })?;
+    match address.filter(|(_, url)| !cites && !guard::is_data(url)) {
+        Some((at, url)) => look.address(at, &url),
+        None => Ok(()),
+    }
+}
+
+/// Types of parts that cite an address.
+const CITING: &[&str] = &["search_result", "url_citation", "web_fetch_result", "web_search_result"];
+
+fn not_a_tensor(name: &str) -> Read<()> {
+    if !guard::TENSORS.contains(&name) {
+        return Ok(());
+    }
+    let why = "tensors are not taken from a request, as servers unpickle them; send the text, image or sound itself";
+    Err(Fault::new(Code::UnsupportedContent, why))
+}
+
+/// Data that is sent in the body, unless it is an address in the place of data.
+fn carried(look: &mut impl Look, at: usize, data: &str) -> Read<()> {
+    if guard::looks_like_address(data) { look.address(at, data) } else { Ok(()) }
 }
 
 /// What carries the data of an image, a document or a sound. Data is left out, text that came in its place is not.
@@ -217,10 +326,10 @@ fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     match r.kind()? {
         Kind::Object => {}
         Kind::String => {
-            url(look, &r.string()?);
-            return Ok(());
+            let at = r.position();
+            return url(look, at, &r.string()?);
         }
-        _ => return free(look, r),
+        _ => return unknown(look, r, Holds::Addresses),
     }
     let (mut is_text, mut data) = (false, None::<Cow<'_, str>>);
     r.object(|r, key| match key.as_ref() {
@@ -229,20 +338,20 @@ fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
             Ok(())
         }
         "data" | "file_data" if r.kind()? == Kind::String => {
-            data = Some(r.string()?);
+            let at = r.position();
+            let text = r.string()?;
+            carried(look, at, &text)?;
+            data = Some(text);
             Ok(())
         }
-        "url" if r.kind()? == Kind::String => {
-            url(look, &r.string()?);
-            Ok(())
+        "url" | "file_url" if r.kind()? == Kind::String => {
+            let at = r.position();
+            url(look, at, &r.string()?)
         }
         "content" => content(look, r, limits),
         "filename" | "title" => text(look, r),
         "media_type" | "format" | "detail" | "file_id" => word(look, r),
-        key => {
-            look.key(key);
-            free(look, r)
-        }
+        key => other(look, r, key, Holds::in_part(key)),
     })?;
     if is_text && let Some(data) = data {
         look.found(&data);
@@ -250,29 +359,76 @@ fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     Ok(())
 }
 
-fn url(look: &mut impl Look, url: &str) {
-    let scheme = url.trim_start().get(..5);
-    if !scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {
-        look.found(url);
+fn url(look: &mut impl Look, at: usize, url: &str) -> Read<()> {
+    if guard::is_data(url) {
+        return Ok(());
+    }
+    look.found(url);
+    look.address(at, url)
+}
+
+/// `tools`: as [`described`], and each tool is shown with its type.
+pub(super) fn tools(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
+    if r.kind()? != Kind::Array {
+        return described(look, r, max);
+    }
+    r.array(max, |r, _| match r.kind()? {
+        Kind::Object => tool(look, r, max),
+        _ => described(look, r, max),
+    })
+}
+
+fn tool(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
+    let (mut kind, mut most, mut is_described) = (None, None, false);
+    let begin = r.position();
+    r.object(|r, key| match key.as_ref() {
+        "type" if r.kind()? == Kind::String => {
+            let at = r.position();
+            let ((), raw) = r.with_raw(|r| look.opaque(r))?;
+            kind = Some((at, raw));
+            Ok(())
+        }
+        "max_uses" if r.kind()? == Kind::Number => {
+            most = r.number()?.parse().ok();
+            Ok(())
+        }
+        "tools" => tools(look, r, max),
+        key => {
+            is_described |= matches!(key, "name" | "function" | "custom");
+            field_of_described(look, r, max, key)
+        }
+    })?;
+    match kind {
+        Some((at, raw)) => look.tool(at, &r.inner(raw).string()?, most),
+        None if !is_described => look.tool(begin, "", most),
+        None => Ok(()),
     }
 }
 
-/// `tools`, `functions`, `response_format`, `output_config`: names, descriptions and schemas.
+/// `functions`, `response_format`, `output_config`: names, descriptions and schemas.
 pub(super) fn described(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
     match r.kind()? {
         Kind::Array => r.array(max, |r, _| described(look, r, max)),
-        Kind::Object => r.object(|r, key| match key.as_ref() {
-            "type" | "strict" | "effort" | "cache_control" | "defer_loading" | "allowed_callers" => {
-                opaque(look, r)
-            }
-            "function" | "custom" | "json_schema" | "format" => described(look, r, max),
-            "name" | "description" => text(look, r),
-            "parameters" | "input_schema" | "schema" => free(look, r),
-            key => {
-                look.key(key);
-                free(look, r)
-            }
-        }),
+        Kind::Object => r.object(|r, key| field_of_described(look, r, max, key)),
         _ => free(look, r),
+    }
+}
+
+fn field_of_described(look: &mut impl Look, r: &mut Reader<'_>, max: usize, key: &str) -> Read<()> {
+    match key {
+        "type" | "strict" | "effort" | "cache_control" | "defer_loading" | "allowed_callers" => {
+            opaque(look, r)
+        }
+        "function" | "custom" | "json_schema" | "format" => described(look, r, max),
+        "name" | "description" => text(look, r),
+        "parameters" | "input_schema" | "schema" => free(look, r),
+        key => {
+            guard::spelled_once(key, guard::TOOL)?;
+            look.key(key);
+            match Holds::by_name(key) {
+                Holds::Addresses => unknown(look, r, Holds::Addresses),
+                Holds::Texts | Holds::Both => free(look, r),
+            }
+        }
     }
 }

@@ -3,41 +3,24 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, EndUser, Endpoint, Prompt, Relayed, ServiceTier};
+use headrace_domain::{Ask, Call, Code, Concern, EndUser, Endpoint, Prompt, Relayed, ServiceTier};
 
-use super::edit::OWN;
-use super::look::{self, Look};
+use super::edit::{OWN, SALTS};
+use super::guard::{self, DECIDED_HERE};
+use super::look::{self, Holds, Look};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::{Knobs, integer};
-use crate::refused::Accept::{self, Empty, Nothing, Number};
-use crate::refused::neutral;
+use crate::params::{Knobs, integer, label};
+use crate::refused::{Accept, neutral};
+use crate::wishes::RESERVED;
 use crate::{BadRequest, WireLimits};
 
 /// Bytes that a token id of a prompt counts for in [`Relayed::text_bytes`]: about what a token has as text.
 const BYTES_PER_ID: usize = 4;
-
-/// Parameters of some servers by which a call would decide what is decided here: which model answers at which price, how much it
-/// may write, before whom it comes, whose cached prefixes it reads. Refused unless they say nothing.
-pub(crate) const DECIDED_HERE: &[(&str, Accept, &str)] = &[
-    ("fallbacks", Empty, ONE_MODEL),
-    ("models", Empty, ONE_MODEL),
-    ("max_new_tokens", Nothing, ONE_BOUND),
-    ("n_predict", Nothing, ONE_BOUND),
-    ("n_cmpl", Nothing, "use `n`"),
-    ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
-    ("kv_transfer_params", Nothing, INSIDE),
-    ("ec_transfer_params", Nothing, INSIDE),
-    ("bootstrap_host", Nothing, INSIDE),
-    ("bootstrap_port", Nothing, INSIDE),
-    ("bootstrap_room", Nothing, INSIDE),
-    ("logits_processors", Nothing, "code is not taken from a request; use `logit_bias`"),
-];
-
-const ONE_MODEL: &str =
-    "a call asks for one model; which others may answer in its place is up to the operator";
-const ONE_BOUND: &str = "use `max_tokens`: a second bound would undo it";
-const INSIDE: &str = "where a server's cached prefixes come from is up to the operator; leave it out";
+/// The most addresses in one call.
+const MOST_ADDRESSES: usize = 64;
+/// The most values of extras and tools that are judged in one call.
+const MOST_CONCERNS: usize = 1_024;
 
 /// The call that `body`, sent to `endpoint`, stands for, to be sent on to somebody who speaks the endpoint's dialect or another.
 ///
@@ -73,14 +56,16 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     // Anthropic's way to have a prompt read ahead of its call.
     knobs.none_may_come = endpoint == Endpoint::Messages;
     let mut size = Size::default();
-    let (mut prompts, mut has_own_fields) = (1, false);
+    let (mut prompts, mut has_own_fields, mut extra_key) = (1, false, None);
+    let mut spellings = Spellings::default();
     r.object(|r, key| {
         let key = key.as_ref();
-        has_own_fields |= OWN.contains(&key);
+        has_own_fields |= OWN.contains(&key) || SALTS.contains(&key);
         match key {
             "messages" => look::messages(&mut size, r, limits),
             "system" => look::content(&mut size, r, limits),
-            "tools" | "functions" => look::described(&mut size, r, limits.max_tools),
+            "tools" => look::tools(&mut size, r, limits.max_tools),
+            "functions" | "tool_choice" => look::described(&mut size, r, limits.max_tools),
             "input" | "text" | "max_output_tokens" if endpoint == Endpoint::Responses => {
                 of_response(key, &mut size, &mut knobs, r)
             }
@@ -98,10 +83,18 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
                 Ok(())
             }
             "service_tier" if endpoint != Endpoint::Messages => {
-                let flex = r.optional(|r| Ok(r.string()? == "flex"))?;
-                knobs.tier = if flex == Some(true) { ServiceTier::Flex } else { ServiceTier::Standard };
+                let (tier, raw) = r.with_raw(|r| r.optional(|r| r.string()))?;
+                knobs.tier = match tier.as_deref() {
+                    Some("flex") => ServiceTier::Flex,
+                    _ => ServiceTier::Standard,
+                };
+                extra(&mut size, (endpoint, key), r, raw, limits)
+            }
+            "extra_key" => {
+                extra_key = r.optional(|r| label(r, limits))?;
                 Ok(())
             }
+            "chat_template_kwargs" => template_switches(&mut size, r),
             "safety_identifier" if endpoint != Endpoint::Messages => {
                 knobs.user.0 = user(&mut size, r)?;
                 Ok(())
@@ -114,19 +107,39 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
             _ if is_read(endpoint, key) => knobs.take_openai(key, r).map(drop),
             _ => match DECIDED_HERE.iter().find(|(name, ..)| *name == key) {
                 Some((_, accept, why)) => decided_here(accept, why, r, limits),
-                None => look::free(&mut size, r),
+                None if guard::extra(endpoint, key).is_some() => {
+                    let ((), raw) = r.with_raw(|r| look::unknown(&mut size, r, Holds::Texts))?;
+                    extra(&mut size, (endpoint, key), r, raw, limits)
+                }
+                None if FREE.contains(&key) => look::free(&mut size, r),
+                None => {
+                    spellings.take(key)?;
+                    look::unknown(&mut size, r, Holds::by_name(key))
+                }
             },
         }
     })?;
     r.end()?;
+    if let Some(extra) = extra_key {
+        // Together they are one salt, which no other pair of them makes.
+        let salt = knobs.cache_salt.take();
+        knobs.cache_salt =
+            Some(salt.map_or(format!(":{extra}"), |salt| format!("{}:{salt}:{extra}", salt.len())));
+    }
     let mut settled = knobs.settle(prompts)?;
     if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
         // Nothing is generated.
         settled.sampling.max_tokens = Some(0);
     }
     let user = knobs.end_user();
-    let prompt =
-        Relayed { body: Bytes::new(), text_bytes: size.text_bytes, media: size.media, has_own_fields };
+    let prompt = Relayed {
+        body: Bytes::new(),
+        text_bytes: size.text_bytes,
+        media: size.media,
+        prompts: u32::try_from(prompts).unwrap_or(u32::MAX),
+        has_own_fields,
+        concerns: size.concerns,
+    };
     Ok(Call {
         sampling: settled.sampling,
         stream: knobs.stream,
@@ -140,6 +153,97 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         ..Call::of_prompt(endpoint, settled.model, Prompt::Relayed(prompt))
     })
 }
+
+/// Top-level fields with schemas, labels or switches, in which nothing is fetched.
+const FREE: &[&str] = &[
+    "cache_control",
+    "client_metadata",
+    "guided_json",
+    "include",
+    "json_schema",
+    "logit_bias",
+    "metadata",
+    "output_config",
+    "output_format",
+    "response_format",
+    "stop",
+    "stop_sequences",
+    "structured_outputs",
+    "temperature",
+    "text",
+    "thinking",
+    "top_p",
+];
+
+/// Top-level fields that are not known, as they fold.
+#[derive(Default)]
+struct Spellings(Vec<String>);
+
+impl Spellings {
+    /// # Errors
+    /// The field is a second spelling: of one that is known, or of one that was taken before.
+    fn take(&mut self, key: &str) -> Read<()> {
+        if guard::TOP.contains(&key) {
+            return Ok(());
+        }
+        guard::spelled_once_at_top(key)?;
+        let folded = guard::folded(key).unwrap_or_else(|| key.to_owned());
+        if self.0.contains(&folded) {
+            let message = "the object names this field twice, in letters of different case; send it once";
+            return Err(Fault::new(Code::DuplicateKey, message));
+        }
+        self.0.push(folded);
+        Ok(())
+    }
+}
+
+/// Notes a field that may cost extra, unless its value asks for nothing. `raw`: the value, which was read before.
+fn extra(
+    size: &mut Size,
+    (endpoint, key): (Endpoint, &str),
+    r: &Reader<'_>,
+    raw: &str,
+    limits: &WireLimits,
+) -> Read<()> {
+    let Some((accept, name)) = guard::extra(endpoint, key) else { return Ok(()) };
+    let mut inner = r.inner(raw);
+    if inner.optional(|r| neutral(accept, r, limits)).is_ok_and(|asks_nothing| asks_nothing != Some(false)) {
+        return Ok(());
+    }
+    let value = match name {
+        guard::GEO | guard::TIER => r.inner(raw).string().ok().map(|text| text.as_ref().into()),
+        _ => None,
+    };
+    size.note(Concern { at: r.position().saturating_sub(raw.len()), ask: Ask::Extra { name, value } })
+}
+
+/// Switches of the chat template. Names that the template or its caller sets are refused.
+fn template_switches(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+    if r.kind()? != Kind::Object {
+        return look::free(size, r);
+    }
+    r.count_value()?;
+    r.object(|r, key| {
+        if RESERVED.contains(&key.as_ref()) || OF_TOKENIZERS.contains(&key.as_ref()) {
+            let message = "the template has it from the request or from the model; leave it out";
+            return Err(Fault::new(Code::UnsupportedParameter, message));
+        }
+        look::free(size, r)
+    })
+}
+
+/// Arguments of `apply_chat_template` that are no variables of a template.
+const OF_TOKENIZERS: &[&str] = &[
+    "conversation",
+    "documents",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenizer_kwargs",
+    "truncation",
+];
 
 /// What only a response has.
 fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
@@ -174,6 +278,7 @@ fn metadata(size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<
     r.count_value()?;
     r.object(|r, key| {
         if key != "user_id" {
+            guard::spelled_once(key, &["user_id"])?;
             return look::free(size, r);
         }
         knobs.user.0 = user(size, r)?;
@@ -188,7 +293,9 @@ fn is_read(endpoint: Endpoint, key: &str) -> bool {
         "max_tokens" => endpoint != Endpoint::Responses,
         "n" => !matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
         "max_completion_tokens" => endpoint == Endpoint::ChatCompletions,
-        "echo" | "best_of" => endpoint == Endpoint::Completions,
+        "echo" => endpoint == Endpoint::Completions,
+        // Each of them is generated and charged.
+        "best_of" => true,
         _ => false,
     }
 }
@@ -204,6 +311,7 @@ fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
     let mut include = false;
     r.object(|r, key| {
         if key != "include_usage" {
+            guard::spelled_once(key, &["include_usage"])?;
             return r.skip();
         }
         include = r.optional(Reader::bool)?.unwrap_or(false);
@@ -217,7 +325,7 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
     match r.kind()? {
         Kind::String => return size.text(r).map(|()| 1),
         Kind::Array => {}
-        _ => return look::free(size, r).map(|()| 1),
+        _ => return look::unknown(size, r, Holds::Texts).map(|()| 1),
     }
     let (mut prompts, mut flat) = (0, 0);
     r.array(limits.max_prompt_ids, |r, index| {
@@ -234,9 +342,9 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
             Kind::String => size.text(r),
             Kind::Array => r.array(limits.max_prompt_ids, |r, _| match r.kind()? {
                 Kind::Number => size.id(r),
-                _ => look::free(size, r),
+                _ => look::unknown(size, r, Holds::Texts),
             }),
-            _ => look::free(size, r),
+            _ => look::unknown(size, r, Holds::Texts),
         }
     })?;
     Ok(prompts + flat)
@@ -247,9 +355,20 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
 struct Size {
     text_bytes: usize,
     media: u32,
+    concerns: Vec<Concern>,
 }
 
 impl Size {
+    fn note(&mut self, concern: Concern) -> Read<()> {
+        if self.concerns.len() >= MOST_CONCERNS {
+            let message =
+                format!("a call may have at most {MOST_CONCERNS} tools and extras of a provider; send fewer");
+            return Err(Fault::new(Code::ArrayAboveMaxLength, message));
+        }
+        self.concerns.push(concern);
+        Ok(())
+    }
+
     fn id(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.text_bytes += BYTES_PER_ID;
         r.skip_scalar().map(drop)
@@ -275,5 +394,19 @@ impl Look for Size {
 
     fn media(&mut self) {
         self.media = self.media.saturating_add(1);
+    }
+
+    fn address(&mut self, at: usize, url: &str) -> Read<()> {
+        let addresses = self.concerns.iter().filter(|concern| matches!(concern.ask, Ask::Url(_))).count();
+        if addresses >= MOST_ADDRESSES {
+            let message = format!("a call may name at most {MOST_ADDRESSES} addresses; send the data itself");
+            return Err(Fault::new(Code::ArrayAboveMaxLength, message));
+        }
+        self.concerns.push(Concern { at, ask: Ask::Url(url.into()) });
+        Ok(())
+    }
+
+    fn tool(&mut self, at: usize, kind: &str, most: Option<u32>) -> Read<()> {
+        guard::tool(at, kind, most).map_or(Ok(()), |concern| self.note(concern))
     }
 }

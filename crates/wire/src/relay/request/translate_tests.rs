@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Edits, skim, translated};
 use crate::{BadRequest, WireLimits};
 
-pub(super) const EDITS: Edits<'_> = Edits { model: "up", usage: true, max_tokens: None };
+pub(super) const EDITS: Edits<'_> = Edits { model: "up", usage: true, max_tokens: None, label: None };
 
 /// `body` in the other dialect than its endpoint's.
 pub(super) fn put(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> Result<Value, BadRequest> {

@@ -1,0 +1,201 @@
+//! The connections of the admin listener: how many there may be, and which one gives way to a new one. Knows no HTTP.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A peer has at most one in so many connections. Of one more, its own oldest gives way.
+const PEER_SHARE: usize = 2;
+
+/// The open connections, by number.
+pub(crate) struct Connections {
+    most: usize,
+    start: Instant,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: BTreeMap<u64, Arc<Line>>,
+    next: u64,
+}
+
+/// One connection, as requests on it see it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) peer: IpAddr,
+    start: Instant,
+    /// Requests of operators that are being answered. Such a connection never gives way.
+    serving: AtomicUsize,
+    /// Milliseconds from `start` until a request last began or ended on it.
+    last_ms: AtomicU64,
+    gives_way: Notify,
+}
+
+/// A connection's entry, for as long as the connection is open.
+pub(crate) struct Entry {
+    connections: Arc<Connections>,
+    number: u64,
+    pub(crate) line: Arc<Line>,
+}
+
+/// A request of an operator that is being answered. Dropping it is the end of its answer.
+#[derive(Debug)]
+pub(crate) struct Serving(Arc<Line>);
+
+impl Connections {
+    /// `most` connections at once.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, start: Instant::now(), table: Mutex::default() })
+    }
+
+    /// Adds a connection. Where there are too many, or too many of its peer, the one that has been without a request of an
+    /// operator for longest gives way. `None` if none may.
+    pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Option<Entry> {
+        let same = |line: &Line| network(line.peer) == network(peer);
+        let mut table = self.table();
+        let of_peer = table.open.values().filter(|line| same(line)).count();
+        if of_peer >= self.most.div_ceil(PEER_SHARE) {
+            table.displace(same)?;
+        } else if table.open.len() >= self.most {
+            table.displace(|_| true)?;
+        }
+        let line = Line::new(peer, self.start);
+        let number = table.next;
+        table.next = number.saturating_add(1);
+        table.open.insert(number, Arc::clone(&line));
+        drop(table);
+        Some(Entry { connections: Arc::clone(self), number, line })
+    }
+
+    /// Has up to `most` connections give way, for their descriptors are needed.
+    pub(crate) fn let_go_of(&self, most: usize) {
+        let mut table = self.table();
+        for _ in 0..most {
+            if table.displace(|_| true).is_none() {
+                return;
+            }
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn displace(&mut self, may: impl Fn(&Line) -> bool) -> Option<()> {
+        let of = |line: &Line| line.serving.load(Ordering::Acquire) == 0 && may(line);
+        let candidates = self.open.iter().filter(|(_, line)| of(line));
+        let (number, _) = candidates.min_by_key(|(_, line)| line.last_ms.load(Ordering::Acquire))?;
+        let number = *number;
+        // Its entry is free at once; it closes when its task sees the wish.
+        self.open.remove(&number)?.gives_way.notify_one();
+        Some(())
+    }
+}
+
+impl Line {
+    /// A connection that is in no table.
+    #[cfg(test)]
+    pub(crate) fn of(peer: IpAddr) -> Arc<Self> {
+        Self::new(peer, Instant::now())
+    }
+
+    fn new(peer: IpAddr, start: Instant) -> Arc<Self> {
+        let (serving, last_ms) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let line = Self { peer, start, serving, last_ms, gives_way: Notify::new() };
+        line.touch();
+        Arc::new(line)
+    }
+
+    /// A request began or ended.
+    pub(crate) fn touch(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(now, Ordering::Release);
+    }
+
+    /// An operator's request is answered from now on.
+    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+        self.serving.fetch_add(1, Ordering::AcqRel);
+        Serving(Arc::clone(self))
+    }
+
+    /// Resolves when the connection is to give way.
+    pub(crate) async fn gives_way(&self) {
+        self.gives_way.notified().await;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.serving.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.connections.table().open.remove(&self.number);
+    }
+}
+
+/// The addresses that count as one peer: an IPv4 address, or the /64 of an IPv6 one.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(prefix.into())
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    async fn is_asked_to_go(entry: &Entry) -> bool {
+        tokio::time::timeout(Duration::ZERO, entry.line.gives_way()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_without_an_operator_gives_way() {
+        let connections = Connections::new(8);
+        let mut held = Vec::new();
+        for peer in [ONE, ONE, ONE, ONE, OTHER, OTHER, OTHER, OTHER] {
+            held.push(connections.add(peer).unwrap());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        let serving: Vec<_> = held.iter().take(2).map(|entry| entry.line.serve()).collect();
+        let next = connections.add(ONE).unwrap();
+        assert_eq!(connections.table().open.len(), 8);
+        assert!(is_asked_to_go(&held[2]).await, "of its own peer, the oldest that serves no operator");
+        assert!(!is_asked_to_go(&held[0]).await && !is_asked_to_go(&held[4]).await);
+        let third = "10.0.0.3".parse().unwrap();
+        let last = connections.add(third).unwrap();
+        assert!(is_asked_to_go(&held[3]).await, "of all, the oldest");
+        drop(serving);
+        tokio::time::advance(Duration::from_millis(10)).await;
+        connections.let_go_of(100);
+        assert!(connections.table().open.is_empty());
+        assert!(is_asked_to_go(&last).await && is_asked_to_go(&next).await && is_asked_to_go(&held[0]).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_serve_operators_none_gives_way() {
+        let connections = Connections::new(2);
+        let held = [connections.add(ONE).unwrap(), connections.add(OTHER).unwrap()];
+        let _serving: Vec<_> = held.iter().map(|entry| entry.line.serve()).collect();
+        assert!(connections.add("10.0.0.3".parse().unwrap()).is_none());
+    }
+}

@@ -1,0 +1,43 @@
+//! What a body that is passed on asks for beside tokens: extras that cost money, and addresses that a server would fetch.
+//! Plain data. Must not know which server allows what.
+
+/// A field of a relayed body that needs a decision before the body is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Concern {
+    /// The byte of the body at which the field's value begins.
+    pub at: usize,
+    /// What the field asks for.
+    pub ask: Ask,
+}
+
+/// What a field asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// An extra that a provider may charge for beside tokens, or that hands the work to another party.
+    Extra {
+        /// The name of the extra in `allow_unpriced`.
+        name: &'static str,
+        /// The field's value, if the decision depends on it.
+        value: Option<Box<str>>,
+    },
+    /// The provider's own web search.
+    WebSearch {
+        /// The most searches of this call. `None` if the call names no bound.
+        most: Option<u32>,
+    },
+    /// An address that the server would fetch.
+    Url(Box<str>),
+}
+
+impl Concern {
+    /// Whether the work, or a part of it, may leave the server that is asked.
+    pub fn leaves_the_server(&self) -> bool {
+        match &self.ask {
+            Ask::Extra { name, .. } => !STAYS.contains(name),
+            Ask::WebSearch { .. } | Ask::Url(_) => true,
+        }
+    }
+}
+
+/// Extras that are dearer and stay where the call is.
+const STAYS: &[&str] = &["audio", "compaction", "context_1m", "prediction", "service_tier", "speed"];

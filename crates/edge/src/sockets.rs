@@ -1,0 +1,178 @@
+//! Places for WebSockets, by key: no key has more than a part of them, and where all are taken the key with the most gives one
+//! to a key with fewer. Knows nothing of what goes over them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use headrace_domain::KeyId;
+
+use crate::activity::{Activity, Wish};
+
+/// WebSockets that are open at once.
+pub(crate) const MOST_SOCKETS: usize = 256;
+/// Of those, the most of one key.
+pub(crate) const MOST_SOCKETS_PER_KEY: usize = MOST_SOCKETS / 4;
+
+/// The open WebSockets.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// How many there are in all.
+    open: usize,
+    /// By key and number, so that a key's oldest comes first. Only keys that have one.
+    of_key: HashMap<KeyId, BTreeMap<u64, Arc<Activity>>>,
+    next: u64,
+}
+
+/// A WebSocket's place, until it is dropped or goes to another key.
+#[derive(Debug)]
+pub(crate) struct SocketPlace {
+    sockets: Arc<Sockets>,
+    key: KeyId,
+    number: u64,
+}
+
+/// Why a WebSocket finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// Its key has this many, as many as one may have.
+    OfKey(usize),
+    /// There are this many, and none may give way to this key.
+    All(usize),
+}
+
+impl Sockets {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default() })
+    }
+
+    /// A place for a WebSocket of `key`. Where there is none left, a key that has at least two more than this one gives one of
+    /// its idle ones: the key with the most, and its longest idle one.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        key: &KeyId,
+        activity: &Arc<Activity>,
+    ) -> Result<SocketPlace, NoPlace> {
+        let mut table = self.table();
+        let own = table.of_key.get(key).map_or(0, BTreeMap::len);
+        if own >= MOST_SOCKETS_PER_KEY {
+            return Err(NoPlace::OfKey(own));
+        }
+        if table.open >= MOST_SOCKETS {
+            table.displace(own + 2).ok_or(NoPlace::All(MOST_SOCKETS))?;
+        }
+        let number = table.next;
+        table.next = number.saturating_add(1);
+        table.open += 1;
+        table.of_key.entry(key.clone()).or_default().insert(number, Arc::clone(activity));
+        drop(table);
+        Ok(SocketPlace { sockets: Arc::clone(self), key: key.clone(), number })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Has an idle WebSocket of a key with at least `least` give way.
+    fn displace(&mut self, least: usize) -> Option<()> {
+        let idle_of = |sockets: &BTreeMap<u64, Arc<Activity>>| {
+            let idle =
+                sockets.iter().filter_map(|(number, activity)| Some((activity.idle_since()?, *number)));
+            idle.min()
+        };
+        let keys = self.of_key.iter().filter(|(_, sockets)| sockets.len() >= least);
+        let candidates = keys.filter_map(|(key, sockets)| Some((sockets.len(), key, idle_of(sockets)?)));
+        let (_, key, (_, number)) = candidates.max_by_key(|(open, ..)| *open)?;
+        let key = key.clone();
+        // Its place is free at once; it closes when its task sees the wish.
+        self.remove(&key, number)?.wish(Wish::Yield);
+        Some(())
+    }
+
+    fn remove(&mut self, key: &KeyId, number: u64) -> Option<Arc<Activity>> {
+        let sockets = self.of_key.get_mut(key)?;
+        let activity = sockets.remove(&number)?;
+        if sockets.is_empty() {
+            self.of_key.remove(key);
+        }
+        self.open = self.open.saturating_sub(1);
+        Some(activity)
+    }
+}
+
+impl SocketPlace {
+    /// Whose WebSocket it is.
+    pub(crate) const fn key(&self) -> &KeyId {
+        &self.key
+    }
+}
+
+impl Drop for SocketPlace {
+    fn drop(&mut self) {
+        self.sockets.table().remove(&self.key, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::{Allowances, Peer};
+
+    struct Held {
+        place: SocketPlace,
+        activity: Arc<Activity>,
+    }
+
+    fn take(sockets: &Arc<Sockets>, key: &str) -> Result<Held, NoPlace> {
+        let activity = Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])));
+        let place = sockets.take(&KeyId::new(key).unwrap(), &activity)?;
+        Ok(Held { place, activity })
+    }
+
+    /// Takes as many places as there are for a key, and returns why there is no further one.
+    fn all_of(sockets: &Arc<Sockets>, key: &str) -> (Vec<Held>, NoPlace) {
+        let mut held = Vec::new();
+        loop {
+            match take(sockets, key) {
+                Ok(one) => held.push(one),
+                Err(why) => return (held, why),
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_hold_all_places_give_one_to_each_newcomer() {
+        let sockets = Sockets::new();
+        let greedy: Vec<_> = (0..4).map(|n| all_of(&sockets, &format!("greedy-{n}"))).collect();
+        assert!(greedy.iter().all(|(held, why)| held.len() == 64 && *why == NoPlace::OfKey(64)));
+        let newcomers: Vec<_> = (0..100).map(|n| take(&sockets, &format!("newcomer-{n}")).unwrap()).collect();
+        let left = |held: &[Held]| held.iter().filter(|one| one.activity.wished() == Wish::Serve).count();
+        let left: Vec<_> = greedy.iter().map(|(held, _)| left(held)).collect();
+        assert_eq!(left, [39, 39, 39, 39], "those with the most gave");
+        assert!(newcomers.iter().all(|one| one.activity.wished() == Wish::Serve));
+        assert_eq!(sockets.table().open, MOST_SOCKETS);
+        // One that gave way has no place to give back.
+        drop(greedy);
+        assert_eq!(sockets.table().open, 100);
+        drop(newcomers);
+        let table = sockets.table();
+        assert!(table.open == 0 && table.of_key.is_empty());
+    }
+
+    #[test]
+    fn a_socket_with_a_turn_under_way_never_gives_way() {
+        let sockets = Sockets::new();
+        let greedy: Vec<_> = (0..4).map(|n| all_of(&sockets, &format!("greedy-{n}")).0).collect();
+        let turns: Vec<_> = greedy.iter().flatten().map(|one| one.activity.request()).collect();
+        assert_eq!(take(&sockets, "newcomer").err(), Some(NoPlace::All(MOST_SOCKETS)));
+        drop(turns);
+        let one = take(&sockets, "newcomer").unwrap();
+        assert_eq!(one.place.key().as_str(), "newcomer");
+    }
+}

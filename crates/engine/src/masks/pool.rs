@@ -1,0 +1,230 @@
+//! The threads that do mask tasks, and the order in which they do them. The tenant that used the least time comes first, and no
+//! tenant has all threads. Knows nothing of what a task does.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{InlineMasks, MaskRunner, MaskTask};
+
+/// Bounds of the number of threads.
+const MIN_THREADS: usize = 2;
+const MAX_THREADS: usize = 4;
+/// One thread for each so many processors.
+const PROCESSORS_PER_THREAD: usize = 4;
+
+/// Threads for mask tasks. They start with the first task and end when the pool is dropped.
+pub(crate) struct MaskPool {
+    shared: Arc<Shared>,
+    threads: usize,
+    /// Threads that were started.
+    started: usize,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Signalled when a task can be taken.
+    ready: Condvar,
+}
+
+/// The tasks that wait, by tenant.
+struct Queue {
+    tenants: HashMap<u64, TenantTasks>,
+    /// Threads that one tenant may have at a time.
+    max_per_tenant: usize,
+    /// The time that the tenant served last had used by then: a new tenant starts from there.
+    served_ns: u64,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct TenantTasks {
+    accepts: VecDeque<MaskTask>,
+    masks: VecDeque<MaskTask>,
+    running: usize,
+    used_ns: u64,
+}
+
+impl MaskPool {
+    /// A pool that suits the machine.
+    pub(crate) fn new() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (processors / PROCESSORS_PER_THREAD).clamp(MIN_THREADS, MAX_THREADS);
+        let queue = Queue {
+            tenants: HashMap::new(),
+            max_per_tenant: (threads - 1).max(1),
+            served_ns: 0,
+            closed: false,
+        };
+        let shared = Arc::new(Shared { queue: Mutex::new(queue), ready: Condvar::new() });
+        Self { shared, threads, started: 0 }
+    }
+}
+
+impl MaskRunner for MaskPool {
+    fn submit(&mut self, task: MaskTask) {
+        while self.started < self.threads {
+            let shared = Arc::clone(&self.shared);
+            let builder = std::thread::Builder::new().name(format!("masks-{}", self.started));
+            if builder.spawn(move || work(&shared)).is_err() {
+                break;
+            }
+            self.started += 1;
+        }
+        if self.started == 0 {
+            return InlineMasks.submit(task);
+        }
+        self.shared.queue.lock().push(task);
+        self.shared.ready.notify_one();
+    }
+}
+
+impl Drop for MaskPool {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.ready.notify_all();
+    }
+}
+
+impl Queue {
+    fn push(&mut self, task: MaskTask) {
+        let served_ns = self.served_ns;
+        let tasks = self.tenants.entry(task.tenant()).or_insert_with(|| TenantTasks {
+            // Time that a tenant did not use gives it no lead.
+            used_ns: served_ns,
+            ..TenantTasks::default()
+        });
+        if task.is_accept() { tasks.accepts.push_back(task) } else { tasks.masks.push_back(task) }
+    }
+
+    /// The next task: of the tenant that used the least time, among those that have a thread left.
+    fn take(&mut self) -> Option<MaskTask> {
+        let max = self.max_per_tenant;
+        let waits = |tasks: &TenantTasks| !(tasks.accepts.is_empty() && tasks.masks.is_empty());
+        let may = self.tenants.iter().filter(|(_, tasks)| tasks.running < max && waits(tasks));
+        let tenant =
+            may.min_by_key(|(tenant, tasks)| (tasks.used_ns, **tenant)).map(|(tenant, _)| *tenant)?;
+        let tasks = self.tenants.get_mut(&tenant)?;
+        let task = tasks.accepts.pop_front().or_else(|| tasks.masks.pop_front())?;
+        tasks.running += 1;
+        self.served_ns = self.served_ns.max(tasks.used_ns);
+        Some(task)
+    }
+
+    /// A piece of a tenant's task took `nanos`; `left` is what remains of the task.
+    fn done(&mut self, tenant: u64, nanos: u64, left: Option<MaskTask>) {
+        if let Some(tasks) = self.tenants.get_mut(&tenant) {
+            tasks.running = tasks.running.saturating_sub(1);
+            tasks.used_ns = tasks.used_ns.saturating_add(nanos);
+        }
+        if let Some(task) = left {
+            self.push(task);
+        }
+        let served_ns = self.served_ns;
+        self.tenants.retain(|_, tasks| {
+            let waits = !(tasks.accepts.is_empty() && tasks.masks.is_empty());
+            // A tenant that is ahead of the others stays so when it comes back at once.
+            waits || tasks.running > 0 || tasks.used_ns > served_ns
+        });
+    }
+}
+
+/// Ends when the pool is dropped.
+fn work(shared: &Shared) {
+    let mut queue = shared.queue.lock();
+    loop {
+        if queue.closed {
+            return;
+        }
+        let Some(task) = queue.take() else {
+            shared.ready.wait(&mut queue);
+            continue;
+        };
+        drop(queue);
+        let (tenant, begun) = (task.tenant(), Instant::now());
+        let left = task.run_piece();
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        queue = shared.queue.lock();
+        queue.done(tenant, nanos, left);
+        // The tenant has a thread again.
+        shared.ready.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+
+    use headrace_engine_api::{GrammarFailed, GrammarState};
+
+    use super::*;
+    use crate::masks::{Link, WorkBudget};
+
+    struct Nothing;
+
+    impl GrammarState for Nothing {
+        fn mask(&mut self, _: &mut [u32]) -> Result<(), GrammarFailed> {
+            Ok(())
+        }
+
+        fn accept(&mut self, _: u32) -> Result<(), GrammarFailed> {
+            Ok(())
+        }
+
+        fn forced(&self) -> &[u32] {
+            &[]
+        }
+
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    fn task(tenant: u64) -> MaskTask {
+        let link =
+            Link { dropped: AtomicBool::new(false), awaited: AtomicBool::new(false), wake: Arc::new(|| {}) };
+        let home: (Box<dyn GrammarState>, _) = (Box::new(Nothing), Vec::new());
+        MaskTask::new(tenant, home, (Vec::new(), 0), WorkBudget::of_choice(1), (channel().0, Arc::new(link)))
+    }
+
+    fn queue(max_per_tenant: usize) -> Queue {
+        Queue { tenants: HashMap::new(), max_per_tenant, served_ns: 0, closed: false }
+    }
+
+    #[test]
+    fn no_tenant_has_all_threads_and_the_one_that_used_least_comes_first() {
+        let mut queue = queue(1);
+        for _ in 0..10 {
+            queue.push(task(1));
+        }
+        let slow = queue.take().unwrap();
+        assert!(queue.take().is_none(), "the other thread is left for another tenant");
+        queue.push(task(2));
+        let honest = queue.take().unwrap();
+        assert_eq!((slow.tenant(), honest.tenant()), (1, 2));
+        queue.done(2, 10, None);
+        queue.done(1, 1_000_000, slow.run_piece());
+        // However many tasks the first tenant has, one of the others never waits behind more than what runs.
+        for _ in 0..1_000 {
+            queue.push(task(2));
+            let next = queue.take().unwrap();
+            assert_eq!(next.tenant(), 2);
+            queue.done(2, 10, None);
+        }
+        assert_eq!(queue.take().unwrap().tenant(), 1);
+    }
+
+    #[test]
+    fn what_takes_ids_comes_before_masks_of_the_same_tenant() {
+        let mut queue = queue(2);
+        let mask = task(1).run_piece().unwrap();
+        assert!(!mask.is_accept());
+        queue.push(mask);
+        queue.push(task(1));
+        assert!(queue.take().unwrap().is_accept());
+        assert!(!queue.take().unwrap().is_accept());
+    }
+}

@@ -1,0 +1,153 @@
+//! Sequences whose forms are late: they sit steps out, keep their blocks, and join again when their forms have an answer. A step waits
+//! for forms only for a part of the time that its forward pass took. Knows no logits and no grammar.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use headrace_engine_api::JobError;
+use headrace_scheduler::{Outcome, SeqId};
+
+use crate::held::Held;
+use crate::intake::Desk;
+use crate::stepper::{Stepper, panic_message};
+
+/// The least and the most that a step waits for masks. Between them it is half of what its forward pass took.
+const MIN_MASK_WAIT: Duration = Duration::from_micros(100);
+const MAX_MASK_WAIT: Duration = Duration::from_millis(5);
+/// Units of work on forms that are charged as one token.
+const UNITS_PER_CHARGED_TOKEN: u64 = 16_000;
+
+/// Until when a step waits for masks whose forward pass took `forward_ns`; `known` if it waited for one before.
+pub(super) fn mask_until(known: &mut Option<Instant>, forward_ns: u64) -> Instant {
+    *known.get_or_insert_with(|| Instant::now() + wait_after(forward_ns))
+}
+
+fn wait_after(forward_ns: u64) -> Duration {
+    (Duration::from_nanos(forward_ns) / 2).clamp(MIN_MASK_WAIT, MAX_MASK_WAIT)
+}
+
+impl Stepper {
+    /// Takes the chosen ids whose forms needed a moment. A sequence whose form needs longer sits out.
+    pub(super) fn accept_pending(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let until = Instant::now() + wait_after(self.times.forward_ns) / 2;
+        for at in std::mem::take(&mut self.pending) {
+            let Some(seq) = self.batch.chunks.get(at).map(|chunk| chunk.seq) else { continue };
+            let Some((job_at, choice)) = self.owner(seq) else { continue };
+            let taken = self.jobs.get_mut(job_at).and_then(Option::as_mut);
+            let taken = taken.filter(|job| job.failure.is_none());
+            let Some(taken) = taken.and_then(|job| job.choices.get_mut(choice)) else { continue };
+            let in_time = taken.held.as_mut().is_none_or(|held| held.wait(until, Held::has_accepted));
+            if !in_time {
+                self.late.push(seq);
+                continue;
+            }
+            let Some(chosen) = taken.pending.take() else { continue };
+            let accepted = catch_unwind(AssertUnwindSafe(|| self.accept(seq, (job_at, choice), chosen)));
+            let outcome = match accepted {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(error)) => self.blame(at, error),
+                Err(panic) => self.blame(at, JobError::Panicked { detail: panic_message(&*panic) }),
+            };
+            if let Some(known) = self.outcomes.get_mut(at) {
+                *known = outcome;
+            }
+        }
+    }
+
+    /// After the commit: charges tenants for work on their forms, and has late sequences sit out.
+    pub(super) fn sit_out(&mut self, desk: &mut Desk) {
+        for (seq, units) in self.form_work.drain(..) {
+            desk.scheduler.charge(seq, units / UNITS_PER_CHARGED_TOKEN);
+        }
+        for seq in std::mem::take(&mut self.late) {
+            let Some((job_at, choice)) = self.owner(seq) else { continue };
+            let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { continue };
+            let Some(taken) = job.choices.get_mut(choice).filter(|choice| choice.seq == Some(seq)) else {
+                continue;
+            };
+            taken.sits_out = true;
+            desk.scheduler.pause(seq);
+            if let Some(held) = &mut taken.held {
+                held.wakes(true);
+            }
+            self.sitting_out.push(seq);
+            // A reply may have come before it was to wake anybody.
+            desk.masks_ready = true;
+        }
+    }
+
+    /// Before the plan: sequences whose forms have an answer join again.
+    pub(super) fn join_again(&mut self, desk: &mut Desk) {
+        desk.masks_ready = false;
+        for seq in std::mem::take(&mut self.sitting_out) {
+            let Some((job_at, choice)) = self.owner(seq) else { continue };
+            let joins = match catch_unwind(AssertUnwindSafe(|| self.joins(seq, (job_at, choice), desk))) {
+                Ok(Ok(joins)) => joins,
+                Ok(Err(error)) => self.end_sitting(job_at, error),
+                Err(panic) => self.end_sitting(job_at, JobError::Panicked { detail: panic_message(&*panic) }),
+            };
+            if !joins {
+                self.sitting_out.push(seq);
+            }
+        }
+    }
+
+    fn end_sitting(&mut self, job_at: usize, error: JobError) -> bool {
+        if let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) {
+            job.fail(error);
+            self.over.push(job_at);
+        }
+        true
+    }
+
+    /// Whether a sequence sits out no longer.
+    fn joins(
+        &mut self,
+        seq: SeqId,
+        (job_at, choice): (usize, usize),
+        desk: &mut Desk,
+    ) -> Result<bool, JobError> {
+        let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { return Ok(true) };
+        let Some(taken) = job.choices.get_mut(choice).filter(|choice| choice.seq == Some(seq)) else {
+            return Ok(true);
+        };
+        let Some(held) = &mut taken.held else { return Ok(true) };
+        held.poll();
+        if held.has_accepted()
+            && let Some(chosen) = taken.pending.take()
+        {
+            let from = self.further.len();
+            let outcome = self.accept(seq, (job_at, choice), chosen)?;
+            self.followed.clear();
+            let ids = self.further.split_off(from);
+            match outcome {
+                Outcome::Token(_) => {
+                    desk.scheduler.append(seq, &ids);
+                }
+                _ => {
+                    desk.scheduler.end(seq);
+                    return Ok(true);
+                }
+            }
+        }
+        let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { return Ok(true) };
+        let Some(taken) = job.choices.get_mut(choice) else { return Ok(true) };
+        let Some(held) = &mut taken.held else { return Ok(true) };
+        held.poll();
+        if taken.pending.is_some() || !held.is_ready() {
+            return Ok(false);
+        }
+        if let Some(failed) = held.failure() {
+            return Err(failed.clone().into());
+        }
+        held.wakes(false);
+        taken.sits_out = false;
+        if !job.rests(choice) {
+            desk.scheduler.resume(seq);
+        }
+        Ok(true)
+    }
+}

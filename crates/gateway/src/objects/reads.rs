@@ -1,0 +1,118 @@
+//! The memory of look-ups: the store says how large an object is, memory is reserved for that, and only then its bytes are read. The
+//! reservation lasts until the last byte of the answer is written. Knows no SQL and no path.
+
+use std::borrow::Borrow;
+
+use bytes::Bytes;
+use headrace_call_api::{BodySource, Reserved};
+use headrace_domain::{Code, KeyId, Stage, UnixNanos};
+use headrace_identity::Principal;
+use headrace_objects::{ObjectError, ObjectStore, PageAsk};
+
+use crate::memory::{NoMemory, mib};
+use crate::refused::Why;
+use crate::stages::render::estimate;
+use crate::{Answer, AnswerBody, Gateway};
+
+/// A read takes at most this many times the object's size: the store's copies, the object, and its answer.
+const READ_COPIES: u64 = 5;
+/// A look-up takes this beside its object: records, ids, the answer's head.
+const LOOK_UP_BYTES: u64 = 16 << 10;
+/// A row of a list of files or batches of messages takes this, with its JSON.
+pub(super) const ROW_BYTES: u64 = 2 << 10;
+/// A row of a list of batches of files takes this: it has labels, and faults of its lines.
+pub(super) const BATCH_ROW_BYTES: u64 = 64 << 10;
+
+/// A body that keeps its memory reserved.
+struct Kept<M> {
+    body: Bytes,
+    _memory: M,
+}
+
+impl<M> AsRef<[u8]> for Kept<M> {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// The same answer. Its memory stays reserved until its body was written.
+pub(crate) fn keeping(memory: impl Borrow<Reserved> + Send + Sync + 'static, answer: Answer) -> Answer {
+    let Answer { status, content_type, headers, body } = answer;
+    let body = match body {
+        AnswerBody::Whole(body) => {
+            // Less than was reserved for the read, which is never refused.
+            let _ = memory.borrow().resize((body.len() as u64).saturating_add(LOOK_UP_BYTES));
+            AnswerBody::Whole(Bytes::from_owner(Kept { body, _memory: memory }))
+        }
+        other => other,
+    };
+    Answer { status, content_type, headers, body }
+}
+
+impl Gateway {
+    /// Reads an object of the caller's project: `size` says how many bytes that takes, `read` reads them. `None` if it is missing.
+    ///
+    /// # Errors
+    /// The key has no memory left for it, or the store failed.
+    pub(super) async fn read_stored<T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        size: impl FnOnce(&dyn ObjectStore, UnixNanos) -> Result<Option<u64>, ObjectError> + Send + 'static,
+        read: impl FnOnce(&dyn ObjectStore, UnixNanos) -> Result<Option<T>, ObjectError> + Send + 'static,
+    ) -> Result<Option<(T, Reserved)>, Why> {
+        let now = self.now();
+        let Some(bytes) = self.objects().ask(move |store| size(store, now)).await? else { return Ok(None) };
+        let memory = self.reserve_read(&principal.key, bytes)?;
+        let reading = move |store: &dyn ObjectStore| Ok((read(store, now)?, memory));
+        let (found, memory) = self.objects().ask(reading).await?;
+        Ok(found.map(|found| (found, memory)))
+    }
+
+    /// Reserves the memory that a read of `bytes` takes.
+    ///
+    /// # Errors
+    /// The key has no memory left for it.
+    pub(super) fn reserve_read(&self, key: &KeyId, bytes: u64) -> Result<Reserved, Why> {
+        let needed = bytes.saturating_mul(READ_COPIES).saturating_add(LOOK_UP_BYTES);
+        self.memory().reserve(key, needed).map_err(|full| match full {
+            NoMemory::Never { needed, bound } => {
+                let message = format!(
+                    "What is asked for takes up to {} of memory while it is read, and the requests of a key may have {} at once \
+                     (`gateway.max_key_memory`). Ask for fewer items by `limit`.",
+                    mib(needed),
+                    mib(bound)
+                );
+                Why::new(Code::CallTooLarge, message).at(Stage::Deliver)
+            }
+            other => other.at(Stage::Deliver),
+        })
+    }
+
+    /// Reserves the memory that a page of a list takes.
+    ///
+    /// # Errors
+    /// The key has no memory left for it.
+    pub(super) fn reserve_page(
+        &self,
+        principal: &Principal,
+        page: &PageAsk,
+        row_bytes: u64,
+    ) -> Result<Reserved, Why> {
+        let rows = (page.rows() as u64).saturating_mul(row_bytes);
+        self.reserve_read(&principal.key, rows / READ_COPIES)
+    }
+
+    /// A body with the memory that reading it takes.
+    ///
+    /// # Errors
+    /// The body did not come, or the key has no memory left for it.
+    pub(super) async fn body_of(
+        &self,
+        principal: &Principal,
+        body: impl BodySource,
+    ) -> Result<(Bytes, Reserved), Why> {
+        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let memory = self.memory().reserve(&principal.key, estimate::reading(body.len()));
+        Ok((body, memory.map_err(|full| full.at(Stage::Parse))?))
+    }
+}

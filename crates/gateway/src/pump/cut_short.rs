@@ -1,0 +1,41 @@
+//! Why a call is ended while its answer is still being made: its key is not good any more, or it took too long.
+
+use std::time::Duration;
+
+use headrace_domain::{Code, Stage};
+use headrace_identity::AuthRefusal;
+
+use crate::refused::Why;
+use crate::refused::unauthenticated;
+
+/// A call whose key is not good any more. The answer is an error in whatever form the answer has.
+pub(super) fn key_over(refusal: &AuthRefusal) -> Why {
+    let mut why = unauthenticated(refusal);
+    let what = if *refusal == AuthRefusal::Expired { "expired" } else { "was revoked" };
+    why.message = format!(
+        "The API key {what} while the call ran. The call ended, and what was computed by then is charged."
+    );
+    why.at(Stage::Decode)
+}
+
+/// A call that took as long as its hold may live.
+pub(super) fn too_long(longest: Duration) -> Why {
+    let seconds = longest.as_secs();
+    Why::new(
+        Code::CallTooLong,
+        format!(
+            "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). \
+             What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
+        ),
+    )
+    .with_limit("hold_lifetime", "seconds", seconds, seconds)
+}
+
+pub(super) fn cut_off() -> Why {
+    Why::new(
+        Code::ShuttingDown,
+        "The server is shutting down and the time for calls in flight is over. What was not delivered is not charged.",
+    )
+    .at(Stage::Decode)
+    .retry_after(Duration::from_secs(2))
+}

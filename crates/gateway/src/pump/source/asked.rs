@@ -1,0 +1,116 @@
+//! An upstream that was asked, and how far its answer came. Must not know what becomes of the answer.
+
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use headrace_domain::Usage;
+use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
+use headrace_fleet::{Outcome, Placement};
+use headrace_wire::relay::ReplyReader;
+
+use crate::pump::asking::Asking;
+
+use super::allowance::Allowance;
+use super::conceal::Conceal;
+
+/// A server that was asked, and how far its answer came.
+pub(crate) struct Asked {
+    pub(super) facts: RelayFacts,
+    pub(super) answer: Option<Box<dyn RelayAnswer>>,
+    pub(super) reader: ReplyReader,
+    pub(super) placement: Option<Placement>,
+    /// How much of its answer is taken.
+    pub(super) allowance: Allowance,
+    pub(super) answered_ns: Option<u64>,
+    /// What comes goes to the client as it is.
+    pub(super) as_is: bool,
+    /// How its caller is shown the answer.
+    pub(super) conceal: Conceal,
+    /// Events before the first text, such as the role. They go out with that text: until then another upstream may answer, and the
+    /// client must not see both.
+    pub(super) opening: BytesMut,
+    /// It has begun to answer: what it computes is paid for.
+    pub(super) heard: bool,
+    /// Something went out that a client may see.
+    pub(super) shown: bool,
+    /// Its last event is here.
+    pub(super) ended: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(facts: &RelayFacts, asking: Asking, placement: Placement) -> Self {
+        let Asking { answer, reader, as_is, allowance, conceal } = asking;
+        Self {
+            facts: facts.clone(),
+            answer: Some(answer),
+            reader,
+            placement: Some(placement),
+            allowance,
+            answered_ns: None,
+            as_is,
+            conceal,
+            opening: BytesMut::new(),
+            heard: false,
+            shown: false,
+            ended: false,
+        }
+    }
+
+    /// Returns the next event. After the end of an answer it does not wait.
+    pub(super) async fn next(&mut self) -> Option<RelayEvent> {
+        let answer = self.answer.as_mut()?;
+        if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+        self.answer.as_mut().map_or(Poll::Ready(None), |answer| answer.poll_next(cx))
+    }
+
+    /// Breaks its answer off.
+    pub(super) fn let_go(&mut self) -> Option<Placement> {
+        self.answer = None;
+        self.placement.take()
+    }
+
+    /// Returns the kept opening, followed by these bytes.
+    pub(super) fn with_opening(&mut self, bytes: Bytes) -> Bytes {
+        if self.opening.is_empty() {
+            return bytes;
+        }
+        let mut all = std::mem::take(&mut self.opening);
+        all.extend_from_slice(&bytes);
+        all.freeze()
+    }
+
+    /// Reports the outcome to the fleet, which chooses among upstreams.
+    pub(super) fn ended_as(&mut self, outcome: &Outcome) {
+        if let Some(placement) = &mut self.placement {
+            placement.ended(outcome);
+        }
+    }
+
+    /// Returns the usage that the upstream reports, or an estimate by its bytes if the report is missing or not final.
+    pub(super) fn usage(&self, likely_prompt: Usage) -> Usage {
+        let (reported, generated) = (self.reader.usage(), self.reader.generated());
+        match reported {
+            Some(reported) if self.is_final() => reported,
+            Some(reported) => {
+                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
+                Usage { output, ..reported }
+            }
+            None if self.heard => Usage { output: generated, ..likely_prompt },
+            None => Usage::default(),
+        }
+    }
+
+    /// Whether the token counts are the upstream's own.
+    pub(super) fn is_reported(&self) -> bool {
+        self.reader.usage().is_some() && self.is_final()
+    }
+
+    /// Whether its last event was read. A response that failed says in it what it took, too.
+    fn is_final(&self) -> bool {
+        self.ended || self.reader.is_told_whole()
+    }
+}

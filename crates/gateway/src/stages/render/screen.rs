@@ -1,0 +1,217 @@
+//! What a relayed body asks for beside tokens, judged for each server that may be sent it: extras that cost money, addresses that a
+//! server would fetch, work that would leave the caller's regions. Must not know how a body is read.
+
+use std::sync::Arc;
+
+use headrace_domain::{
+    Ask, Call, Code, Concern, Endpoint, PriceTier, Prompt, Region, Relayed, Residency, Stage, UnixNanos,
+};
+use headrace_engine_api::SharedRelay;
+use headrace_ledger::prices::Quote;
+use headrace_wire::relay::{GEO, TIER, extras_of_betas, place_of};
+
+use crate::catalog::{Catalog, ServedModel};
+use crate::refused::Why;
+
+/// A call and what it is judged by.
+pub(crate) struct Screen<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) model: &'a ServedModel,
+    /// The call as its caller sent it.
+    pub(crate) call: &'a Call,
+    /// The body that servers are sent.
+    pub(crate) relayed: &'a Relayed,
+    pub(crate) regions: &'a Residency,
+    /// The headers that go with the body.
+    pub(crate) headers: &'a [(&'static str, String)],
+    pub(crate) now: UnixNanos,
+}
+
+/// What a call that may be sent is allowed.
+#[derive(Debug)]
+pub(crate) struct Cleared {
+    /// The upstreams that may be sent it.
+    pub(crate) upstreams: Box<[Arc<str>]>,
+    /// The most web searches that it may be charged for.
+    pub(crate) most_searches: u64,
+}
+
+impl Cleared {
+    /// The body that servers are sent of a call.
+    pub(crate) fn body(asked: &Call) -> Option<&Relayed> {
+        match &asked.prompt {
+            Prompt::Relayed(relayed) => Some(relayed),
+            Prompt::Conversation(_) | Prompt::Raw(_) | Prompt::Encode(_) => None,
+        }
+    }
+}
+
+impl Screen<'_> {
+    /// Whether the call asks for anything but tokens.
+    pub(crate) fn is_needed(&self) -> bool {
+        !self.relayed.concerns.is_empty() || self.betas().next().is_some()
+    }
+
+    /// Finds the servers that may be sent the call.
+    ///
+    /// # Errors
+    /// No server may be: names the first field at fault.
+    pub(crate) async fn clear(&self) -> Result<Cleared, Why> {
+        self.stays_within_regions()?;
+        let quote = self.catalog.prices().quote(&self.model.name, self.now);
+        let mut most_searches = 0_u64;
+        let mut unpriced: Vec<(&'static str, String)> = Vec::new();
+        for concern in &self.relayed.concerns {
+            match self.price_of(concern, quote.as_ref())? {
+                Price::Known { searches } => most_searches = most_searches.saturating_add(searches),
+                Price::Unknown { name } => unpriced.push((name, self.place(concern))),
+            }
+        }
+        let has_long = quote.as_ref().is_some_and(Quote::has_long_prompts);
+        let dear_betas: Vec<&'static str> = self.betas().filter(|_| !has_long).collect();
+        let targets: Vec<&SharedRelay> = self.catalog.fleet().relays(&self.model.name).collect();
+        // A header of one dialect is not sent to servers of the other.
+        let own = self.call.endpoint.dialect();
+        let allows = |relay: &&SharedRelay| {
+            let facts = relay.facts();
+            let betas = dear_betas.iter().filter(|_| facts.dialect == own);
+            let mut names = unpriced.iter().map(|(name, _)| name).chain(betas);
+            names.all(|name| facts.allow_unpriced.contains(name))
+        };
+        let allowing: Vec<&SharedRelay> = targets.iter().copied().filter(allows).collect();
+        if allowing.is_empty() {
+            let beta = dear_betas.first().map(|name| (*name, "anthropic-beta".to_owned()));
+            if let Some((name, place)) = unpriced.into_iter().next().or(beta) {
+                return Err(extra_unpriced(name, &place));
+            }
+        }
+        let upstreams = self.may_fetch(&allowing).await?;
+        Ok(Cleared { upstreams: upstreams.into(), most_searches })
+    }
+
+    /// Of these servers, those that may be handed all addresses of the call.
+    async fn may_fetch(&self, targets: &[&SharedRelay]) -> Result<Vec<Arc<str>>, Why> {
+        let found = self.relayed.concerns.iter().filter_map(|concern| match &concern.ask {
+            Ask::Url(url) => Some((concern, url.to_string())),
+            Ask::Extra { .. } | Ask::WebSearch { .. } => None,
+        });
+        let (concerns, urls): (Vec<&Concern>, Vec<String>) = found.unzip();
+        let (mut upstreams, mut refused) = (Vec::new(), None);
+        for relay in targets {
+            let screened = if urls.is_empty() { Ok(()) } else { relay.screen(urls.clone()).await };
+            match screened {
+                Ok(()) => upstreams.push(Arc::clone(&relay.facts().upstream)),
+                Err(index) => refused = refused.or(concerns.get(index).copied()),
+            }
+        }
+        match refused.filter(|_| upstreams.is_empty()) {
+            Some(concern) => Err(url_not_allowed(&self.place(concern))),
+            None => Ok(upstreams),
+        }
+    }
+
+    /// What a concern costs.
+    fn price_of(&self, concern: &Concern, quote: Option<&Quote>) -> Result<Price, Why> {
+        let known = |is_known: bool, name: &'static str| match is_known {
+            true => Price::Known { searches: 0 },
+            false => Price::Unknown { name },
+        };
+        Ok(match &concern.ask {
+            Ask::Url(_) => Price::Known { searches: 0 },
+            Ask::Extra { name, value } if *name == TIER => {
+                let named = PriceTier::NAMED.into_iter().find(|tier| value.as_deref() == Some(tier.name()));
+                known(named.is_some_and(|tier| quote.is_some_and(|quote| quote.has_tier(tier))), name)
+            }
+            Ask::Extra { name, value } => known(*name == GEO && value.as_deref() == Some("global"), name),
+            Ask::WebSearch { most } => match (quote.is_some_and(Quote::prices_searches), most) {
+                (false, _) => Price::Unknown { name: "web_search" },
+                (true, Some(most)) => Price::Known { searches: u64::from(*most) },
+                (true, None) => {
+                    let place = self.place(concern);
+                    let place = place.trim_end_matches(".type");
+                    let message = format!(
+                        "`{place}.max_uses`: it is required, as each search is paid for. Say how many searches the call may make."
+                    );
+                    let why = Why::new(Code::MissingRequiredParameter, message).at(Stage::Render);
+                    return Err(why.with_param(&format!("{place}.max_uses")));
+                }
+            },
+        })
+    }
+
+    /// # Errors
+    /// A part of the work would leave the regions that the caller's calls are pinned to.
+    fn stays_within_regions(&self) -> Result<(), Why> {
+        if self.regions.is_anywhere() {
+            return Ok(());
+        }
+        let leaves = |concern: &&Concern| match &concern.ask {
+            Ask::Extra { name, value: Some(value) } if *name == GEO => {
+                !Region::new(value).is_ok_and(|region| self.regions.allows(Some(&region)))
+            }
+            _ => concern.leaves_the_server(),
+        };
+        let Some(concern) = self.relayed.concerns.iter().find(leaves) else { return Ok(()) };
+        let place = self.place(concern);
+        let message = format!(
+            "`{place}`: a part of the work could leave {}, to which calls of this key are pinned. Leave it out. Nothing was charged.",
+            self.regions
+        );
+        Err(Why::new(Code::RegionNotAllowed, message).at(Stage::Render).with_param(&place))
+    }
+
+    /// The extras that headers ask for.
+    fn betas(&self) -> impl Iterator<Item = &'static str> {
+        let is_message = self.call.endpoint == Endpoint::Messages;
+        let headers = self.headers.iter().filter(move |(name, _)| is_message && *name == "anthropic-beta");
+        headers.flat_map(|(_, value)| extras_of_betas(value))
+    }
+
+    /// Where a concern is in what the caller sent.
+    fn place(&self, concern: &Concern) -> String {
+        if let (Prompt::Conversation(conversation), Ask::Url(url)) = (&self.call.prompt, &concern.ask) {
+            let messages = conversation.messages.iter().enumerate();
+            let mut parts =
+                messages.flat_map(|(at, message)| message.media.iter().map(move |part| (at, part)));
+            let is_it = |source: &headrace_domain::MediaSource| matches!(source, headrace_domain::MediaSource::Url(text) if **text == **url);
+            if let Some((at, part)) = parts.find(|(_, part)| is_it(&part.source)) {
+                return self.call.place(at, part);
+            }
+        }
+        place_of(&self.relayed.body, concern.at)
+    }
+}
+
+/// What an extra costs.
+enum Price {
+    /// Its price is known, or it has none.
+    Known {
+        searches: u64,
+    },
+    Unknown {
+        name: &'static str,
+    },
+}
+
+fn extra_unpriced(name: &str, place: &str) -> Why {
+    let message = format!(
+        "`{place}`: the extra `{name}` has no price here. Leave it out. Operators: set its price under [[prices]], or list it in \
+         `allow_unpriced` of the upstream. Nothing was charged."
+    );
+    Why::new(Code::ExtraUnpriced, message).with_param(place)
+}
+
+fn url_not_allowed(place: &str) -> Why {
+    let message = format!(
+        "`{place}`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the \
+         upstream. Nothing was charged."
+    );
+    Why::new(Code::UrlNotAllowed, message).with_param(place)
+}
+
+/// The refusal of one server that may not be sent a call which others may be sent.
+pub(crate) fn not_cleared() -> Why {
+    let message =
+        "This upstream may not be sent what the call asks for beside tokens (`urls`, `allow_unpriced`).";
+    Why::new(Code::ExtraUnpriced, message)
+}

@@ -1,0 +1,161 @@
+//! The places in which forms are compiled, shared fairly by tenants. No tenant has more than its share of them, and the tenant that
+//! has fewest comes first. No two places compile the same form. Knows no grammar.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::bounds::{MAX_COMPILING_THREADS, MAX_TENANT_PLACES, MAX_TENANT_WAITS, MOST_WAIT};
+use crate::cache::Key;
+use crate::fault::GrammarFault;
+
+/// The places of one vocabulary.
+#[derive(Default)]
+pub(crate) struct Places {
+    taken: Mutex<Taken>,
+    /// Signalled when a place is free, or a waiter left.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Taken {
+    places: Vec<Entry>,
+    waiting: Vec<Entry>,
+    /// Waiters so far.
+    count: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    number: u64,
+    tenant: u64,
+    key: Key,
+}
+
+/// A place, until it is dropped.
+pub(crate) struct Place {
+    places: Arc<Places>,
+    pub(crate) key: Key,
+}
+
+impl Taken {
+    fn places_of(&self, tenant: u64) -> usize {
+        self.places.iter().filter(|place| place.tenant == tenant).count()
+    }
+
+    /// The waiter that comes next, if there is a place for one.
+    fn next(&self) -> Option<Entry> {
+        if self.places.len() >= MAX_COMPILING_THREADS {
+            return None;
+        }
+        let may = |waiter: &&Entry| {
+            self.places_of(waiter.tenant) < MAX_TENANT_PLACES
+                && self.places.iter().all(|place| place.key != waiter.key)
+        };
+        let waiters = self.waiting.iter().filter(may);
+        waiters.min_by_key(|waiter| (self.places_of(waiter.tenant), waiter.number)).copied()
+    }
+
+    fn wait(&mut self, tenant: u64, key: Key) -> Result<u64, GrammarFault> {
+        if self.waiting.iter().filter(|waiter| waiter.tenant == tenant).count() >= MAX_TENANT_WAITS {
+            return Err(GrammarFault::Busy);
+        }
+        self.count += 1;
+        self.waiting.push(Entry { number: self.count, tenant, key });
+        Ok(self.count)
+    }
+
+    fn leave(&mut self, number: u64) {
+        self.waiting.retain(|waiter| waiter.number != number);
+    }
+}
+
+impl Place {
+    /// Waits for a place, but not for long.
+    ///
+    /// # Errors
+    /// [`GrammarFault::Busy`]: none is free in time, or too many of the tenant's forms wait.
+    pub(crate) fn take(places: &Arc<Places>, key: Key, tenant: u64) -> Result<Self, GrammarFault> {
+        let until = Instant::now() + MOST_WAIT;
+        let mut taken = places.taken.lock();
+        let number = taken.wait(tenant, key)?;
+        loop {
+            if let Some(next) = taken.next().filter(|next| next.number == number) {
+                taken.leave(number);
+                taken.places.push(next);
+                // There may be a place for the next one, too.
+                places.changed.notify_all();
+                return Ok(Self { places: Arc::clone(places), key });
+            }
+            if places.changed.wait_until(&mut taken, until).timed_out() {
+                taken.leave(number);
+                places.changed.notify_all();
+                return Err(GrammarFault::Busy);
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken.lock().places.retain(|place| place.key != self.key);
+        self.places.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(at: u8) -> Key {
+        [at; 32]
+    }
+
+    /// Gives places as long as some waiter may have one; returns the tenants.
+    fn fill(taken: &mut Taken) -> Vec<u64> {
+        let mut given = Vec::new();
+        while let Some(next) = taken.next() {
+            taken.leave(next.number);
+            taken.places.push(next);
+            given.push(next.tenant);
+        }
+        given
+    }
+
+    #[test]
+    fn no_tenant_has_all_places_and_who_has_fewest_comes_first() {
+        let mut taken = Taken::default();
+        for at in 0..12 {
+            taken.wait(1, key(at)).unwrap();
+        }
+        assert_eq!(fill(&mut taken), [1; MAX_TENANT_PLACES]);
+        taken.wait(2, key(100)).unwrap();
+        assert_eq!(fill(&mut taken), [2], "a place is left for another tenant");
+        for tenant in [3, 4] {
+            taken.wait(tenant, key(100 + tenant as u8)).unwrap();
+        }
+        assert_eq!(fill(&mut taken), [3]);
+        taken.places.retain(|place| place.key != key(0));
+        assert_eq!(fill(&mut taken), [4], "before the ten of the first tenant, which came earlier");
+    }
+
+    #[test]
+    fn forms_of_one_tenant_that_wait_are_bounded() {
+        let mut taken = Taken::default();
+        let waits = (0..100).filter(|at| taken.wait(1, key(*at)).is_ok()).count();
+        assert_eq!(waits, MAX_TENANT_WAITS);
+        assert!(taken.wait(2, key(200)).is_ok());
+    }
+
+    #[test]
+    fn the_same_form_is_compiled_once_at_a_time() {
+        let mut taken = Taken::default();
+        taken.wait(1, key(1)).unwrap();
+        taken.wait(2, key(1)).unwrap();
+        taken.wait(3, key(2)).unwrap();
+        assert_eq!(fill(&mut taken), [1, 3]);
+        taken.places.clear();
+        assert_eq!(fill(&mut taken), [2]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Ends work on a grammar that takes too long: a thread looks at what runs, and cancels what has computed for longer than it may. The
+//! bound is processor time where the system counts it. Knows no grammar.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use llguidance::CancellationHandle;
+use parking_lot::{Condvar, Mutex};
+
+use crate::bounds::SLOWED_TIMES;
+use crate::effort::{Effort, Spent};
+
+/// How often the thread looks.
+const EVERY: Duration = Duration::from_millis(5);
+/// Looks without any work after which it sleeps until there is some.
+const IDLE_LOOKS: u32 = 200;
+
+/// All work of this process that is watched.
+#[derive(Default)]
+struct Watch {
+    running: Mutex<Running>,
+    /// Signalled when work begins while the thread sleeps.
+    begins: Condvar,
+}
+
+#[derive(Default)]
+struct Running {
+    work: Vec<Work>,
+    next: u64,
+    /// Whether the thread sleeps until it is woken.
+    asleep: bool,
+    /// Whether there is a thread.
+    started: bool,
+}
+
+struct Work {
+    number: u64,
+    begun: Instant,
+    most: Duration,
+    effort: Arc<Effort>,
+    /// Processor time of its thread when it was seen first.
+    first: Option<Duration>,
+    handle: CancellationHandle,
+}
+
+/// Work that is watched until this is dropped.
+pub(crate) struct Watched(u64);
+
+thread_local! {
+    static MINE: Arc<Effort> = {
+        let effort = Arc::new(Effort::default());
+        effort.is_mine();
+        effort
+    };
+}
+
+fn watch() -> &'static Watch {
+    static WATCH: OnceLock<Watch> = OnceLock::new();
+    WATCH.get_or_init(Watch::default)
+}
+
+impl Watched {
+    /// Cancels `handle` if this thread computes for longer than `most` from now on.
+    pub(crate) fn begin(handle: &CancellationHandle, most: Duration) -> Self {
+        let watch = watch();
+        let effort = MINE.with(Arc::clone);
+        let (begun, handle) = (Instant::now(), handle.clone());
+        let mut running = watch.running.lock();
+        running.next += 1;
+        let number = running.next;
+        running.work.push(Work { number, begun, most, effort, first: None, handle });
+        if !running.started {
+            let builder = std::thread::Builder::new().name("grammar-watch".to_owned());
+            // Without a thread the bounds of the grammar's own work remain.
+            running.started = builder.spawn(look).is_ok();
+        }
+        if std::mem::take(&mut running.asleep) {
+            watch.begins.notify_one();
+        }
+        Self(number)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        watch().running.lock().work.retain(|work| work.number != self.0);
+    }
+}
+
+/// The thread. It lasts as long as the process.
+fn look() {
+    let (watch, mut idle) = (watch(), 0);
+    loop {
+        std::thread::sleep(EVERY);
+        let mut running = watch.running.lock();
+        if running.work.is_empty() {
+            idle += 1;
+            if idle >= IDLE_LOOKS {
+                running.asleep = true;
+                while running.asleep {
+                    watch.begins.wait(&mut running);
+                }
+                idle = 0;
+            }
+            continue;
+        }
+        idle = 0;
+        let now = Instant::now();
+        running.work.iter_mut().for_each(|work| work.look(now));
+    }
+}
+
+impl Work {
+    fn look(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.begun);
+        let is_over = match (self.effort.spent(), self.first) {
+            (Spent::Time(spent), None) => {
+                // What it computed before this look counts in full.
+                self.first = Some(spent.saturating_sub(elapsed));
+                false
+            }
+            (Spent::Time(spent), Some(first)) => {
+                elapsed >= self.most && spent.saturating_sub(first) >= self.most
+            }
+            (Spent::All | Spent::Unknown, _) => elapsed >= self.most,
+        };
+        if is_over || elapsed >= self.most * SLOWED_TIMES {
+            self.handle.cancel();
+        }
+    }
+}

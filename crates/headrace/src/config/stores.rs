@@ -1,0 +1,56 @@
+//! Reads the settings of what is kept on the disk beside keys and ledger. Knows no store.
+
+use headrace_objects::{FileLimits, ObjectLimits};
+use headrace_store::trace::TraceRetention;
+
+use super::storage::StorageSettings;
+use super::{Reader, TraceSettings};
+
+impl Reader {
+    pub(super) fn storage(&self) -> StorageSettings {
+        StorageSettings {
+            objects_dir: self.path("objects_dir"),
+            max_total_bytes: self.long("objects.max_total"),
+            min_free_bytes: self.long("objects.min_free_disk"),
+            max_trace_bytes: self.long("traces.max_size").unwrap_or(1),
+        }
+    }
+
+    pub(super) fn objects(&self) -> ObjectLimits {
+        let long = |path| self.long(path).unwrap_or(1);
+        ObjectLimits {
+            retention_seconds: self.duration("objects.retention").as_secs(),
+            max_object_bytes: long("objects.max_object"),
+            max_responses_per_project: long("objects.max_responses_per_project"),
+            max_response_bytes_per_project: long("objects.max_response_bytes_per_project"),
+            max_conversations_per_project: long("objects.max_conversations_per_project"),
+            max_conversation_bytes_per_project: long("objects.max_conversation_bytes_per_project"),
+            max_items_per_conversation: long("objects.max_items_per_conversation"),
+            max_turns: self.size("objects.max_turns").unwrap_or(1),
+            max_history_bytes: long("objects.max_history"),
+            max_total_bytes: self.long("objects.max_total").unwrap_or(u64::MAX >> 1),
+        }
+    }
+
+    pub(super) fn files(&self) -> FileLimits {
+        let long = |path| self.long(path).unwrap_or(1);
+        FileLimits {
+            max_file_bytes: long("objects.max_file"),
+            max_files_per_project: long("objects.max_files_per_project"),
+            max_file_bytes_per_project: long("objects.max_file_bytes_per_project"),
+            max_total_bytes: self.long("objects.max_total").unwrap_or(u64::MAX >> 1),
+            max_open_batches_per_project: long("objects.max_open_batches_per_project"),
+            max_requests_per_batch: long("objects.max_requests_per_batch"),
+        }
+    }
+
+    pub(super) fn traces(&self) -> TraceSettings {
+        let max_age = Some(self.duration("traces.max_age")).filter(|age| !age.is_zero());
+        TraceSettings {
+            retention: TraceRetention { max_records: self.long("traces.max_records").unwrap_or(1), max_age },
+            queue_records: self.size("traces.queue_records").unwrap_or(1),
+            recent_records: self.size("traces.recent_records").unwrap_or(0),
+            strangers_per_second: self.count("traces.strangers_per_second").unwrap_or(0),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Open files: raises the soft limit at the start, divides what there is between callers and everything else, and shows how
+//! many are open. Must not know what they are open for.
+
+use headrace_trace::Metrics;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// One in so many descriptors is kept from callers, and [`LEAST_KEPT`] at least, but never more than five in eight.
+const KEPT_SHARE: u64 = 4;
+/// For stores, logs and pipes 64, connections of callers that are being closed or refused 128, operators 64, metrics 32, the
+/// control socket 16, and some room.
+const LEAST_KEPT: u64 = 320;
+/// Of the descriptors, one in so many is for operators' connections.
+const ADMIN_SHARE: u64 = 16;
+
+/// How many files the process may have open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    /// `None` if there is no limit.
+    limit: Option<u64>,
+}
+
+impl Descriptors {
+    /// Raises the soft limit to the hard one. Where that fails, the soft one stays.
+    pub(crate) fn raise() -> Self {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let wanted = maximum.unwrap_or(u64::MAX);
+        if current.is_none_or(|current| current >= wanted) {
+            return Self { limit: current };
+        }
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+        Self { limit: if raised.is_ok() { maximum } else { current } }
+    }
+
+    /// As many as are named.
+    #[cfg(test)]
+    const fn of(limit: u64) -> Self {
+        Self { limit: Some(limit) }
+    }
+
+    /// How many connections of callers there may be at once, at most `wanted`. Where calls are sent on, each may need another
+    /// connection to an upstream.
+    pub(crate) fn most_connections(self, wanted: usize, sends_on: bool) -> usize {
+        let Some(limit) = self.limit else { return wanted };
+        let kept = (limit / KEPT_SHARE).max(LEAST_KEPT).min(limit / 8 * 5);
+        let left = (limit - kept) / if sends_on { 2 } else { 1 };
+        wanted.min(usize::try_from(left).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// How many connections of operators there may be at once.
+    pub(crate) fn most_operators(self) -> usize {
+        self.limit
+            .map_or(usize::MAX, |limit| usize::try_from(limit / ADMIN_SHARE).unwrap_or(usize::MAX).max(8))
+    }
+
+    /// Why fewer connections are taken than are configured, and the way out. `None` if as many are taken.
+    pub(crate) fn shortage(self, wanted: usize, most: usize) -> Option<String> {
+        let limit = self.limit.filter(|_| most < wanted)?;
+        Some(format!(
+            "warning: this process may have {limit} files open, so that {most} connections of callers are taken at once instead of \
+             {wanted} (`server.max_connections`); raise the limit (`ulimit -Hn`, or `LimitNOFILE=` of the service)"
+        ))
+    }
+}
+
+/// The same share of `most` that `of_peer` is of `wanted`, at least one.
+pub(crate) fn in_proportion(of_peer: usize, wanted: usize, most: usize) -> usize {
+    if most >= wanted {
+        return of_peer;
+    }
+    let share = (of_peer as u128 * most as u128).div_ceil((wanted as u128).max(1));
+    usize::try_from(share).unwrap_or(most).clamp(1, most.max(1))
+}
+
+/// Registers how many files are open, and how many may be, by the names that Prometheus' clients use.
+pub(crate) fn register(metrics: &Metrics) {
+    #[allow(clippy::cast_precision_loss, reason = "no count comes near 2^53")]
+    let (open, most) = (
+        Box::new(|| open_now().map_or(-1.0, |open| open as f64)),
+        Box::new(|| getrlimit(Resource::Nofile).current.map_or(f64::INFINITY, |limit| limit as f64)),
+    );
+    metrics.register_gauge(
+        "process_open_fds",
+        "Files and sockets that the process has open; -1 if it cannot be told.",
+        &[],
+        open,
+    );
+    metrics.register_gauge("process_max_fds", "Files and sockets that the process may have open.", &[], most);
+}
+
+/// How many files are open. `None` if the system does not tell, or has no descriptor left to look.
+fn open_now() -> Option<usize> {
+    let listed = std::fs::read_dir("/proc/self/fd").or_else(|_| std::fs::read_dir("/dev/fd")).ok()?;
+    // One of them is that of the listing.
+    Some(listed.count().saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_never_get_all_descriptors() {
+        for (limit, sends_on, most) in [
+            (1_024, false, 704),
+            (1_024, true, 352),
+            (256, false, 96),
+            (64, false, 24),
+            (65_536, false, 4_096),
+            (65_536, true, 4_096),
+            (4_096, false, 3_072),
+            (1, false, 1),
+        ] {
+            assert_eq!(Descriptors::of(limit).most_connections(4_096, sends_on), most, "{limit} {sends_on}");
+        }
+        assert_eq!(Descriptors { limit: None }.most_connections(4_096, true), 4_096);
+        assert_eq!(Descriptors::of(1_024).most_operators(), 64);
+    }
+
+    #[test]
+    fn a_peer_keeps_its_share_of_fewer_connections() {
+        for (of_peer, wanted, most, share) in [
+            (2_048, 4_096, 704, 352),
+            (4_096, 4_096, 704, 704),
+            (1, 4_096, 704, 1),
+            (2_048, 4_096, 4_096, 2_048),
+            (9_999, 4_096, 704, 704),
+        ] {
+            assert_eq!(in_proportion(of_peer, wanted, most), share, "{of_peer} of {wanted}, {most}");
+        }
+    }
+
+    #[test]
+    fn a_shortage_names_the_limit_and_the_way_out() {
+        let few = Descriptors::of(1_024);
+        let words = few.shortage(4_096, 704).unwrap();
+        assert!(words.contains("1024") && words.contains("704") && words.contains("LimitNOFILE"), "{words}");
+        assert_eq!(few.shortage(700, 700), None);
+    }
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = open_now().unwrap();
+        let held: Vec<_> = (0..32).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        // Other tests of this process open and close files meanwhile.
+        assert!(open_now().unwrap() > before.saturating_sub(16), "{before}");
+        drop(held);
+    }
+}

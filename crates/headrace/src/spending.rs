@@ -1,0 +1,147 @@
+//! What copies of calls have cost, in one small file beside the data: so that a budget does not begin anew with each start.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use headrace_domain::ModelName;
+use headrace_gateway::{ShadowSpending, ShadowSpent, Spent};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::output;
+
+/// The file, in the data directory.
+const FILE: &str = "shadows.json";
+
+/// See the top of the file.
+pub(crate) struct SpendingFile {
+    path: PathBuf,
+    rows: Mutex<BTreeMap<(String, String), Row>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    name: String,
+    model: String,
+    period_s: u64,
+    period: u64,
+    nano_dollars: i64,
+}
+
+/// What keeps the spending beside the data. If the file cannot be read, no copy is made: its budget may be used.
+pub(crate) fn of(dir: &Path) -> Arc<dyn ShadowSpending> {
+    match SpendingFile::open(dir) {
+        Ok(file) => Arc::new(file),
+        Err(why) => {
+            output::note(&format!(
+                "warning: no copies of calls are made, since what they have cost cannot be read: {why}\n  try: remove the file if it is \
+                 damaged (budgets begin anew), then start again"
+            ));
+            Arc::new(Unreadable(why))
+        }
+    }
+}
+
+/// A file that cannot be read.
+struct Unreadable(String);
+
+impl ShadowSpending for Unreadable {
+    fn kept(&self) -> Vec<ShadowSpent> {
+        Vec::new()
+    }
+
+    fn keep(&self, _: &ShadowSpent) -> Result<(), String> {
+        Err(self.0.clone())
+    }
+}
+
+impl SpendingFile {
+    /// Reads the file, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written.
+    pub(crate) fn open(dir: &Path) -> Result<Self, String> {
+        let path = dir.join(FILE);
+        let cannot = |error: String| format!("{}: {error}", path.display());
+        let rows: Vec<Row> = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| cannot(error.to_string()))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(cannot(error.to_string())),
+        };
+        let rows = rows.into_iter().map(|row| ((row.name.clone(), row.model.clone()), row)).collect();
+        Ok(Self { path, rows: Mutex::new(rows) })
+    }
+
+    /// Whole or not at all, also across a power cut.
+    fn write(&self, rows: &BTreeMap<(String, String), Row>) -> std::io::Result<()> {
+        let bytes = serde_json::to_vec(&rows.values().collect::<Vec<_>>()).map_err(std::io::Error::other)?;
+        let part = self.path.with_extension("part");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&part, &self.path)?;
+        match self.path.parent() {
+            Some(dir) => File::open(dir)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ShadowSpending for SpendingFile {
+    fn kept(&self) -> Vec<ShadowSpent> {
+        let spent = |row: &Row| {
+            let (name, model) = (ModelName::new(&row.name).ok()?, ModelName::new(&row.model).ok()?);
+            let spent = Spent { period_s: row.period_s, period: row.period, amount: row.nano_dollars };
+            Some(ShadowSpent { name, model, spent })
+        };
+        self.rows.lock().values().filter_map(spent).collect()
+    }
+
+    fn keep(&self, spent: &ShadowSpent) -> Result<(), String> {
+        let ShadowSpent { name, model, spent } = spent;
+        let Spent { period_s, period, amount } = *spent;
+        let row =
+            Row { name: name.to_string(), model: model.to_string(), period_s, period, nano_dollars: amount };
+        // Locked until it is written: what came later is never written over.
+        let mut rows = self.rows.lock();
+        let key = (row.name.clone(), row.model.clone());
+        let before = rows.insert(key.clone(), row);
+        if let Err(error) = self.write(&rows) {
+            match before {
+                Some(before) => rows.insert(key, before),
+                None => rows.remove(&key),
+            };
+            return Err(format!("{}: {error}", self.path.display()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |text: &str| ModelName::new(text).unwrap();
+        let spent = |to: &str, amount| ShadowSpent {
+            name: name("a/b c"),
+            model: name(to),
+            spent: Spent { period_s: 3600, period: 480_000, amount },
+        };
+        let file = SpendingFile::open(dir.path()).unwrap();
+        assert!(file.kept().is_empty());
+        for row in [spent("x", 1), spent("y", 2), spent("x", 3)] {
+            file.keep(&row).unwrap();
+        }
+        let again = SpendingFile::open(dir.path()).unwrap();
+        assert_eq!(again.kept(), [spent("x", 3), spent("y", 2)]);
+        std::fs::write(dir.path().join(FILE), "no JSON").unwrap();
+        assert!(SpendingFile::open(dir.path()).is_err());
+    }
+}

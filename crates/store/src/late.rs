@@ -1,0 +1,80 @@
+//! The writing side of a trace file that the disk may not let be opened or written now. Each write tries again, so that traces are
+//! stored as soon as there is room; until then the recorder keeps and drops them. Knows no record.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use headrace_domain::TraceRecord;
+use headrace_trace::{Pace, Recorded, TraceError, TraceStore};
+
+use crate::disk::DiskGuard;
+use crate::trace::{SqliteTraceStore, TraceRetention};
+
+/// What a trace takes on the disk at most, as far as the guard counts: in the log and then in the file.
+const RECORD_BYTES: u64 = 8 << 10;
+
+/// See the top of the file.
+pub struct LateTraceStore {
+    path: PathBuf,
+    retention: TraceRetention,
+    max_bytes: u64,
+    guard: DiskGuard,
+    /// `None` until the file could be opened.
+    store: Option<SqliteTraceStore>,
+}
+
+impl LateTraceStore {
+    /// Opens the file, now or by a later write. The oldest records go where the file has `max_bytes`, and none is written that would
+    /// take the last free space of the disk.
+    ///
+    /// # Errors
+    /// As [`SqliteTraceStore::open`], except for a file that cannot be opened now.
+    pub fn open(
+        path: &Path,
+        retention: TraceRetention,
+        max_bytes: u64,
+        guard: DiskGuard,
+    ) -> Result<Self, TraceError> {
+        let mut late = Self { path: path.to_owned(), retention, max_bytes, guard, store: None };
+        match late.opened() {
+            Err(error @ TraceError::Store { .. }) => {
+                tracing::warn!(%error, "traces cannot be stored now; trying again");
+            }
+            opened => drop(opened?),
+        }
+        Ok(late)
+    }
+
+    fn opened(&mut self) -> Result<&mut SqliteTraceStore, TraceError> {
+        let store = match self.store.take() {
+            Some(open) => open,
+            None => SqliteTraceStore::open(&self.path, self.retention)?.within(self.max_bytes),
+        };
+        Ok(self.store.insert(store))
+    }
+
+    fn ready(&mut self, records: usize) -> Result<&mut SqliteTraceStore, TraceError> {
+        let more = RECORD_BYTES.saturating_mul(records as u64);
+        self.guard.check(more).map_err(|full| TraceError::Store {
+            doing: format!("cannot write to {}", self.path.display()),
+            why: full.to_string(),
+        })?;
+        self.opened()
+    }
+}
+
+impl TraceStore for LateTraceStore {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        self.ready(batch.len())?.append(batch)
+    }
+
+    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+        self.ready(batch.len())?.append_shared(batch, pace)
+    }
+}
+
+impl fmt::Debug for LateTraceStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LateTraceStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+//! Where a text may be cut so that the ids of its pieces are the ids of the whole. The library keeps several hundred bytes for each
+//! byte of a text that it works on: in pieces that is bounded, and a text with too many tokens is left early. Knows no model.
+
+use serde_json::Value;
+use tokenizers::Tokenizer as Inner;
+use unicode_normalization_alignments::char::is_combining_mark;
+
+use crate::added::AddedTokens;
+
+/// A piece has at most this many bytes, where the text can be cut.
+pub(crate) const PIECE_BYTES: usize = 4 << 10;
+
+/// The places at which a tokenizer's texts may be cut: between two characters that neither its normalizer nor its pre-tokenizer
+/// joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cuts {
+    /// Punctuation is always a word of its own.
+    punctuation: bool,
+    /// Chinese ideographs are always words of their own.
+    ideographs: bool,
+}
+
+impl Cuts {
+    /// The cuts of a tokenizer whose parts are all known; otherwise none.
+    pub(crate) fn of(inner: &Inner, added: &AddedTokens) -> Option<Self> {
+        // Text that is not trusted becomes an added token only where that is no markup.
+        if !added.raw.all_markup() || !added.normalized.is_empty() {
+            return None;
+        }
+        let json = |part: Option<serde_json::Result<Value>>| part.transpose().ok();
+        let normalizer = json(inner.get_normalizer().map(serde_json::to_value))?.unwrap_or_default();
+        let pre_tokenizer = json(inner.get_pre_tokenizer().map(serde_json::to_value))??;
+        let steps = steps(&pre_tokenizer, "pretokenizers");
+        let kinds: Vec<&str> = steps.iter().copied().map(kind).collect();
+        let splits = steps.last().is_none_or(|last| kind(last) != "Metaspace" || last["split"] == true);
+        let is_bert = match kinds.as_slice() {
+            ["BertPreTokenizer"] => true,
+            ["WhitespaceSplit"] | ["Metaspace"] | ["WhitespaceSplit", "Metaspace"] if splits => false,
+            _ => return None,
+        };
+        let normalizers = self::steps(&normalizer, "normalizers");
+        let ideographs = normalizers.iter().any(|step| step["handle_chinese_chars"] == true);
+        normalizers
+            .iter()
+            .all(|step| works_by_character(step))
+            .then_some(Self { punctuation: is_bert, ideographs: is_bert && ideographs })
+    }
+
+    /// The bytes of the first piece of a text: at most `most` where it can be cut.
+    fn first_piece(self, text: &str, most: usize) -> usize {
+        if text.len() <= most {
+            return text.len();
+        }
+        let (mut last, mut before) = (None, None);
+        let mut characters = text.char_indices().peekable();
+        while let Some((at, character)) = characters.next() {
+            let behind = characters.peek().map(|(_, behind)| *behind);
+            let is_cut = before.is_some_and(|before| self.cuts(before, character, behind));
+            if at > most && (is_cut || last.is_some()) {
+                return last.unwrap_or(at);
+            }
+            if is_cut {
+                last = Some(at);
+            }
+            before = Some(character);
+        }
+        text.len()
+    }
+
+    /// The pieces of a text, in order, of at most `most` bytes where it can be cut.
+    pub(crate) fn pieces(self, mut text: &str, most: usize) -> impl Iterator<Item = &str> {
+        std::iter::from_fn(move || {
+            let (piece, rest) = text.split_at_checked(self.first_piece(text, most))?;
+            text = rest;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
+    /// The bytes of the longest of these pieces.
+    pub(crate) fn longest_piece(self, text: &str, most: usize) -> usize {
+        self.pieces(text, most).map(str::len).max().unwrap_or(0)
+    }
+
+    /// Whether a piece may end before `character`.
+    fn cuts(self, before: char, character: char, behind: Option<char>) -> bool {
+        if character == ' ' {
+            // A run of blanks stays whole, and what follows the blank stays with it.
+            return ends_a_word(before) && behind != Some(' ');
+        }
+        let stands_alone = |c: char| c.is_ascii_graphic() || (self.ideographs && is_ideograph(c));
+        let is_word =
+            |c: char| (self.punctuation && c.is_ascii_punctuation()) || (self.ideographs && is_ideograph(c));
+        stands_alone(before) && stands_alone(character) && (is_word(before) || is_word(character))
+    }
+}
+
+/// Whether no normalizer joins a character and the blank behind it: it is no mark, no blank, and no letter that Unicode puts into one
+/// grapheme with what follows (`Prepend`, UAX #29).
+fn ends_a_word(character: char) -> bool {
+    const PREPENDED_LETTER: char = '\u{d4e}';
+    const FIRST_RARE: char = '\u{10000}';
+    let is_letter = character.is_alphanumeric() && character < FIRST_RARE && character != PREPENDED_LETTER;
+    character.is_ascii_graphic() || (is_letter && !is_combining_mark(character))
+}
+
+/// The two blocks of the usual ideographs. All that the library knows beside them are rare.
+fn is_ideograph(character: char) -> bool {
+    matches!(character, '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}')
+}
+
+/// The steps of a part of a tokenizer, of which there may be one, several or none.
+fn steps<'v>(part: &'v Value, field: &str) -> Vec<&'v Value> {
+    match (kind(part), part.get(field).and_then(Value::as_array)) {
+        ("Sequence", Some(steps)) => steps.iter().flat_map(|step| self::steps(step, field)).collect(),
+        ("", _) => Vec::new(),
+        _ => vec![part],
+    }
+}
+
+/// Whether a normalizer changes nothing across a cut: characters that stand alone join no others.
+fn works_by_character(normalizer: &Value) -> bool {
+    match kind(normalizer) {
+        "BertNormalizer" | "Lowercase" | "StripAccents" | "NFC" | "NFD" | "NFKC" | "NFKD" | "Precompiled" => {
+            true
+        }
+        // Runs of blanks become one: a cut stands before a single blank.
+        "Replace" => normalizer["pattern"]["Regex"] == " {2,}" && normalizer["content"] == " ",
+        _ => false,
+    }
+}
+
+fn kind(value: &Value) -> &str {
+    value.get("type").and_then(Value::as_str).unwrap_or("")
+}

@@ -1,0 +1,378 @@
+//! Which addresses in a call a server may be handed, as it would fetch them itself. Knows no call.
+//!
+//! The server looks a name up again, so a name that changes its address in between is not caught here. Servers that run inside the
+//! operator's network get no addresses unless their hosts are listed.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use reqwest::Url;
+use tokio::sync::Semaphore;
+
+/// The longest address, in bytes.
+const MOST_URL_BYTES: usize = 8 << 10;
+/// How long all look-ups of a call may take.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(2);
+/// Look-ups at once, of all calls.
+const MOST_LOOK_UPS: usize = 16;
+/// Names of a call that are looked up.
+const MOST_NAMES: usize = 16;
+
+/// Held by each look-up until the system has answered it.
+static LOOK_UPS: Semaphore = Semaphore::const_new(MOST_LOOK_UPS);
+
+/// Which addresses a server may be handed. Data in the body (`data:`) needs no permission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UrlPolicy {
+    /// None.
+    Off,
+    /// `https` to names and addresses of the public internet.
+    Public,
+    /// Those of these hosts.
+    Hosts(Vec<AllowedHost>),
+}
+
+/// A host that a server may fetch from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedHost {
+    scheme: &'static str,
+    /// In small letters. Names below it are allowed as well if `below` is set.
+    host: String,
+    below: bool,
+    /// `None` allows the port of the scheme alone.
+    port: Option<u16>,
+}
+
+impl AllowedHost {
+    /// Reads `HOST`, `*.HOST`, `HOST:PORT`, or one of them behind `http://` or `https://`, which is the default.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is no host: write HOST, *.HOST, HOST:PORT or http://HOST");
+        let (scheme, rest) = match text.split_once("://") {
+            Some(("http", rest)) => ("http", rest),
+            Some(("https", rest)) => ("https", rest),
+            Some(_) => return Err(bad()),
+            None => ("https", text),
+        };
+        let (below, rest) = rest.strip_prefix("*.").map_or((false, rest), |rest| (true, rest));
+        let url = Url::parse(&format!("{scheme}://{rest}/")).map_err(|_| bad())?;
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let written = match url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.clone(),
+        };
+        let fits = !host.is_empty() && !host.contains('*') && written == rest.to_ascii_lowercase();
+        if fits { Ok(Self { scheme, host, below, port: url.port() }) } else { Err(bad()) }
+    }
+
+    fn covers(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let is_below = || host.strip_suffix(&self.host).is_some_and(|before| before.ends_with('.'));
+        let is_host = if self.below { is_below() } else { host == self.host };
+        is_host && url.scheme() == self.scheme && url.port() == self.port
+    }
+}
+
+/// What an address needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    Refused,
+    /// All addresses of this name must be public.
+    LookUp(String),
+}
+
+impl UrlPolicy {
+    fn judge(&self, text: &str) -> Verdict {
+        let Some(url) = plain(text) else { return Verdict::Refused };
+        match self {
+            Self::Off => Verdict::Refused,
+            Self::Hosts(hosts) if hosts.iter().any(|host| host.covers(&url)) => Verdict::Allowed,
+            Self::Hosts(_) => Verdict::Refused,
+            Self::Public if url.scheme() != "https" => Verdict::Refused,
+            Self::Public => {
+                let host = url.host_str().unwrap_or_default();
+                match address(host) {
+                    Some(ip) if is_public(ip) => Verdict::Allowed,
+                    Some(_) => Verdict::Refused,
+                    None if is_inside(host) => Verdict::Refused,
+                    None => Verdict::LookUp(host.to_owned()),
+                }
+            }
+        }
+    }
+
+    /// Judges addresses, with `look_up` for names.
+    ///
+    /// # Errors
+    /// The index of the first one that is refused.
+    pub(crate) async fn screen<F>(&self, urls: &[String], look_up: impl Fn(String) -> F) -> Result<(), usize>
+    where
+        F: Future<Output = Option<Vec<IpAddr>>>,
+    {
+        let mut known = BTreeSet::new();
+        let mut names = Vec::new();
+        for (index, url) in urls.iter().enumerate() {
+            match self.judge(url) {
+                Verdict::Allowed => {}
+                Verdict::Refused => return Err(index),
+                Verdict::LookUp(name) => {
+                    if known.insert(name.clone()) {
+                        names.push((index, name));
+                    }
+                }
+            }
+        }
+        if let Some((index, _)) = names.get(MOST_NAMES) {
+            return Err(*index);
+        }
+        for (index, name) in names {
+            let found = look_up(name).await.unwrap_or_default();
+            if found.is_empty() || !found.into_iter().all(is_public) {
+                return Err(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::screen`], by the system's resolver.
+    ///
+    /// # Errors
+    /// The index of the first one that is refused, or that is not looked up in time.
+    pub(crate) async fn screen_now(&self, urls: &[String]) -> Result<(), usize> {
+        let screened = tokio::time::timeout(LOOK_UP_WITHIN, self.screen(urls, system)).await;
+        screened.unwrap_or(Err(0))
+    }
+}
+
+/// All addresses of a name, by the system. A look-up that is given up keeps its permit until the system has answered.
+async fn system(name: String) -> Option<Vec<IpAddr>> {
+    let permit = LOOK_UPS.acquire().await.ok()?;
+    let looking = tokio::spawn(async move {
+        let _permit = permit;
+        let found = tokio::net::lookup_host((name, 443)).await.ok()?;
+        Some(found.map(|address| address.ip()).collect())
+    });
+    looking.await.ok()?
+}
+
+/// An address that every reader takes apart alike: `http` or `https`, no user, no second spelling of its host.
+fn plain(text: &str) -> Option<Url> {
+    if text.len() > MOST_URL_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
+        return None;
+    }
+    let (scheme, rest) = text.split_once("://")?;
+    if !["http", "https"].iter().any(|known| known.eq_ignore_ascii_case(scheme)) {
+        return None;
+    }
+    let authority = rest.get(..rest.find(['/', '?', '#']).unwrap_or(rest.len()))?;
+    if authority.contains('@') {
+        return None;
+    }
+    let url = Url::parse(text).ok()?;
+    let host = url.host_str()?;
+    // Decimal, octal, short and percent-encoded forms come out of the parser as another text.
+    let port = after(authority, host)?;
+    let is_port = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    (ends && !host.ends_with('.')).then_some(url)
+}
+
+/// What follows `prefix`, whatever the case of its letters.
+fn after<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let (head, rest) = text.split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+/// The address that a host is written as.
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// Whether a name is one of a private network: a single label, or below a name that is reserved for such networks.
+fn is_inside(name: &str) -> bool {
+    const RESERVED: [&str; 11] = [
+        "arpa",
+        "corp",
+        "home",
+        "internal",
+        "intranet",
+        "invalid",
+        "lan",
+        "local",
+        "localdomain",
+        "localhost",
+        "test",
+    ];
+    let last = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    !name.contains('.') || RESERVED.contains(&last.as_str())
+}
+
+/// Whether a host, as an upstream's address has it, is on the public internet as far as its text tells.
+pub(crate) fn is_public_host(host: &str) -> bool {
+    address(host).map_or_else(|| !is_inside(host), is_public)
+}
+
+/// Whether an address is one of the public internet.
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+/// Source: the IANA IPv4 Special-Purpose Address Registry.
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let is_special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || a == 0
+        || a >= 224
+        || (a == 100 && (64..128).contains(&b))
+        || (a, b, c) == (192, 0, 0)
+        || (a, b, c) == (192, 88, 99)
+        || (a == 198 && matches!(b, 18 | 19));
+    !is_special
+}
+
+/// Global unicast alone, without the parts that carry IPv4 addresses or lead nowhere. Mapped and translated forms of IPv4 are
+/// outside of it. Source: the IANA IPv6 Special-Purpose Address Registry.
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let [a, b, ..] = ip.segments();
+    let is_special = (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || a == 0x2002 || a == 0x3fff;
+    (0x2000..0x4000).contains(&a) && !is_special
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_public_or_refused() {
+        let public = |url: &str| match UrlPolicy::Public.judge(url) {
+            Verdict::Allowed => "allowed".to_owned(),
+            Verdict::Refused => "refused".to_owned(),
+            Verdict::LookUp(name) => name,
+        };
+        for (url, verdict) in [
+            ("https://example.com/a.png?x=1#y", "example.com"),
+            ("HTTPS://Example.COM:8443/", "example.com"),
+            ("https://93.184.216.34/x", "allowed"),
+            ("https://[2606:4700::1111]/x", "allowed"),
+            ("http://example.com/", "refused"),
+            ("https:/example.com/", "refused"),
+            ("https:example.com", "refused"),
+            ("//example.com/", "refused"),
+            ("/etc/passwd", "refused"),
+            ("file:///etc/passwd", "refused"),
+            ("gopher://127.0.0.1:25/x", "refused"),
+            ("https://127.0.0.1/", "refused"),
+            ("https://127.1/", "refused"),
+            ("https://2130706433/", "refused"),
+            ("https://0x7f000001/", "refused"),
+            ("https://0177.0.0.1/", "refused"),
+            ("https://8.8.2056/", "refused"),
+            ("https://0x8.8.8.8/", "refused"),
+            ("https://10.0.0.1/", "refused"),
+            ("https://100.64.0.1/", "refused"),
+            ("https://169.254.169.254/latest/", "refused"),
+            ("https://192.168.1.1/", "refused"),
+            ("https://198.18.0.1/", "refused"),
+            ("https://0.0.0.0/", "refused"),
+            ("https://224.0.0.1/", "refused"),
+            ("https://[::1]/", "refused"),
+            ("https://[::]/", "refused"),
+            ("https://[::ffff:8.8.8.8]/", "refused"),
+            ("https://[::ffff:127.0.0.1]/", "refused"),
+            ("https://[64:ff9b::7f00:1]/", "refused"),
+            ("https://[2002:7f00:1::]/", "refused"),
+            ("https://[fe80::1%25eth0]/", "refused"),
+            ("https://[fe80::1]/", "refused"),
+            ("https://[fd00::1]/", "refused"),
+            ("https://localhost/", "refused"),
+            ("https://a.localhost/", "refused"),
+            ("https://metadata/", "refused"),
+            ("https://metadata.google.internal/", "refused"),
+            ("https://printer.local/", "refused"),
+            ("https://example.com./", "refused"),
+            ("https://localhost./", "refused"),
+            ("https://me@example.com/", "refused"),
+            ("https://example.com\\@127.0.0.1/", "refused"),
+            ("https://example.com%2f@127.0.0.1/", "refused"),
+            ("https://127.0.0.1%2eexample.com/", "refused"),
+            ("https://%31%32%37.0.0.1/", "refused"),
+            ("https://１２７.0.0.1/", "refused"),
+            ("https://ｅxample.com/", "refused"),
+            ("https://exa\tmple.com/", "refused"),
+            (" https://example.com/", "refused"),
+            ("https://example.com:/", "refused"),
+            ("https://", "refused"),
+        ] {
+            assert_eq!(public(url), verdict, "{url}");
+            assert_eq!(UrlPolicy::Off.judge(url), Verdict::Refused, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_list_allows_its_hosts_and_no_other() {
+        let hosts = ["cdn.example.com", "*.img.example.com", "http://assets.internal", "10.0.0.7:8443"];
+        let policy = UrlPolicy::Hosts(hosts.map(|host| AllowedHost::parse(host).unwrap()).into());
+        for (url, allowed) in [
+            ("https://cdn.example.com/a", true),
+            ("https://CDN.example.com/a", true),
+            ("http://cdn.example.com/a", false),
+            ("https://cdn.example.com:8443/a", false),
+            ("https://x.cdn.example.com/a", false),
+            ("https://a.img.example.com/", true),
+            ("https://img.example.com/", false),
+            ("https://evilimg.example.com/", false),
+            ("http://assets.internal/a", true),
+            ("https://assets.internal/a", false),
+            ("https://10.0.0.7:8443/", true),
+            ("https://10.0.0.7/", false),
+            ("https://167772167:8443/", false),
+            ("https://example.com/", false),
+        ] {
+            assert_eq!(policy.judge(url) == Verdict::Allowed, allowed, "{url}");
+        }
+        for bad in ["", "ftp://a.b", "a.b/c", "me@a.b", "*", "0x7f000001", "a b"] {
+            assert!(AllowedHost::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_address_of_a_name_must_be_public() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let look_up = |name: String| async move {
+            match name.as_str() {
+                "good.example.com" => Some(vec![ip("93.184.216.34"), ip("2606:4700::1111")]),
+                "mixed.example.com" => Some(vec![ip("93.184.216.34"), ip("10.0.0.1")]),
+                "inside.example.com" => Some(vec![ip("::ffff:127.0.0.1")]),
+                "empty.example.com" => Some(Vec::new()),
+                _ => None,
+            }
+        };
+        for (names, refused) in [
+            (&["good"][..], None),
+            (&["good", "good"], None),
+            (&["good", "mixed"], Some(1)),
+            (&["inside"], Some(0)),
+            (&["empty"], Some(0)),
+            (&["missing"], Some(0)),
+        ] {
+            let urls: Vec<String> =
+                names.iter().map(|name| format!("https://{name}.example.com/x")).collect();
+            assert_eq!(UrlPolicy::Public.screen(&urls, look_up).await.err(), refused, "{names:?}");
+        }
+        let many: Vec<String> = (0..=MOST_NAMES).map(|at| format!("https://n{at}.example.com/")).collect();
+        let all_public = |_| async { Some(vec![IpAddr::from([93, 184, 216, 34])]) };
+        assert_eq!(UrlPolicy::Public.screen(&many, all_public).await, Err(MOST_NAMES));
+        assert_eq!(UrlPolicy::Public.screen(&many[..MOST_NAMES], all_public).await, Ok(()));
+    }
+}
