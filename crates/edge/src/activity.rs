@@ -17,6 +17,8 @@ const NEVER: u64 = u64::MAX;
 const MOST_REFUSALS: u32 = 16;
 /// For how long a connection has had nothing to do whose buffers are let go.
 const RESTS_AFTER: Duration = Duration::from_millis(500);
+/// How long a new connection has to send its first request before it gives way like an idle one.
+const FIRST_REQUEST: Duration = Duration::from_secs(2);
 /// How long a peer that was only refused may take to read the last of it.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -207,6 +209,11 @@ impl Activity {
             false => self.in_flight.load(Ordering::Acquire) > 0 && !is_blocked,
         };
         (!is_at_work).then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
+    }
+
+    /// Whether its first request may still be on its way: on a busy machine the server may see it later than newer connections.
+    pub(crate) fn is_new(&self) -> bool {
+        self.requests.load(Ordering::Acquire) == 0 && self.start.elapsed() < FIRST_REQUEST
     }
 
     /// Whether it has had nothing to do for a while, and nothing of a next request is here.

@@ -112,7 +112,8 @@ impl Registry {
 }
 
 impl Table {
-    /// Has the connection give way that has been idle longest of those that may: one without a good key before one with.
+    /// Has the connection give way that has been idle longest of those that may: one without a good key before one with, and one that
+    /// has been answered before a new one.
     fn displace(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
         let behind = self.open.range(self.looked_to..);
         let before = self.open.range(..self.looked_to);
@@ -120,7 +121,7 @@ impl Table {
         for (number, entry) in behind.chain(before).filter(|(_, entry)| may(entry)).take(MOST_LOOKED_AT) {
             self.looked_to = number.saturating_add(1);
             if let Some(since) = entry.activity.gives_way_since() {
-                let order = (entry.activity.is_trusted(), since);
+                let order = (entry.activity.is_trusted(), entry.activity.is_new(), since);
                 if longest.is_none_or(|(first, _)| order < first) {
                     longest = Some((order, *number));
                 }
@@ -250,6 +251,26 @@ mod tests {
             Wish::Yield,
             "among callers, the one that has been idle for longest"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_gives_way_behind_those_that_were_answered() {
+        let registry = Registry::new(3, 3, 60);
+        let new = registry.register(ONE).unwrap();
+        let answered: Vec<_> = (0..2).map(|_| registry.register(ONE).unwrap()).collect();
+        for one in &answered {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            drop(one.activity.request());
+        }
+        let wishes = |registered: &[&Registered]| {
+            registered.iter().map(|one| one.activity.wished()).collect::<Vec<_>>()
+        };
+        let _fourth = registry.register(ONE).unwrap();
+        assert_eq!(wishes(&[&new, &answered[0], &answered[1]]), [Wish::Serve, Wish::Yield, Wish::Serve]);
+        // Not for long: a peer that never asks for anything would hold its place.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let _fifth = registry.register(ONE).unwrap();
+        assert_eq!(wishes(&[&new, &answered[1]]), [Wish::Yield, Wish::Serve]);
     }
 
     #[tokio::test(start_paused = true)]
