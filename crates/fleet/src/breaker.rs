@@ -1,5 +1,6 @@
-//! A breaker: after failures nobody is sent there for a while, then one call tries. Pure: time and randomness are arguments.
-//! Must not know what a call is, nor who asks.
+//! A breaker: after failures no call is sent there for a while, then one call tries. Calls of one caller alone do not open it where
+//! another caller was answered: the fault may be in what that caller sends. Pure: time and randomness are arguments.
+//! Must not know what a call is.
 
 use crate::random::unit;
 use crate::window::Window;
@@ -19,6 +20,43 @@ const LONGEST_OPEN_NS: u64 = 30 * SECOND_NS;
 /// Up to this part is taken from a time at random, so that many do not try at once.
 const JITTER: f64 = 0.2;
 
+/// How a call failed, as far as the breaker judges it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    /// The caller whose body may have caused it. `None`: no body causes such a fault.
+    pub(crate) caller: Option<u64>,
+    /// Decides by how much the time until the next trial is shortened.
+    pub(crate) random: u64,
+}
+
+impl Fault {
+    /// For an outcome that is no failure, of no caller.
+    pub(crate) const NONE: Self = Self { caller: None, random: 0 };
+}
+
+/// The two callers that something happened to last, the later one first, each with the time in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastTwo([Option<(u64, u64)>; 2]);
+
+impl LastTwo {
+    const NONE: Self = Self([None, None]);
+
+    fn add(&mut self, caller: u64, now_ns: u64) {
+        if let [Some((last, at_ns)), _] = &mut self.0
+            && *last == caller
+        {
+            *at_ns = now_ns;
+            return;
+        }
+        self.0 = [Some((caller, now_ns)), self.0[0]];
+    }
+
+    /// Whether a caller other than `caller` is among them, since `from_ns`.
+    fn has_other(&self, caller: u64, from_ns: u64) -> bool {
+        self.0.iter().flatten().any(|(other, at_ns)| *other != caller && *at_ns >= from_ns)
+    }
+}
+
 /// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -26,6 +64,8 @@ pub(crate) struct Breaker {
     in_a_row: u32,
     calls: Window<11>,
     failures: Window<11>,
+    failed: LastTwo,
+    answered: LastTwo,
     /// How often it was opened since it was closed last.
     opened: u32,
     /// How often it was opened, ever.
@@ -59,7 +99,8 @@ pub(crate) enum Leave {
 impl Breaker {
     pub(crate) const fn new() -> Self {
         let (calls, failures) = (Window::new(SECOND_NS), Window::new(SECOND_NS));
-        Self { state: State::Closed, in_a_row: 0, calls, failures, opened: 0, trips: 0 }
+        let (failed, answered) = (LastTwo::NONE, LastTwo::NONE);
+        Self { state: State::Closed, in_a_row: 0, calls, failures, failed, answered, opened: 0, trips: 0 }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -93,8 +134,11 @@ impl Breaker {
         leave
     }
 
-    /// A call was answered. If it was the one that tried, everybody goes through again.
-    pub(crate) fn succeeded(&mut self, now_ns: u64, trial: bool) {
+    /// A call of `caller` was answered. If it was the one that tried, all calls go through again. `None`: a probe, no call.
+    pub(crate) fn succeeded(&mut self, now_ns: u64, trial: bool, caller: Option<u64>) {
+        if let Some(caller) = caller {
+            self.answered.add(caller, now_ns);
+        }
         self.in_a_row = 0;
         self.calls.add(now_ns, 1);
         if trial {
@@ -103,12 +147,17 @@ impl Breaker {
     }
 
     /// A call failed. Opens it, if there were too many. One that was under way since before it opened says nothing new.
-    pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, random: u64) {
+    pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, fault: Fault) {
+        let is_of_one_caller = fault.caller.is_some_and(|caller| {
+            self.failed.add(caller, now_ns);
+            let from_ns = now_ns.saturating_sub(RATE_SPAN_NS);
+            !self.failed.has_other(caller, from_ns) && self.answered.has_other(caller, 0)
+        });
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.calls.add(now_ns, 1);
         self.failures.add(now_ns, 1);
-        if trial || (self.is_closed() && self.is_too_much(now_ns)) {
-            self.open(now_ns, random);
+        if trial || (self.is_closed() && !is_of_one_caller && self.is_too_much(now_ns)) {
+            self.open(now_ns, fault.random);
         }
     }
 
@@ -156,8 +205,12 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    const fn of(caller: Option<u64>) -> Fault {
+        Fault { caller, random: 0 }
+    }
+
     fn open(breaker: &mut Breaker, now_ns: u64) -> u64 {
-        (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(now_ns, false, 0));
+        (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(now_ns, false, of(None)));
         let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
         until_ns
     }
@@ -169,8 +222,8 @@ mod tests {
             // Four of five fail, but slowly: too few calls for a rate.
             let now_ns = at * SECOND_NS;
             match at % 5 {
-                4 => breaker.succeeded(now_ns, false),
-                _ => breaker.failed(now_ns, false, 0),
+                4 => breaker.succeeded(now_ns, false, None),
+                _ => breaker.failed(now_ns, false, of(None)),
             }
             assert_eq!(breaker.leave(now_ns), Leave::Free, "{at}");
         }
@@ -185,8 +238,8 @@ mod tests {
         let mut calls = 0;
         while breaker.is_closed() && calls < 1000 {
             match calls % 2 {
-                0 => breaker.succeeded(calls * MS, false),
-                _ => breaker.failed(calls * MS, false, 0),
+                0 => breaker.succeeded(calls * MS, false, None),
+                _ => breaker.failed(calls * MS, false, of(None)),
             }
             calls += 1;
         }
@@ -195,8 +248,8 @@ mod tests {
         for at in 0..200 {
             // Never twenty within ten seconds.
             match at % 2 {
-                0 => spread.succeeded(at * SECOND_NS, false),
-                _ => spread.failed(at * SECOND_NS, false, 0),
+                0 => spread.succeeded(at * SECOND_NS, false, None),
+                _ => spread.failed(at * SECOND_NS, false, of(None)),
             }
         }
         assert!(spread.is_closed());
@@ -210,19 +263,19 @@ mod tests {
             assert_eq!(breaker.enter(until_ns), Leave::Trial);
             assert_eq!(breaker.enter(until_ns), Leave::TrialIsOut);
             // Those that were under way when it opened decide nothing.
-            breaker.succeeded(until_ns, false);
-            breaker.failed(until_ns, false, 0);
+            breaker.succeeded(until_ns, false, None);
+            breaker.failed(until_ns, false, of(None));
             assert_eq!(breaker.leave(until_ns), Leave::TrialIsOut);
             // One that came to nothing gives its leave to the next.
             breaker.came_to_nothing();
             assert_eq!(breaker.enter(until_ns), Leave::Trial);
             let from_ns = until_ns;
-            breaker.failed(from_ns, true, 0);
+            breaker.failed(from_ns, true, of(None));
             until_ns = from_ns + seconds * SECOND_NS;
             assert_eq!(breaker.state(), State::Open { until_ns });
         }
         assert_eq!(breaker.enter(until_ns), Leave::Trial);
-        breaker.succeeded(until_ns, true);
+        breaker.succeeded(until_ns, true, None);
         assert_eq!(breaker.leave(until_ns), Leave::Free);
         assert_eq!(open(&mut breaker, until_ns), until_ns + SECOND_NS, "it begins with the first time again");
     }
@@ -230,10 +283,35 @@ mod tests {
     #[test]
     fn times_are_jittered_and_good_news_ends_them() {
         let mut breaker = Breaker::new();
-        (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(0, false, u64::MAX));
+        (0..FAILURES_IN_A_ROW)
+            .for_each(|_| breaker.failed(0, false, Fault { caller: None, random: u64::MAX }));
         let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
         assert!((800 * MS..801 * MS).contains(&until_ns), "{until_ns}");
         breaker.need_not_wait();
         assert_eq!((breaker.enter(1), breaker.enter(1)), (Leave::Trial, Leave::TrialIsOut));
+    }
+
+    #[test]
+    fn failures_of_one_caller_open_it_only_where_no_other_was_answered() {
+        let many = |breaker: &mut Breaker, caller| {
+            (0..100).for_each(|at| breaker.failed(at * 100 * MS, false, of(caller)));
+            !breaker.is_closed()
+        };
+        assert!(many(&mut Breaker::new(), Some(1)), "it is the only caller");
+        let answered = |callers: &[u64]| {
+            let mut breaker = Breaker::new();
+            callers.iter().for_each(|caller| breaker.succeeded(0, false, Some(*caller)));
+            breaker
+        };
+        assert!(many(&mut answered(&[1, 1]), Some(1)), "it is the only caller");
+        assert!(!many(&mut answered(&[2]), Some(1)));
+        assert!(!many(&mut answered(&[2, 1, 1, 1]), Some(1)), "the other caller was answered before");
+        assert!(many(&mut answered(&[2]), None), "no body causes such failures");
+        // The failure of a second caller shows that the fault is not in what the first one sends.
+        let mut breaker = answered(&[1, 2]);
+        (0..100).for_each(|_| breaker.failed(SECOND_NS, false, of(Some(1))));
+        assert!(breaker.is_closed());
+        breaker.failed(2 * SECOND_NS, false, of(Some(2)));
+        assert!(!breaker.is_closed());
     }
 }

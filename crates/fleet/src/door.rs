@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::breaker::{Breaker, Leave, State};
+use crate::breaker::{Breaker, Fault, Leave, State};
 
 /// See the top of the file.
 #[derive(Debug)]
@@ -40,15 +40,15 @@ impl Door {
         if self.free.load(Ordering::Relaxed) { Leave::Free } else { self.breaker.lock().enter(now_ns) }
     }
 
-    /// A call ended, or showed already how it goes. `trial`: it was the one that tried.
-    pub(crate) fn told(&self, now_ns: u64, verdict: Verdict, trial: bool, random: u64) {
+    /// A call of `caller` ended, or showed already how it goes. `trial`: it was the one that tried.
+    pub(crate) fn told(&self, now_ns: u64, verdict: Verdict, trial: bool, fault: Fault) {
         if verdict == Verdict::Nothing && !trial {
             return;
         }
         let mut breaker = self.breaker.lock();
         match verdict {
-            Verdict::Good => breaker.succeeded(now_ns, trial),
-            Verdict::Bad => breaker.failed(now_ns, trial, random),
+            Verdict::Good => breaker.succeeded(now_ns, trial, fault.caller),
+            Verdict::Bad => breaker.failed(now_ns, trial, fault),
             Verdict::Nothing => breaker.came_to_nothing(),
         }
         self.free.store(breaker.is_closed(), Ordering::Relaxed);

@@ -44,6 +44,13 @@ pub enum Failure {
     Broke,
 }
 
+impl Outcome {
+    /// Whether what the caller sent may have led to it. No body makes a server refuse connections.
+    pub(crate) fn may_be_of_the_body(&self) -> bool {
+        !matches!(self, Self::Failed { failure: Failure::Connect, .. })
+    }
+}
+
 impl Failure {
     /// Whether the server behind the worker may be gone, with all its models.
     pub(crate) fn is_of_the_site(self) -> bool {

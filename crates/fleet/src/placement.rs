@@ -7,6 +7,7 @@ use std::sync::Arc;
 use headrace_domain::Clock;
 use headrace_engine_api::{Capabilities, Job, SharedRelay, SubmitRefusal, Ticket};
 
+use crate::breaker::Fault;
 use crate::outcome::Outcome;
 use crate::random::Random;
 use crate::worker::{Backend, Trials, Worker};
@@ -33,6 +34,8 @@ pub struct Placement {
     /// Of its prompt, to be computed before the first thing comes.
     blocks: u64,
     trials: Trials,
+    /// The number of the organisation whose call it is. `None` if it is unknown.
+    caller: Option<u64>,
     began: bool,
     ended: bool,
 }
@@ -46,7 +49,15 @@ impl Placement {
         trials: Trials,
     ) -> Self {
         let (worker, chance) = (Arc::clone(worker), Arc::clone(chance));
-        Self { worker, chance, placed_ns, blocks, trials, began: false, ended: false }
+        Self { worker, chance, placed_ns, blocks, trials, caller: None, began: false, ended: false }
+    }
+
+    /// Notes the number of the organisation whose call it is. Failures of one organisation's calls alone do not take a worker away
+    /// from others.
+    #[must_use]
+    pub fn called_by(mut self, caller: u64) -> Self {
+        self.caller = Some(caller);
+        self
     }
 
     /// Hands it the job.
@@ -113,7 +124,8 @@ impl Placement {
             _ => 0,
         };
         let took_ns = now_ns.saturating_sub(self.placed_ns);
-        self.worker.ended(now_ns, took_ns, outcome, std::mem::take(&mut self.trials), random);
+        let fault = Fault { caller: self.caller.filter(|_| outcome.may_be_of_the_body()), random };
+        self.worker.ended(now_ns, took_ns, outcome, std::mem::take(&mut self.trials), fault);
     }
 
     /// Another worker was faster with the first thing. This one is let go of, and has not failed.

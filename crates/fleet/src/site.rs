@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use headrace_domain::PrefixKeys;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use crate::breaker::Leave;
+use crate::breaker::{Fault, Leave};
 use crate::door::{Door, Verdict};
 use crate::outcome::Outcome;
 use crate::prefix_index::{Held, PrefixIndex};
@@ -110,11 +110,11 @@ impl Site {
 
     /// The first thing of the call that tries has come.
     pub(crate) fn shows_life(&self, now_ns: u64) {
-        self.door.told(now_ns, Verdict::Good, true, 0);
+        self.door.told(now_ns, Verdict::Good, true, Fault::NONE);
     }
 
     /// A call of one of its workers ended. An error that it gave itself shows that it is there.
-    pub(crate) fn told(&self, now_ns: u64, outcome: &Outcome, trial: bool, random: u64) {
+    pub(crate) fn told(&self, now_ns: u64, outcome: &Outcome, trial: bool, fault: Fault) {
         let verdict = match outcome {
             Outcome::Failed { failure, why } if failure.is_of_the_site() => {
                 *self.last_error.lock() = Some(format!("{failure}: {why}").into());
@@ -123,7 +123,7 @@ impl Site {
             Outcome::Answered | Outcome::Refused { .. } | Outcome::Failed { .. } => Verdict::Good,
             Outcome::CallersFault | Outcome::Cancelled => Verdict::Nothing,
         };
-        self.door.told(now_ns, verdict, trial, random);
+        self.door.told(now_ns, verdict, trial, fault);
     }
 
     /// It answers when asked how it is. `false`: that is no news.
@@ -135,7 +135,7 @@ impl Site {
     pub(crate) fn is_silent(&self, now_ns: u64, why: &str, random: u64) {
         *self.last_error.lock() = Some(why.into());
         // While the breaker is open a probe adds nothing: it is no call that tries.
-        self.door.told(now_ns, Verdict::Bad, false, random);
+        self.door.told(now_ns, Verdict::Bad, false, Fault { caller: None, random });
     }
 }
 

@@ -250,6 +250,26 @@ fn failures_open_a_worker_and_one_trial_closes_it() {
 }
 
 #[test]
+fn one_callers_failures_do_not_take_the_only_worker_from_another() {
+    let team = Team::of(&[UNKNOWN]);
+    let call = |caller, outcome: &Outcome| {
+        let mut placement = team.place()?.called_by(caller);
+        placement.ended(outcome);
+        Some(())
+    };
+    call(1, &Outcome::Answered).unwrap();
+    for _ in 0..100 {
+        for failure in [Failure::Status(500), Failure::NoAnswer, Failure::Broke, Failure::Timeout] {
+            call(2, &broke(failure)).unwrap();
+        }
+    }
+    assert_eq!(team.standing(0), Standing::Ready);
+    // No body makes a server refuse connections.
+    call(2, &broke(Failure::Connect)).unwrap();
+    assert!(matches!(team.standing(0), Standing::Open(_)));
+}
+
+#[test]
 fn a_trial_that_comes_to_nothing_gives_its_leave_to_the_next() {
     let team = Team::of(&[UNKNOWN, UNKNOWN]);
     (0..50).for_each(|_| {

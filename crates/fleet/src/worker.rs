@@ -10,7 +10,7 @@ use headrace_domain::{ModelName, PrefixKeys, Region};
 use headrace_engine_api::{Health, LoadReport, SharedEngine, SharedRelay};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::breaker::Leave;
+use crate::breaker::{Fault, Leave};
 use crate::budget::Budget;
 use crate::door::{Door, Verdict};
 use crate::figures::{Figures, MINUTE_NS};
@@ -300,7 +300,7 @@ impl Worker {
         }
         let site = self.site.as_ref().map_or(Leave::Free, |site| site.enter(now_ns));
         if !lets_in(site) {
-            self.door.told(now_ns, Verdict::Nothing, own == Leave::Trial, 0);
+            self.door.told(now_ns, Verdict::Nothing, own == Leave::Trial, Fault::NONE);
             return None;
         }
         self.dispatched.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl Worker {
     pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: Trials) {
         self.figures.lock().began(now_ns, after_ns, blocks);
         if trials.own {
-            self.door.told(now_ns, Verdict::Good, true, 0);
+            self.door.told(now_ns, Verdict::Good, true, Fault::NONE);
         }
         if let Some(site) = self.site.as_ref().filter(|_| trials.site) {
             site.shows_life(now_ns);
@@ -337,7 +337,7 @@ impl Worker {
     }
 
     /// A call ended.
-    pub(crate) fn ended(&self, now_ns: u64, took_ns: u64, outcome: &Outcome, trials: Trials, random: u64) {
+    pub(crate) fn ended(&self, now_ns: u64, took_ns: u64, outcome: &Outcome, trials: Trials, fault: Fault) {
         self.figures.lock().end(now_ns, took_ns, outcome);
         if !self.is_judged() {
             return;
@@ -353,9 +353,9 @@ impl Worker {
             let until_ns = now_ns.saturating_add(u64::try_from(cooling.as_nanos()).unwrap_or(u64::MAX));
             self.cooling_until_ns.fetch_max(until_ns, Ordering::Relaxed);
         }
-        self.door.told(now_ns, verdict, trials.own, random);
+        self.door.told(now_ns, verdict, trials.own, fault);
         if let Some(site) = &self.site {
-            site.told(now_ns, outcome, trials.site, random);
+            site.told(now_ns, outcome, trials.site, fault);
         }
     }
 

@@ -226,7 +226,8 @@ impl Placing<'_> {
     fn hand(&mut self, handing: &Handing<'_>, mut told: Option<Why>) -> Result<(), Why> {
         let (work, part) = (self.work, handing.part);
         let prompts = work.prompts.len();
-        while let Some(mut placement) = self.candidate(handing) {
+        while let Some(placement) = self.candidate(handing) {
+            let mut placement = placement.called_by(self.work.tenant.0);
             let mut job = self.job(handing);
             // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
             let submitted_ns = self.dossier.elapsed_ns();
@@ -291,9 +292,8 @@ impl Placing<'_> {
             let tried = self.tries.in_vain.get(&0).map_or(&nobody_yet, |in_vain| &in_vain.tried);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = Trail { marks: &messages.trail, tokens };
-            let Some(placement) =
-                work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency)
-            else {
+            let placement = work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency);
+            let Some(placement) = placement.map(|placement| placement.called_by(work.tenant.0)) else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
             };
             let submitted_ns = self.dossier.elapsed_ns();

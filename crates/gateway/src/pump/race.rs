@@ -40,12 +40,14 @@ impl Placing<'_> {
             (Some(messages), ..) => {
                 let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
                 let trail = Trail { marks: &messages.trail, tokens };
-                if let Some(second) = fleet.place_near(model, trail, &passed, &work.residency) {
+                let second = fleet.place_near(model, trail, &passed, &work.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
                     self.ask_too(messages, second);
                 }
             }
             (None, Some(prompt), Some(keys)) => {
-                if let Some(second) = fleet.place(model, keys, &passed, &work.residency) {
+                let second = fleet.place(model, keys, &passed, &work.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
                     let at = self.source.jobs();
                     self.hand_too(&Handing { part: 0, at, prompt, keys, onward: None }, second);
                 }
