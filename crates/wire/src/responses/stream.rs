@@ -294,7 +294,6 @@ impl ReplyEncoder for ResponseStream {
         self.start(out);
         self.close(Status::Incomplete, out);
         self.response("response.failed", Status::Failed, &End { failed: Some(facts), ..End::default() }, out);
-        raw(out, "data: [DONE]\n\n");
     }
 
     fn keep_alive(&mut self, out: &mut BytesMut) {
