@@ -25,6 +25,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Taken {
     all: u64,
+    /// The most that `all` was since [`Memory::take_peak`].
+    peak: u64,
     /// Only keys that have something.
     of_key: HashMap<KeyId, u64, RandomState>,
 }
@@ -72,6 +74,13 @@ impl Memory {
         self.shared.taken.lock().all
     }
 
+    /// Returns the most bytes that were taken at once since this was last called, and begins anew.
+    pub fn take_peak(&self) -> u64 {
+        let mut taken = self.shared.taken.lock();
+        let all = taken.all;
+        std::mem::replace(&mut taken.peak, all)
+    }
+
     /// Nothing yet, for a call of `key`.
     pub fn for_call_of(&self, key: KeyId) -> Reserved {
         Reserved { shared: Arc::clone(&self.shared), key, bytes: AtomicU64::new(0) }
@@ -109,7 +118,7 @@ impl Reserved {
     fn change(&self, to: impl FnOnce(u64) -> u64) -> Result<(), NoRoom> {
         let Shared { most, most_of_key, .. } = *self.shared;
         let mut taken = self.shared.taken.lock();
-        let Taken { all, of_key } = &mut *taken;
+        let Taken { all, peak, of_key } = &mut *taken;
         let from = self.bytes.load(Ordering::Relaxed);
         let to = to(from);
         let slot = of_key.get_mut(&self.key);
@@ -125,6 +134,7 @@ impl Reserved {
         }
         self.bytes.store(to, Ordering::Relaxed);
         *all = others.saturating_add(to);
+        *peak = (*peak).max(*all);
         match (others_of_key.saturating_add(to), slot) {
             (0, _) => drop(of_key.remove(&self.key)),
             (sum, None) => drop(of_key.insert(self.key.clone(), sum)),
@@ -169,6 +179,11 @@ mod tests {
         assert_eq!(memory.taken(), 100);
         drop(other);
         twin.resize(90).unwrap();
+        assert_eq!(
+            (memory.take_peak(), memory.take_peak()),
+            (150, 100),
+            "the second counts from the first on"
+        );
         drop((first, twin));
         assert_eq!(memory.taken(), 0);
         assert!(memory.shared.taken.lock().of_key.is_empty(), "nothing is kept of keys without calls");

@@ -173,6 +173,11 @@ impl Gateway {
         self.memory.taken()
     }
 
+    /// Returns the most bytes that calls took at once since this was last called.
+    pub fn take_memory_peak(&self) -> u64 {
+        self.memory.take_peak()
+    }
+
     /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
     /// is settled. Returns how many were cut off.
     pub(crate) async fn drain_within(&self, within: Duration) -> usize {

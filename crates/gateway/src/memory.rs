@@ -57,6 +57,11 @@ impl Memory {
         self.calls.taken()
     }
 
+    /// The most bytes that calls took at once since this was last asked.
+    pub(crate) fn take_peak(&self) -> u64 {
+        self.calls.take_peak()
+    }
+
     /// Reserves nothing yet, for a call of `key`.
     pub(crate) fn none_yet(&self, key: &KeyId) -> Reserved {
         self.calls.for_call_of(key.clone())

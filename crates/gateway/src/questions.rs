@@ -98,7 +98,7 @@ impl Gateway {
             () = self.cut_off().cancelled() => return Err(draining()),
         };
         let body = read.map_err(|refusal| Why::of_body(&refusal))?;
-        let taken = take(self, &asked.principal.key, body.len(), false).await?;
+        let taken = take(self, &asked.principal.key, &body, false).await?;
         let asker = Asker {
             secret: self.parts().cache_secret,
             principal: Arc::clone(&asked.principal),

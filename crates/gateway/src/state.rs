@@ -69,6 +69,8 @@ pub(crate) struct Received {
 pub(crate) struct Taken {
     /// Bytes of its body: no less than all the text in it that a template may show.
     pub(crate) body_bytes: usize,
+    /// What the JSON elements of that text take as trees.
+    pub(crate) tree_bytes: u64,
     pub(crate) memory: Arc<Reserved>,
     /// Its turn, where it is long.
     pub(crate) turn: Option<Turn>,
@@ -121,6 +123,8 @@ pub(crate) struct Work {
     pub(crate) call: Box<Call>,
     /// Bytes of the body that the call came in: what decides whether work on its text stays on the event loop.
     pub(crate) body_bytes: usize,
+    /// What the JSON elements of that text take as trees.
+    pub(crate) tree_bytes: u64,
     /// The memory that the call may take, until the last byte of its answer has gone.
     pub(crate) memory: Arc<Reserved>,
     pub(crate) catalog: Arc<Catalog>,

@@ -28,17 +28,26 @@ pub fn items_with_ids(list: &str, of: &str) -> Vec<ItemRecord> {
 
 /// The items as a JSON list.
 pub fn list_of(items: &[ItemRecord]) -> String {
-    let bytes: usize = items.iter().map(|item| item.json.len() + 1).sum();
-    let mut list = String::with_capacity(bytes + 2);
-    list.push('[');
+    let mut list = String::with_capacity(list_bytes(items));
+    push_list(&mut list, items);
+    list
+}
+
+/// The bytes of the items as a JSON list.
+pub(crate) fn list_bytes(items: &[ItemRecord]) -> usize {
+    items.iter().map(|item| item.json.len() + 1).sum::<usize>() + 2
+}
+
+/// Appends the items as a JSON list.
+pub(crate) fn push_list(json: &mut String, items: &[ItemRecord]) {
+    json.push('[');
     for (at, item) in items.iter().enumerate() {
         if at > 0 {
-            list.push(',');
+            json.push(',');
         }
-        list.push_str(&item.json);
+        json.push_str(&item.json);
     }
-    list.push(']');
-    list
+    json.push(']');
 }
 
 fn record(mut item: Map<String, Value>, of: &str, at: usize) -> ItemRecord {

@@ -1,6 +1,7 @@
 //! A page of a list, by its vendors' cursors: how its rows are read from wherever they lie, and cut. Knows no store.
 
-use crate::{ItemRecord, list_of};
+use crate::ItemRecord;
+use crate::items::{list_bytes, push_list};
 
 /// In which order a list is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,15 +100,23 @@ impl Page {
     /// `{"object":"list","data":[…],"first_id":…,"last_id":…,"has_more":…}`
     pub fn json(&self) -> String {
         let id = |item: Option<&ItemRecord>| serde_json::json!(item.map(|item| &item.id)).to_string();
-        format!(
-            "{{\"object\":\"list\",\"data\":{},\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
-            list_of(&self.items),
+        let tail = format!(
+            ",\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
             id(self.items.first()),
             id(self.items.last()),
             self.has_more
-        )
+        );
+        // Pages can be long: each byte is written once, into memory that does not grow.
+        let mut json = String::with_capacity(HEAD.len() + list_bytes(&self.items) + tail.len());
+        json.push_str(HEAD);
+        push_list(&mut json, &self.items);
+        json.push_str(&tail);
+        json
     }
 }
+
+/// What a page's JSON begins with.
+const HEAD: &str = "{\"object\":\"list\",\"data\":";
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,10 @@ use crate::error::TokenizerError;
 /// its own strings, and normalizers write some characters as eighteen.
 pub(crate) const LIBRARY_BYTES_PER_BYTE: usize = 1_024;
 
+/// A list of ids that grows takes at most this many bytes for each byte of text: normalizers write a character of two bytes as four
+/// ids, and a full list is copied into one of twice its length.
+pub(crate) const ID_BYTES_PER_BYTE: usize = 32;
+
 /// The bounds of one encoding.
 #[derive(Clone, Copy)]
 pub struct Bounds<'a> {
@@ -26,6 +30,12 @@ impl Bounds<'static> {
 impl Bounds<'_> {
     pub(crate) fn ask(&self, text_bytes: usize) -> Result<(), TokenizerError> {
         let bytes = text_bytes.saturating_mul(LIBRARY_BYTES_PER_BYTE);
+        if (self.room)(bytes) { Ok(()) } else { Err(TokenizerError::NoRoom { bytes }) }
+    }
+
+    /// Asks for the ids of a text that a normalizer may lengthen.
+    pub(crate) fn ask_for_ids(&self, text_bytes: usize) -> Result<(), TokenizerError> {
+        let bytes = text_bytes.saturating_mul(ID_BYTES_PER_BYTE);
         if (self.room)(bytes) { Ok(()) } else { Err(TokenizerError::NoRoom { bytes }) }
     }
 

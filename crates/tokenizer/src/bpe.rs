@@ -18,6 +18,8 @@ use marks::Marks;
 use merges::Scratch;
 use recipe::{MARK, Model, Prefix, Recipe};
 
+/// Shorter texts take little memory, whatever they become.
+const LONG_TEXT_BYTES: usize = 4 << 10;
 /// Longest text that is taken, in bytes: places in it are counted in 32 bits.
 const MAX_TEXT_BYTES: usize = 1 << 31;
 
@@ -90,6 +92,12 @@ impl Bpe {
     /// Whether `text` may be encoded here.
     pub(crate) fn takes(&self, text: &str) -> bool {
         text.len() < MAX_TEXT_BYTES
+    }
+
+    /// Whether the normalizer may write a long `text` as a longer one.
+    pub(crate) fn lengthens(&self, text: &str) -> bool {
+        let composes = matches!(self.kind, Kind::Bytes { composes: true, .. });
+        composes && text.len() > LONG_TEXT_BYTES && !chars::is_composed(text)
     }
 
     /// Whether the model has a way to write markup, so that what it makes of untrusted text must be looked through.

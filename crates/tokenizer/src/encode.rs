@@ -207,6 +207,9 @@ impl Tokenizer {
     ) -> Result<(), TokenizerError> {
         if let Some(bpe) = self.bpe.as_ref().filter(|bpe| bpe.takes(text)) {
             let before = ids.len();
+            if bpe.lengthens(text) {
+                within.ask_for_ids(text.len())?;
+            }
             if self.encode_by_pairs(bpe, text, trust, ids) {
                 return Ok(());
             }

@@ -48,6 +48,11 @@ impl Gateway {
                 Arc::new(lists)
             }
         };
+        // Their bytes are reserved. What their elements take is known now that they are here.
+        let trees = lists.iter().map(|list| estimate::tree_bytes(list.as_bytes()));
+        taken.tree_bytes = trees.fold(taken.tree_bytes, u64::saturating_add);
+        let needed = estimate::reading(taken.body_bytes, taken.tree_bytes);
+        self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
         if let Some(turns) = turns {
             turns.goes_on_from(Arc::clone(&lists), self.memory(), &principal.key);
         }
@@ -69,7 +74,7 @@ impl Gateway {
     /// No memory is left for it, or no turn came in time.
     async fn make_room(&self, taken: &mut Taken, bytes: usize, key: &KeyId) -> Result<(), Why> {
         taken.body_bytes = taken.body_bytes.saturating_add(bytes);
-        let needed = estimate::reading(taken.body_bytes);
+        let needed = estimate::reading(taken.body_bytes, taken.tree_bytes);
         self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
         if taken.body_bytes > self.config().render_inline_bytes {
             // A call that waits for a longer turn holds no shorter one.

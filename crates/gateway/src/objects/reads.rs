@@ -112,7 +112,8 @@ impl Gateway {
         body: impl BodySource,
     ) -> Result<(Bytes, Reserved), Why> {
         let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
-        let memory = self.memory().reserve(&principal.key, estimate::reading(body.len()));
+        let needed = estimate::reading(body.len(), estimate::tree_bytes(&body));
+        let memory = self.memory().reserve(&principal.key, needed);
         Ok((body, memory.map_err(|full| full.at(Stage::Parse))?))
     }
 }

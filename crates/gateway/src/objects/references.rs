@@ -115,7 +115,8 @@ impl Gateway {
         let more = named.iter().filter_map(|id| found.get(id)).map(String::len);
         let bytes = more.fold(body.len(), usize::saturating_add);
         let items = found.values().map(|item| item.len() as u64).sum::<u64>();
-        let needed = estimate::reading(bytes).saturating_add(items);
+        // What its elements take as trees is reserved where the body is parsed.
+        let needed = estimate::reading(bytes, 0).saturating_add(items);
         self.memory().resize(&memory, needed).map_err(|full| full.at(Stage::Parse).with_param("input"))?;
         Ok((with_items(&body, &found, limits).map_or(body, Bytes::from), Some(memory)))
     }

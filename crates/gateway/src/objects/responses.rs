@@ -101,6 +101,8 @@ impl Gateway {
         let query = Query::read(query)?;
         let (found, memory) = self.stored_response(principal, id).await?;
         let items = items_with_ids(&found.input, &found.id);
+        // The items are a copy. The page is another one.
+        drop(found);
         Ok(keeping(memory, Answer::json(200, page(items, &query.page).json())))
     }
 }

@@ -44,8 +44,8 @@ impl Received {
         let named = (bytes <= inline.saturating_mul(LOOKED_THROUGH)).then(|| named(&catalog, &asker, &body));
         let as_it_is = named.as_ref().is_some_and(|named| named.goes_as_it_is(&catalog, endpoint));
         let taken = match memory {
-            None => take(gateway, &principal.key, bytes, as_it_is).await?,
-            Some(memory) => take_with(gateway, memory, bytes, as_it_is).await?,
+            None => take(gateway, &principal.key, &body, as_it_is).await?,
+            Some(memory) => take_with(gateway, memory, &body, as_it_is).await?,
         };
         let turn = dossier.turns.is_some().then(|| body.clone());
         let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
@@ -189,30 +189,26 @@ fn read(
 }
 
 /// The memory for reading a body and, for one whose reading is long, its turn.
-pub(crate) async fn take(
-    gateway: &Gateway,
-    key: &KeyId,
-    body_bytes: usize,
-    as_it_is: bool,
-) -> Result<Taken, Why> {
-    take_with(gateway, gateway.memory().none_yet(key), body_bytes, as_it_is).await
+pub(crate) async fn take(gateway: &Gateway, key: &KeyId, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
+    take_with(gateway, gateway.memory().none_yet(key), body, as_it_is).await
 }
 
 /// As [`take`], with memory that the call has reserved before.
-async fn take_with(
-    gateway: &Gateway,
-    memory: Reserved,
-    body_bytes: usize,
-    as_it_is: bool,
-) -> Result<Taken, Why> {
-    let most = if as_it_is { estimate::looking(body_bytes) } else { estimate::reading(body_bytes) };
+async fn take_with(gateway: &Gateway, memory: Reserved, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
+    let body_bytes = body.len();
+    let (most, tree_bytes) = if as_it_is {
+        (estimate::looking(body_bytes), 0)
+    } else {
+        let tree_bytes = estimate::tree_bytes(body);
+        (estimate::reading(body_bytes, tree_bytes), tree_bytes)
+    };
     gateway.memory().resize(&memory, most).map_err(|full| full.at(Stage::Parse))?;
     let turn = if body_bytes > gateway.config().render_inline_bytes && !as_it_is {
         Some(gateway.turns().enter(memory.key(), body_bytes).await?)
     } else {
         None
     };
-    Ok(Taken { body_bytes, memory: Arc::new(memory), turn })
+    Ok(Taken { body_bytes, tree_bytes, memory: Arc::new(memory), turn })
 }
 
 fn stopped() -> Why {

@@ -82,7 +82,7 @@ impl Moderated {
                 }
             }
         };
-        let Taken { body_bytes, memory, turn } = taken;
+        let Taken { body_bytes, tree_bytes, memory, turn } = taken;
         drop(turn);
         let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) = written;
         screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
@@ -94,6 +94,7 @@ impl Moderated {
         let work = Box::new(Work {
             call,
             body_bytes,
+            tree_bytes,
             memory,
             catalog,
             model,
@@ -145,6 +146,7 @@ impl Work {
         dossier.record.kept_answers = past.told;
         let mut work = Self {
             body_bytes: self.body_bytes,
+            tree_bytes: self.tree_bytes,
             memory: Arc::clone(&self.memory),
             catalog: Arc::clone(&self.catalog),
             prompts,

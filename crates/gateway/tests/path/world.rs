@@ -28,7 +28,7 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
-use headrace_objects::{MemoryObjects, ObjectLimits};
+use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
 
@@ -376,6 +376,8 @@ pub(crate) struct Setup {
     pub(crate) region: Option<&'static str>,
     /// How much of clients' objects is kept.
     pub(crate) objects: ObjectLimits,
+    /// Where they are kept. `None` for memory.
+    pub(crate) stored_in: Option<Arc<dyn ObjectStore>>,
     /// The model is an encoder, which makes this.
     pub(crate) makes: Option<Makes>,
     /// Whose tokenizer the model has: a directory beside this room's manifest.
@@ -403,6 +405,7 @@ impl Default for Setup {
             template: None,
             region: None,
             objects: ObjectLimits::default(),
+            stored_in: None,
             makes: None,
             words_of: "../../demo-model/checkpoint",
             tokenizer_json: None,
@@ -470,7 +473,7 @@ impl World {
             books: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
-            objects: Arc::new(MemoryObjects::new(setup.objects)),
+            objects: setup.stored_in.clone().unwrap_or_else(|| Arc::new(MemoryObjects::new(setup.objects))),
             files: None,
             cache_secret: [9; 32],
             owner: Owner::new(1),

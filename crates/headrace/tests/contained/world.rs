@@ -113,6 +113,7 @@ where
     }
     drop(held);
     world.contained("after the attack").await.unwrap();
+    println!("resident memory rose by {} MiB", world.growth_kib().unwrap() / 1024);
 }
 
 impl World {
@@ -274,6 +275,11 @@ impl World {
         let call = call.header("content-type", "multipart/form-data; boundary=edge").body(body);
         let text = call.send().await.unwrap().text().await.unwrap();
         id(&text).ok_or(format!("upload: {text}"))
+    }
+
+    /// What the peak of resident memory rose by, in KiB. `None` if the program has ended.
+    fn growth_kib(&self) -> Option<u64> {
+        Some(self.peak_kib()?.saturating_sub(self.before_kib.load(Ordering::Relaxed)))
     }
 
     /// The peak of resident memory in KiB, as `/proc/PID/status` has it. `None` if the program has ended.

@@ -10,7 +10,13 @@ use crate::refused::Why;
 use crate::state::Work;
 
 /// Reading and rendering, for each byte of the body: the text as parsed, masked, rendered and in ids.
-const READING: u64 = 24;
+const READING: u64 = 32;
+/// An element of a JSON list or object as a tree, in a list that grows.
+const ELEMENT: u64 = 160;
+/// A JSON object as a tree, its index included.
+const OBJECT: u64 = 1_024;
+/// Bytes that are counted at once, so that a byte holds their count.
+const COUNTED_BYTES: usize = 255;
 /// What stays of the text for each byte of the body: it as parsed, schemas as trees.
 const TEXT: u64 = 3;
 /// Any call: its task, its record, its answer's head.
@@ -39,9 +45,21 @@ const VECTOR_NUMBER: u64 = 40;
 /// A prompt's token id as JSON.
 const WRITTEN_ID: u64 = 16;
 
-/// What reading a body of so many bytes takes.
-pub(crate) fn reading(body_bytes: usize) -> u64 {
-    CALL.saturating_add(READING.saturating_mul(body_bytes as u64))
+/// What reading and rendering a body of `body_bytes` takes, of which `tree_bytes` are its JSON elements.
+pub(crate) fn reading(body_bytes: usize, tree_bytes: u64) -> u64 {
+    CALL.saturating_add(READING.saturating_mul(body_bytes as u64)).saturating_add(tree_bytes)
+}
+
+/// What the JSON elements of a body take at most as trees. Brackets and commas within its strings count too: strings may hold JSON.
+pub(crate) fn tree_bytes(body: &[u8]) -> u64 {
+    let counts = body.chunks(COUNTED_BYTES).map(|part| {
+        let count = |wanted: fn(u8) -> bool| {
+            part.iter().fold(0_u8, |count, byte| count.wrapping_add(u8::from(wanted(*byte))))
+        };
+        let (objects, elements) = (count(|byte| byte == b'{'), count(|byte| byte == b',' || byte == b'['));
+        u64::from(objects) * OBJECT + u64::from(elements) * ELEMENT
+    });
+    counts.sum()
 }
 
 /// What looking through a body of so many bytes takes, and sending it on.
@@ -101,6 +119,7 @@ impl Estimate {
         Self {
             text: CALL
                 .saturating_add(TEXT.saturating_mul(work.body_bytes as u64))
+                .saturating_add(work.tree_bytes)
                 .saturating_add(text)
                 .saturating_add(PROMPT_TOKEN.saturating_mul(asked.prompt_tokens)),
             choices: STOP.saturating_mul(stop_bytes).saturating_add(CHOICE).saturating_mul(asked.choices),
