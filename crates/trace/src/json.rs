@@ -72,7 +72,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
 /// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
-/// or `estimated`). `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
+/// or `estimated`; then `why_estimated`), and in `notes` what was odd about its answer. `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
 /// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with.
 /// `terms` of the `cost` are the bill, class by class, at the prices of the day `priced_at`. `connection` says how many
 /// requests had come on it before, and for how long it had been open. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
@@ -161,6 +161,12 @@ pub fn record_json(record: &TraceRecord) -> Value {
             "model": record.upstream_model,
             "usage": record.usage_source.name(),
         });
+        if let Some(why) = &record.why_estimated {
+            whole["upstream"]["why_estimated"] = why.to_string().into();
+        }
+        if !record.answer_notes.is_empty() {
+            whole["upstream"]["notes"] = json!(record.answer_notes);
+        }
     }
     if let Some(shadow) = &record.shadow_of {
         whole["shadow_of"] = shadow.call.to_string().into();

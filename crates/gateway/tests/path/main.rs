@@ -33,6 +33,7 @@ mod races;
 mod refusals;
 mod regions;
 mod relays;
+mod reported;
 mod responses;
 mod resumes;
 mod revoked;

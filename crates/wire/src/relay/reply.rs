@@ -14,6 +14,8 @@ mod openai;
 mod responses;
 mod strict;
 mod usage;
+mod usage_body;
+mod usage_counts;
 mod usual;
 mod usual_message;
 
@@ -26,18 +28,21 @@ mod responses_tests;
 #[cfg(test)]
 mod round_trip_tests;
 #[cfg(test)]
+mod usage_tests;
+#[cfg(test)]
 mod usual_tests;
 
 pub use conceal::{concealed, concealed_class, concealed_usage};
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};
-pub use usage::ReportedUsage;
+pub use usage::{KnownUsage, ReportedUsage};
 
 use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 
 use answer::{Answer, Reading};
 use anthropic::Blocks;
 use responses::Called;
+use usage::Reports;
 
 /// What ends a good stream: the event that some servers leave out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
@@ -66,13 +71,11 @@ impl ReplyReader {
     /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
         let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
-        Self {
-            endpoint,
-            stream,
-            answer: Answer::new(choices),
-            blocks: Blocks::default(),
-            called: Called::default(),
+        let mut answer = Answer::new(choices);
+        if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
+            answer.usage = Reports::of_encoder();
         }
+        Self { endpoint, stream, answer, blocks: Blocks::default(), called: Called::default() }
     }
 
     /// Takes one event of a stream. With `out` it also gives what the event says, as reply events; without, nothing is copied,
@@ -161,6 +164,21 @@ impl ReplyReader {
     /// What the upstream reported so far, in every class.
     pub fn reported(&self) -> Option<&ReportedUsage> {
         self.answer.usage.reported()
+    }
+
+    /// The usable part of what the upstream reported so far.
+    pub fn known_usage(&self) -> KnownUsage {
+        self.answer.usage.known()
+    }
+
+    /// Names what the report lacks so that tokens have to be estimated. `None` if it lacks nothing.
+    pub fn usage_gap(&self) -> Option<&'static str> {
+        self.answer.usage.gap()
+    }
+
+    /// The service tier that the upstream says it billed.
+    pub fn service_tier(&self) -> Option<&str> {
+        self.answer.usage.service_tier()
     }
 
     /// Tokens generated so far, all answers together; estimated where the upstream does not send ids.

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use headrace_domain::Usage;
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
 use headrace_fleet::{Outcome, Placement};
-use headrace_wire::relay::ReplyReader;
+use headrace_wire::relay::{KnownUsage, ReplyReader};
 
 use crate::pump::asking::Asking;
 
@@ -90,23 +90,33 @@ impl Asked {
         }
     }
 
-    /// Returns the usage that the upstream reports, or an estimate by its bytes if the report is missing or not final.
+    /// Returns the usage that the upstream reports. A part that the report lacks, or that is not final, is estimated by its bytes.
     pub(super) fn usage(&self, likely_prompt: Usage) -> Usage {
-        let (reported, generated) = (self.reader.usage(), self.reader.generated());
-        match reported {
-            Some(reported) if self.is_final() => reported,
-            Some(reported) => {
-                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
-                Usage { output, ..reported }
-            }
-            None if self.heard => Usage { output: generated, ..likely_prompt },
-            None => Usage::default(),
+        let KnownUsage { mut usage, has_prompt, has_answer, total } = self.reader.known_usage();
+        if !self.heard && !(has_prompt && has_answer) {
+            return Usage::default();
         }
+        if !(has_answer && self.is_final()) {
+            let shown = self.reader.generated().saturating_sub(usage.reasoning);
+            usage.output = usage.output.max(shown);
+        }
+        if !has_prompt {
+            let cached = usage.prompt_tokens();
+            let answer = usage.output.saturating_add(usage.reasoning);
+            let whole = total.map_or(likely_prompt.input, |total| total.saturating_sub(answer));
+            usage.input = whole.saturating_sub(cached);
+        }
+        usage
     }
 
-    /// Whether the token counts are the upstream's own.
-    pub(super) fn is_reported(&self) -> bool {
-        self.reader.usage().is_some() && self.is_final()
+    /// Says why a part of the usage is an estimate. `None` if all of it is the upstream's own.
+    pub(super) fn why_estimated(&self) -> Option<&'static str> {
+        match self.reader.usage_gap() {
+            _ if !self.heard => None,
+            None if self.is_final() => None,
+            None => Some("the answer broke off before its last usage report"),
+            Some(gap) => Some(gap),
+        }
     }
 
     /// Whether its last event was read. A response that failed says in it what it took, too.

@@ -11,6 +11,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Count, Items, Text, or_default};
+use super::usage_counts::Names;
 use super::usual_message;
 
 /// An event of a stream.
@@ -213,7 +214,7 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     reading.facts.kind = EventKind::Content;
     answer.named(message.model, message.id);
     if let Some(usage) = &message.usage {
-        answer.usage.anthropic_counts(usage, &mut answer.notes);
+        answer.usage.read(Names::Anthropic, usage, &mut answer.notes);
     }
     for bytes in message.texts {
         answer.heard(ONLY, bytes, reading);

@@ -13,6 +13,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Content, Count, Items, Length, Text, is_there, or_default};
+use super::usage_counts::Names;
 use super::usual::{self, Weighed, WeighedChoice};
 
 /// A chunk, or a whole body.
@@ -316,7 +317,7 @@ fn take_weighed_usage(body: &Weighed<'_>, answer: &mut Answer) {
         answer.usage.tier(tier);
     }
     if let Some(usage) = &body.usage {
-        answer.usage.openai_counts(usage, &mut answer.notes);
+        answer.usage.read(Names::Chat, usage, &mut answer.notes);
     }
 }
 
