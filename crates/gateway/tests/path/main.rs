@@ -6,6 +6,7 @@ mod arrives;
 mod asks;
 mod canaries;
 mod changes;
+mod contents;
 mod continues;
 mod counts;
 mod cut_off;

@@ -53,7 +53,7 @@ impl Piece {
 pub(super) fn finish(reason: &str) -> Result<FinishReason, String> {
     match reason {
         "stop" => Ok(FinishReason::Stop),
-        "length" => Ok(FinishReason::Length),
+        "length" | "max_tokens" | "model_length" => Ok(FinishReason::Length),
         other => Err(format!("it ended its answer with `{other}`")),
     }
 }

@@ -93,21 +93,29 @@ impl ReplyReader {
         out: Option<&mut Vec<ReplyEvent>>,
     ) -> Result<EventFacts, ReplyFault> {
         self.delivered(true);
+        let was_whole = self.has_finished();
         let mut reading = Reading::new(out);
-        match self.endpoint {
+        let read = match self.endpoint {
             Endpoint::Responses => {
-                responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)?;
+                responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)
             }
             Endpoint::ChatCompletions
             | Endpoint::Completions
             | Endpoint::Embeddings
             | Endpoint::Rerank
-            | Endpoint::Score => {
-                openai::event(name, data, &mut self.answer, &mut reading)?;
-            }
+            | Endpoint::Score => openai::event(name, data, &mut self.answer, &mut reading),
             Endpoint::Messages => {
-                anthropic::event(name, data, &mut self.blocks, &mut self.answer, &mut reading)?;
+                anthropic::event(name, data, &mut self.blocks, &mut self.answer, &mut reading)
             }
+        };
+        match read {
+            Ok(()) => {}
+            // The content has ended: a fault of what follows takes nothing from it.
+            Err(fault) if was_whole => {
+                self.answer.notes.add(FaultKind::AfterEnd, || fault.to_string());
+                return Ok(EventFacts { meaningful: false, tokens: 0, kind: EventKind::Broken });
+            }
+            Err(fault) => return Err(fault),
         }
         self.answer.generated += reading.facts.tokens;
         if reading.out.is_some() {
@@ -154,6 +162,11 @@ impl ReplyReader {
     /// Nothing came, or the answer broke off.
     pub fn end(&mut self) -> Result<(), ReplyFault> {
         self.answer.end()
+    }
+
+    /// Whether every choice has a finish reason: nothing of the answer's content is missing.
+    pub fn has_finished(&self) -> bool {
+        self.answer.has_finished()
     }
 
     /// What the upstream reported so far, in the classes that have prices. Before the end it may be the prompt's part only.

@@ -1,6 +1,7 @@
 //! An upstream that was asked, and how far its answer came. Must not know what becomes of the answer.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -8,11 +9,18 @@ use headrace_domain::Usage;
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
 use headrace_fleet::{Outcome, Placement};
 use headrace_wire::relay::{KnownUsage, ReplyReader};
+use tokio::time::{Instant, timeout_at};
 
 use crate::pump::asking::Asking;
 
 use super::allowance::Allowance;
 use super::conceal::Conceal;
+
+/// How long the usage report is waited for once every choice has its finish reason.
+const USAGE_WAIT: Duration = Duration::from_secs(2);
+/// How long the stream's own end is waited for once the usage report is here, too. Most servers send it at once, and their connection
+/// can be used again only behind it.
+const END_WAIT: Duration = Duration::from_millis(250);
 
 /// A server that was asked, and how far its answer came.
 pub(crate) struct Asked {
@@ -36,6 +44,10 @@ pub(crate) struct Asked {
     pub(super) shown: bool,
     /// Its last event is here.
     pub(super) ended: bool,
+    /// When its content was whole: every choice had a finish reason.
+    whole_since: Option<Instant>,
+    /// When its usage report was here, too.
+    reported_since: Option<Instant>,
 }
 
 impl Asked {
@@ -54,13 +66,39 @@ impl Asked {
             heard: false,
             shown: false,
             ended: false,
+            whole_since: None,
+            reported_since: None,
         }
     }
 
-    /// Returns the next event. After the end of an answer it does not wait.
+    /// Returns the next event. After the end of an answer it does not wait. An answer whose content is whole is over after a short
+    /// wait, whatever its transport does: silence and heartbeats keep no call.
     pub(super) async fn next(&mut self) -> Option<RelayEvent> {
+        let until = self.over_at();
         let answer = self.answer.as_mut()?;
-        if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
+        if self.ended {
+            return answer.next().now_or_never().flatten();
+        }
+        let Some(until) = until else { return answer.next().await };
+        let next = timeout_at(until, answer.next()).await;
+        if next.is_err() {
+            self.answer = None;
+        }
+        next.ok().flatten()
+    }
+
+    /// The time at which the answer is over without its own end. `None` before its content is whole.
+    fn over_at(&mut self) -> Option<Instant> {
+        if !self.reader.has_finished() {
+            return None;
+        }
+        let whole_since = *self.whole_since.get_or_insert_with(Instant::now);
+        let usage_by = whole_since + USAGE_WAIT;
+        if self.reader.usage_gap().is_some() {
+            return Some(usage_by);
+        }
+        let reported_since = *self.reported_since.get_or_insert_with(Instant::now);
+        Some(usage_by.min(reported_since + END_WAIT))
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {

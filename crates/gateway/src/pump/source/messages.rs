@@ -286,6 +286,10 @@ impl MessageSource {
                 }
             }
             Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
+            // The content is whole: how its transport ended takes nothing from it.
+            Some(RelayEvent::Failed(_)) if asked.reader.has_finished() && asked.reader.end().is_ok() => {
+                Some(self.all_came(dossier))
+            }
             Some(RelayEvent::Failed(error)) => {
                 let mut lost = faults::of_relay(&error, asked.facts.dialect);
                 if error == RelayError::NoMemory {
@@ -320,6 +324,9 @@ impl MessageSource {
         };
         if let (Some(resume), Some(new)) = (&mut self.resume, events.get_mut(before..)) {
             resume.take(new);
+        }
+        if facts.kind == EventKind::Broken {
+            return None;
         }
         asked.ended |= facts.kind == EventKind::End;
         let told = events.get(before..).unwrap_or_default();

@@ -192,7 +192,10 @@ pub(super) fn event(
         b"message_stop" => {
             reading.facts.kind = EventKind::End;
             answer.over = true;
-            answer.is_over()?;
+            if !answer.has_finished() {
+                blocks.close_all(answer, reading)?;
+            }
+            answer.ends_stream(reading)?;
         }
         b"ping" => reading.facts.kind = EventKind::Ping,
         b"error" => return Err(error_inside(data)),
@@ -264,6 +267,7 @@ fn start(
 ) -> Result<(), ReplyFault> {
     let Some(message) = &event.message else { return Ok(()) };
     answer.named(message.model.given(), message.id.given());
+    answer.begins(ONLY);
     take_usage(message.usage, answer);
     for (index, block) in message.content.iter().flat_map(|content| content.iter()).enumerate() {
         blocks.open(Count::Is(index as u64), block, answer, reading)?;

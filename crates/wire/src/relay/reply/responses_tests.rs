@@ -151,7 +151,7 @@ fn every_end_is_told_as_what_it_is() {
         (ends("response.completed", json!({})), Some("stop"), None),
         (bound("max_output_tokens"), Some("length"), None),
         (bound("content_filter"), Some("content_filter"), None),
-        (bound("something_new"), Some("stop"), None),
+        (bound("something_new"), Some("length"), None),
         (failed, None, Some(ErrorInside(crate::relay::FailureClass::ServerError))),
         (ends("response.failed", json!({})), None, Some(GaveUp)),
         (ends("response.cancelled", json!({})), None, Some(GaveUp)),
