@@ -87,7 +87,8 @@ fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
     data.push(
         json!({"choices": [], "usage": {"prompt_tokens": 4, "prompt_tokens_details": details}}).to_string(),
     );
-    data.push("[DONE]".to_owned());
+    // Without a reason it breaks off.
+    data.extend(finish.map(|_| "[DONE]".to_owned()));
     event_stream(data.iter().map(String::as_str))
 }
 
