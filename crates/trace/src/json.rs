@@ -12,12 +12,15 @@ use crate::metrics::inter_token_ns;
 use crate::units::{bare_dollars as dollars, format_utc, micros, utc_date};
 
 /// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
-/// hold in its cache, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
+/// hold in its cache, what upstreams said of tries that failed, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
     note_paid(&mut json["cost"], record.paid);
     for (at, attempt) in record.attempts.iter().enumerate() {
         note_paid(&mut json["attempts"][at], attempt.paid);
+        if let AttemptOutcome::Refused { why, .. } | AttemptOutcome::Failed { why, .. } = &attempt.outcome {
+            json["attempts"][at]["outcome"]["message"] = why.as_str().into();
+        }
     }
     if let (Some(engine), Some(shown)) = (&record.engine, json.get_mut("engine")) {
         shown["queue_depth"] = engine.queue_depth.into();
@@ -225,11 +228,17 @@ fn usage(record: &TraceRecord) -> Value {
     Value::Object(tokens)
 }
 
+/// The part of a try's reason that the owner of a call may read. What follows the first colon may be the words of an upstream, or the
+/// address of a server: both tell of the operator's account and network.
+pub(crate) fn owners_words(why: &str) -> &str {
+    why.split_once(": ").map_or(why, |(ours, _)| ours)
+}
+
 fn attempt(attempt: &Attempt) -> Value {
     let mut outcome = json!({ "kind": attempt.outcome.name() });
     if let AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why } = &attempt.outcome {
         outcome["code"] = code.as_str().into();
-        outcome["message"] = why.as_str().into();
+        outcome["message"] = owners_words(why).into();
     }
     let mut told = json!({
         "prompt": attempt.prompt,

@@ -24,6 +24,8 @@ mod bound_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod history_tests;
+#[cfg(test)]
 mod responses_tests;
 #[cfg(test)]
 mod round_trip_tests;
