@@ -312,7 +312,7 @@ impl Source {
         }
     }
 
-    /// Why something in an answer looked like a tool call, and was given out as text.
+    /// Why something in an answer looked like a tool call, and was given out as text; or that a stop string ended its thought.
     pub(crate) fn fault(&self, choice: usize) -> Option<&'static str> {
         match self {
             Self::Tokens(source) => source.fault(choice),
