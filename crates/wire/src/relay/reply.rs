@@ -22,6 +22,8 @@ mod usual_message;
 #[cfg(test)]
 mod bound_tests;
 #[cfg(test)]
+mod end_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod history_tests;
