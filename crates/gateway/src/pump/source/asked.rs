@@ -131,7 +131,8 @@ impl Asked {
     /// Returns the usage that the upstream reports. A part that the report lacks, or that is not final, is estimated by its bytes.
     pub(super) fn usage(&self, likely_prompt: Usage) -> Usage {
         let KnownUsage { mut usage, has_prompt, has_answer, total } = self.reader.known_usage();
-        if !self.heard && !(has_prompt && has_answer) {
+        let is_complete = has_prompt && has_answer;
+        if !self.heard && !is_complete {
             return Usage::default();
         }
         if !(has_answer && self.is_final()) {
