@@ -11,6 +11,7 @@ mod finish;
 mod glance;
 mod lenient;
 mod openai;
+mod reported;
 mod responses;
 mod strict;
 mod usage;
@@ -39,7 +40,7 @@ mod usual_tests;
 pub use conceal::{concealed, concealed_class, concealed_usage};
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};
-pub use usage::{KnownUsage, ReportedUsage};
+pub use reported::{KnownUsage, ReportedUsage};
 
 use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 

@@ -6,7 +6,7 @@
 
 use super::fault::{FaultKind, Notes};
 use super::lenient::Count;
-use super::usage::ReportedUsage;
+use super::reported::ReportedUsage;
 use super::usage_body::UsageBody;
 
 /// The largest count of tokens that is believed: longer than any prompt or answer of a model.
