@@ -344,6 +344,12 @@ pub struct TraceRecord {
     /// How they are known.
     #[serde(default, skip_serializing_if = "is_counted")]
     pub usage_source: UsageSource,
+    /// Why tokens are estimated. `None` unless `usage_source` is [`UsageSource::Estimated`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_estimated: Option<Box<str>>,
+    /// Oddities of the upstream's answer that did not end it, each as `kind: detail`, at most one of a kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answer_notes: Vec<String>,
     /// Whose server answered, by its name in the configuration; `None`: an engine of ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Arc<str>>,

@@ -214,9 +214,8 @@ fn notes(record: &TraceRecord, margin: Option<NanoDollars>) -> Vec<String> {
             notes.push("The tokens are what the server that answered reported.".to_owned())
         }
         UsageSource::Estimated => {
-            notes.push(
-                "The server that answered reported no tokens: they are estimated from the bytes.".to_owned(),
-            );
+            let why = record.why_estimated.as_deref().unwrap_or("the upstream reported no usage");
+            notes.push(format!("Tokens are estimated from the bytes: {why}."));
         }
     }
     if let (Some(paid), Some(margin)) = (record.paid, margin) {

@@ -116,6 +116,8 @@ impl Dossier {
             usage: Usage::default(),
             price_tier: PriceTier::Standard,
             usage_source: UsageSource::Counted,
+            why_estimated: None,
+            answer_notes: Vec::new(),
             upstream: None,
             upstream_model: None,
             attempts: Vec::new(),

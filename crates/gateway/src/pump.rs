@@ -415,7 +415,8 @@ impl Carried {
         }
     }
 
-    /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text.
+    /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text, or that a stop string
+    /// ended it within its thought.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
         let source = &self.round.source;

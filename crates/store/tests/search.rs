@@ -90,6 +90,8 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         stages,
         price_tier: headrace_domain::PriceTier::Standard,
         usage_source: headrace_domain::UsageSource::Counted,
+        why_estimated: None,
+        answer_notes: Vec::new(),
         upstream,
         upstream_model: None,
         usage: Usage { input: n, output: 3, ..Usage::default() },

@@ -37,6 +37,8 @@ fn record(n: u64) -> TraceRecord {
         stages: vec![StageSpan { stage: Stage::Connect, start_ns: 0, duration_ns: n, inside: None }],
         price_tier: headrace_domain::PriceTier::Standard,
         usage_source: headrace_domain::UsageSource::Counted,
+        why_estimated: None,
+        answer_notes: Vec::new(),
         upstream: None,
         upstream_model: None,
         usage: Usage { input: n, ..Usage::default() },

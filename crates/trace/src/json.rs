@@ -12,12 +12,15 @@ use crate::metrics::inter_token_ns;
 use crate::units::{bare_dollars as dollars, format_utc, micros, utc_date};
 
 /// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
-/// hold in its cache, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
+/// hold in its cache, what upstreams said of tries that failed, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
     note_paid(&mut json["cost"], record.paid);
     for (at, attempt) in record.attempts.iter().enumerate() {
         note_paid(&mut json["attempts"][at], attempt.paid);
+        if let AttemptOutcome::Refused { why, .. } | AttemptOutcome::Failed { why, .. } = &attempt.outcome {
+            json["attempts"][at]["outcome"]["message"] = why.as_str().into();
+        }
     }
     if let (Some(engine), Some(shown)) = (&record.engine, json.get_mut("engine")) {
         shown["queue_depth"] = engine.queue_depth.into();
@@ -72,7 +75,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
 /// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
-/// or `estimated`). `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
+/// or `estimated`; then `why_estimated`), and in `notes` what was odd about its answer. `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
 /// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with.
 /// `terms` of the `cost` are the bill, class by class, at the prices of the day `priced_at`. `connection` says how many
 /// requests had come on it before, and for how long it had been open. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
@@ -161,6 +164,12 @@ pub fn record_json(record: &TraceRecord) -> Value {
             "model": record.upstream_model,
             "usage": record.usage_source.name(),
         });
+        if let Some(why) = &record.why_estimated {
+            whole["upstream"]["why_estimated"] = why.to_string().into();
+        }
+        if !record.answer_notes.is_empty() {
+            whole["upstream"]["notes"] = json!(record.answer_notes);
+        }
     }
     if let Some(shadow) = &record.shadow_of {
         whole["shadow_of"] = shadow.call.to_string().into();
@@ -219,11 +228,17 @@ fn usage(record: &TraceRecord) -> Value {
     Value::Object(tokens)
 }
 
+/// The part of a try's reason that the owner of a call may read. What follows the first colon may be the words of an upstream, or the
+/// address of a server: both tell of the operator's account and network.
+pub(crate) fn owners_words(why: &str) -> &str {
+    why.split_once(": ").map_or(why, |(ours, _)| ours)
+}
+
 fn attempt(attempt: &Attempt) -> Value {
     let mut outcome = json!({ "kind": attempt.outcome.name() });
     if let AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why } = &attempt.outcome {
         outcome["code"] = code.as_str().into();
-        outcome["message"] = why.as_str().into();
+        outcome["message"] = owners_words(why).into();
     }
     let mut told = json!({
         "prompt": attempt.prompt,

@@ -274,10 +274,14 @@ impl Drawing<'_> {
                 .upstream_model
                 .as_deref()
                 .map_or_else(String::new, |model| format!(" · {}", plain(model)));
+            let why = record.why_estimated.as_deref().map_or_else(String::new, |why| format!(" ({why})"));
             self.fact(
                 "upstream",
-                &format!("{}{model} · tokens {}", plain(upstream), record.usage_source.name()),
+                &format!("{}{model} · tokens {}{why}", plain(upstream), record.usage_source.name()),
             );
+            for note in &record.answer_notes {
+                self.fact("note", &plain(note));
+            }
         }
         if let Some(engine) = &record.engine {
             let why = engine.miss.map(|miss| miss_words(&miss));

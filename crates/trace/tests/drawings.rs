@@ -328,3 +328,47 @@ fn what_others_charge_is_for_operators_alone() {
     assert_eq!(decode_record(&stored).unwrap(), paid);
     assert!(!encode_record(&free).unwrap().contains("paid"), "records without it stay as they were");
 }
+
+/// What an upstream says of the operator's account is for operators alone.
+#[test]
+fn the_owner_of_a_call_reads_no_words_of_an_upstream() {
+    for (why, ours, theirs) in [
+        ("status 401: Incorrect API key provided: sk-***wxyz", "status 401", "Incorrect API key"),
+        ("status 404: The model `m` does not exist in project proj_9", "status 404", "proj_9"),
+        ("status 500: quota of org-acme", "status 500", "org-acme"),
+        ("error_inside: insufficient_quota: org-acme has no credit", "error_inside", "org-acme"),
+        ("no connection: connection refused at 10.0.0.3:8000", "no connection", "10.0.0.3"),
+    ] {
+        let mut moved = record("moved-on");
+        for (at, attempt) in moved.attempts.iter_mut().take(2).enumerate() {
+            let (code, why) = ("upstream_misconfigured".to_owned(), why.to_owned());
+            attempt.outcome = match at {
+                0 => AttemptOutcome::Refused { code, why },
+                _ => AttemptOutcome::Failed { code, why },
+            };
+        }
+        let (owner, answer, operator) = (record_json(&moved), answer_json(&moved), operator_json(&moved));
+        for at in 0..2 {
+            assert_eq!(owner["attempts"][at]["outcome"]["message"], ours);
+            assert_eq!(operator["attempts"][at]["outcome"]["message"], why);
+        }
+        assert!(!owner.to_string().contains(theirs) && !answer.to_string().contains(theirs), "{owner}");
+        assert!(operator.to_string().contains(theirs));
+    }
+}
+
+#[test]
+fn the_reason_of_an_estimate_and_notes_of_the_answer_are_shown() {
+    let mut estimated = record("completed");
+    estimated.upstream = Some("gpu".into());
+    estimated.usage_source = headrace_domain::UsageSource::Estimated;
+    estimated.why_estimated = Some("the upstream reported no usage".into());
+    estimated.answer_notes = vec!["missing_finish_reason: choice 0".to_owned()];
+    let json = record_json(&estimated);
+    assert_eq!(json["upstream"]["why_estimated"], "the upstream reported no usage");
+    assert_eq!(json["upstream"]["notes"], serde_json::json!(["missing_finish_reason: choice 0"]));
+    let drawn = waterfall(&estimated, &WaterfallOptions { width: 200, color: false });
+    assert!(drawn.contains("tokens estimated (the upstream reported no usage)"), "{drawn}");
+    assert!(drawn.contains("missing_finish_reason: choice 0"), "{drawn}");
+    assert_eq!(decode_record(&encode_record(&estimated).unwrap()).unwrap(), estimated);
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_engine_api::{RelayAnswer, RelayError, RelayEvent, RelayWait, RelayedEvent};
 use reqwest::Body;
+use serde::de::IgnoredAny;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -213,7 +214,7 @@ impl Events {
                 }
             }
             if let Some(end) = self.coming.end.take() {
-                return Poll::Ready(end.and_then(|()| self.end()));
+                return Poll::Ready(self.end(end));
             }
             let bytes = match poll_bytes(&mut self.body, cx) {
                 Poll::Ready(Some(Ok(bytes))) => bytes,
@@ -275,12 +276,19 @@ impl Events {
         Step::Event(RelayedEvent { raw, name, data })
     }
 
-    /// The connection brings no more, as it should.
-    fn end(&mut self) -> Result<Step, RelayError> {
+    /// The connection brings no more: as it should, or by a fault. A last event without its blank line is read first.
+    fn end(&mut self, end: Result<(), RelayError>) -> Result<Step, RelayError> {
         if let Some(event) = self.splitter.finish() {
+            self.coming.end = Some(end);
             return Ok(self.event(event));
         }
-        if self.splitter.is_mid_event() {
+        let within = self.splitter.is_mid_event();
+        if let Some(event) = self.splitter.unfinished().filter(|event| is_readable(&event.data)) {
+            self.coming.end = Some(end);
+            return Ok(self.event(event));
+        }
+        end?;
+        if within {
             return Err(RelayError::Cut { why: "it ended within an event".to_owned() });
         }
         if self.any {
@@ -379,6 +387,11 @@ fn within(bytes: u64, limit: usize) -> Result<(), RelayError> {
 /// Whether an event only keeps the connection alive: Anthropic's `ping`, or an event without data.
 fn is_ping(name: &[u8], data: &[u8]) -> bool {
     name == b"ping" || data.trim_ascii().is_empty()
+}
+
+/// Whether the data of an event that no blank line ended was not cut off in its middle.
+fn is_readable(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<IgnoredAny>(data).is_ok()
 }
 
 fn unreadable(error: SseError) -> RelayError {

@@ -19,6 +19,9 @@ use fate::fate;
 /// what is done with it.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
+const STOP_CHAT: &str = "up to four; they are looked for in all that the model writes, its thought included; an answer that ends within its thought has no text, names the string, and is `stop:stop_string_in_thought` in its trace";
+const STOP_MESSAGES: &str = "up to `wire.max_stop_strings`; they are looked for in all that the model writes, its thought included; an answer that ends within its thought has no text, names the string, and is `stop:stop_string_in_thought` in its trace";
+
 const HONOURED: &[Row] = &[
     ("add_generation_prompt", "c", "false", "false with `continue_final_message` alone"),
     ("best_of", "t", "1", "equal to `n`: answers are not ranked"),
@@ -131,8 +134,8 @@ const HONOURED: &[Row] = &[
         r#""flex""#,
         "`flex` runs when nothing else waits, and otherwise one request at a time; `auto` and `default` are the usual; others are refused",
     ),
-    ("stop", "ctr", r#"["a"]"#, "up to four"),
-    ("stop_sequences", "m", r#"["a"]"#, "up to `wire.max_stop_strings`"),
+    ("stop", "ctr", r#"["a"]"#, STOP_CHAT),
+    ("stop_sequences", "m", r#"["a"]"#, STOP_MESSAGES),
     ("stop_token_ids", "ctr", "[1]", "up to `wire.max_stop_token_ids`"),
     ("stream", "ctmr", "true", "server-sent events"),
     (

@@ -22,7 +22,7 @@ pub(crate) enum Accept {
     Bool(bool),
     /// This number.
     Number(f64),
-    /// The empty string or list.
+    /// The empty string, list or object.
     Empty,
     /// Anything: it may help whoever answers, and changes no answer.
     Hint,
@@ -249,6 +249,17 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
             // One item settles it; the rest is never read.
             let mut empty = true;
             let read = r.array(usize::MAX, |_, _| {
+                empty = false;
+                Err(Fault::unknown())
+            });
+            if empty {
+                read?;
+            }
+            empty
+        }
+        (Empty, Kind::Object) => {
+            let mut empty = true;
+            let read = r.object(|_, _| {
                 empty = false;
                 Err(Fault::unknown())
             });

@@ -9,8 +9,8 @@ mod request;
 pub use events::{EventSplitter, SplitEvent};
 pub use failure::{FailureClass, UpstreamFailure, failure};
 pub use reply::{
-    EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage, concealed, concealed_class,
-    concealed_usage, end_of_stream,
+    EventFacts, EventKind, FaultKind, KnownUsage, ReplyFault, ReplyReader, ReportedUsage, concealed,
+    concealed_class, concealed_usage, end_of_stream,
 };
 pub(crate) use request::DECIDED_HERE;
 pub use request::{

@@ -84,6 +84,8 @@ impl Round {
         let is_batch = self.work.call.tier == ServiceTier::Batch;
         record.price_tier = if is_batch { PriceTier::Batch } else { source.price_tier() };
         record.usage_source = source.usage_source();
+        record.why_estimated = source.why_estimated().map(Into::into);
+        record.answer_notes = source.answer_notes();
         record.upstream_model = source.answered_as().map(str::to_owned);
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
             engine.miss = source.first_miss().map(|(_, miss)| miss);

@@ -248,6 +248,22 @@ impl Source {
         }
     }
 
+    /// Says why a part of the usage is an estimate.
+    pub(crate) fn why_estimated(&self) -> Option<&'static str> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.why_estimated(),
+        }
+    }
+
+    /// The oddities of an upstream's answer that did not end it.
+    pub(crate) fn answer_notes(&self) -> Vec<String> {
+        match self {
+            Self::Tokens(_) => Vec::new(),
+            Self::Messages(source) => source.notes(),
+        }
+    }
+
     /// The class of service that it is priced in: what whoever answered says, and otherwise what the caller asked for.
     pub(crate) fn price_tier(&self) -> PriceTier {
         match self {
@@ -296,7 +312,7 @@ impl Source {
         }
     }
 
-    /// Why something in an answer looked like a tool call, and was given out as text.
+    /// Why something in an answer looked like a tool call, and was given out as text; or that a stop string ended its thought.
     pub(crate) fn fault(&self, choice: usize) -> Option<&'static str> {
         match self {
             Self::Tokens(source) => source.fault(choice),

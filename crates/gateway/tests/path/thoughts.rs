@@ -1,6 +1,6 @@
 //! What a model thinks before it answers: told as such, counted as such, and switched by who calls.
 
-use headrace_domain::Endpoint;
+use headrace_domain::{Endpoint, Outcome};
 use headrace_engine_api::Capabilities;
 use headrace_gateway::{Policy, ThinkingPolicy};
 use serde_json::{Value, json};
@@ -178,5 +178,27 @@ async fn a_budget_that_nobody_can_keep_to_is_refused_by_its_name() {
         assert_eq!(status, 400, "{text}");
         assert!(text.contains(param) && text.contains(says), "{text}");
         assert!(world.engine.jobs.lock().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_string_that_ends_a_thought_is_seen() {
+    let world = World::new(Setup { template: Some(THINKS), ..Setup::default() });
+    for (said, content, finish) in
+        [("Hmm, ", "", "stop:stop_string_in_thought"), ("Hmm.</think>Yes ", "Yes ", "stop")]
+    {
+        world.script(Script::SayToStop(said));
+        let asked = with(json!({"stop": ["END"]}), false);
+        let text = read(world.call(Endpoint::ChatCompletions, asked).await).await;
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["message"]["content"].as_str().unwrap_or_default(), content, "{text}");
+        assert_eq!(
+            (&choice["finish_reason"], &choice["stop_reason"]),
+            (&json!("stop"), &json!("END")),
+            "{text}"
+        );
+        world.balance_when_idle().await;
+        assert_eq!(world.last_trace().outcome, Outcome::Completed { finish: vec![finish.to_owned()] });
     }
 }

@@ -58,6 +58,8 @@ pub(crate) enum Script {
     AnswerFully,
     /// Says this, a token for each character.
     Say(&'static str),
+    /// The same, and ends at the stop string `END`, which it does not say.
+    SayToStop(&'static str),
     /// Says this, in these tokens, each with its text.
     Spell(&'static [(u32, &'static str)]),
     /// Sends so many tokens of 100 bytes and then nothing until cancelled.
@@ -168,6 +170,12 @@ impl Engine for Scripted {
             Script::Say(text) => {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
                 sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+                sender.finish(Event::Done(report(text.len() as u64)));
+            }
+            Script::SayToStop(text) => {
+                text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
+                let reason = FinishReason::StopString { matched: "END".to_owned() };
+                sender.send(Event::Finished { choice: 0, reason });
                 sender.finish(Event::Done(report(text.len() as u64)));
             }
             Script::Spell(tokens) => {

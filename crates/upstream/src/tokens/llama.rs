@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::tokens::ask::Ask;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, error_within, seed};
+use crate::tokens::piece::{Piece, error_within, seed, tokens_of};
 
 /// The body for one answer.
 pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
@@ -65,13 +65,8 @@ struct Chunk {
     stop: bool,
     stop_type: Option<String>,
     tokens_predicted: Option<usize>,
-    timings: Option<Timings>,
+    timings: Option<Value>,
     error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Timings {
-    cache_n: Option<u64>,
 }
 
 impl Reader {
@@ -127,7 +122,8 @@ impl Chunk {
         let (Some(tokens), Some(count)) = (&self.tokens, self.tokens_predicted) else {
             return Err("an answer without its token ids, or without their number: is it too old?".to_owned());
         };
-        Ok((tokens.clone(), count, self.timings.as_ref().and_then(|timings| timings.cache_n)))
+        let timings = self.timings.as_ref();
+        Ok((tokens.clone(), count, timings.and_then(|timings| tokens_of(timings.get("cache_n")))))
     }
 
     fn finish(&self) -> Result<FinishReason, String> {

@@ -49,11 +49,16 @@ impl Piece {
         Self { ids: Vec::new(), scores: Vec::new(), finish: None, cached: None, done: true, lost: false };
 }
 
+/// Reads a count of tokens. What is none reads as absent: the answer has its ids, and does not fail for its statistics.
+pub(super) fn tokens_of(value: Option<&serde_json::Value>) -> Option<u64> {
+    value?.as_u64()
+}
+
 /// Why an answer is over, by OpenAI's words for it.
 pub(super) fn finish(reason: &str) -> Result<FinishReason, String> {
     match reason {
         "stop" => Ok(FinishReason::Stop),
-        "length" => Ok(FinishReason::Length),
+        "length" | "max_tokens" | "model_length" => Ok(FinishReason::Length),
         other => Err(format!("it ended its answer with `{other}`")),
     }
 }

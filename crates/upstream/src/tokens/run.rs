@@ -11,6 +11,7 @@ use headrace_engine_api::{
     AnswerBounds, Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayError, RelayEvent,
 };
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 use crate::answer::Answer;
 use crate::ask::Post;
@@ -23,6 +24,11 @@ use crate::tokens::form;
 use crate::tokens::model::TokenModelSpec;
 use crate::tokens::piece::{Piece, Score};
 use crate::tokens::protocol::{Protocol, Reader};
+
+/// How long a choice that has ended waits for its usage: how much of its prompt was cached.
+const USAGE_WAIT: Duration = Duration::from_secs(2);
+/// How long it waits for the end of the stream once its usage is here: behind it the connection can be used again.
+const END_WAIT: Duration = Duration::from_millis(250);
 
 /// Where a job is sent.
 pub(super) struct At {
@@ -65,6 +71,21 @@ struct Call {
     reader: Reader,
     /// What there is of the answer, from here: it may have to be asked for what follows.
     ids: Vec<u32>,
+    /// When the stream is over without its own end. `None` before the choice has ended.
+    over_at: Option<Instant>,
+    /// Its usage is here.
+    reported: bool,
+}
+
+impl Call {
+    /// Sets the time by which the stream is over, whatever its server does: silence and heartbeats keep no call.
+    fn set_end(&mut self) {
+        if self.choice.has_ended() {
+            let wait = if self.reported { END_WAIT } else { USAGE_WAIT };
+            let at = Instant::now() + wait;
+            self.over_at = Some(self.over_at.map_or(at, |before| before.min(at)));
+        }
+    }
 }
 
 impl Run {
@@ -126,7 +147,8 @@ impl Run {
         // What follows a lost token could not be asked for: it would begin with the form anew.
         let stream = protocol != Protocol::Llama || self.job.grammar.is_none();
         let answer = Some(self.ask(protocol, number, &[], stream));
-        self.calls.push(Call { choice, answer, protocol, reader: protocol.reader(), ids: Vec::new() });
+        let (reader, ids) = (protocol.reader(), Vec::new());
+        self.calls.push(Call { choice, answer, protocol, reader, ids, over_at: None, reported: false });
     }
 
     /// Asks for an answer, or for what follows these ids of it.
@@ -194,10 +216,22 @@ impl Run {
                 continue;
             }
             let (calls, turn) = (&mut self.calls, self.turn);
+            let waiting = calls.iter().filter(|call| call.answer.is_some());
+            let over_at = waiting.filter_map(|call| call.over_at).min();
+            let over = async {
+                match over_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let next = tokio::select! {
                 biased;
                 () = self.woken.notified() => continue,
                 next = poll_fn(|cx| poll_any(calls, turn, cx)) => next,
+                () = over => {
+                    self.close_late();
+                    continue;
+                }
             };
             match next {
                 Some((index, event)) => {
@@ -206,6 +240,14 @@ impl Run {
                 }
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// Breaks off the streams of choices that have ended and waited long enough for what their servers add.
+    fn close_late(&mut self) {
+        let now = Instant::now();
+        for call in self.calls.iter_mut().filter(|call| call.over_at.is_some_and(|at| at <= now)) {
+            call.answer = None;
         }
     }
 
@@ -271,9 +313,11 @@ impl Run {
             .cached
             .map_or(self.cached, |cached| Some(self.cached.map_or(cached, |least| least.min(cached))));
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        call.reported |= piece.cached.is_some();
+        call.set_end();
         if piece.done {
             call.answer = None;
-            return self.over(index);
+            return self.done(index);
         }
         if call.choice.has_ended() {
             return Ok(());
@@ -296,6 +340,7 @@ impl Run {
         }
         let server_ended = piece.finish.filter(|_| ended.is_none());
         let ended = ended.or_else(|| Some(call.choice.end(server_ended?, &self.rules, &mut text)));
+        call.set_end();
         let choice = call.choice.number;
         let mut ids = piece.ids;
         ids.truncate(taken);
@@ -347,6 +392,21 @@ impl Run {
         let prompt = self.job.prompt.len() as u64;
         let cached_input = self.cached.unwrap_or(0).min(prompt);
         Usage { input: prompt - cached_input, cached_input, output: self.output, ..Usage::default() }
+    }
+
+    /// The server says that a choice's stream is whole: without another reason it ended by itself, if any token came.
+    fn done(&mut self, index: usize) -> Result<(), JobError> {
+        let Some(call) = self.calls.get_mut(index).filter(|call| !call.choice.has_ended()) else {
+            return Ok(());
+        };
+        if call.ids.is_empty() {
+            return self.over(index);
+        }
+        let mut text = String::new();
+        let reason = call.choice.end(FinishReason::Stop, &self.rules, &mut text);
+        let choice = call.choice.number;
+        self.emit(choice, Vec::new(), text, Vec::new(), Some(reason));
+        Ok(())
     }
 
     /// A choice's stream is at its end.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::tokens::ask::Ask;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, Score, error_within, seed};
+use crate::tokens::piece::{Piece, Score, error_within, seed, tokens_of};
 
 /// The body for one answer.
 pub(super) fn body(ask: &Ask<'_>) -> Value {
@@ -77,7 +77,7 @@ struct Chunk {
 struct Meta {
     finish_reason: Option<Finish>,
     completion_tokens: usize,
-    cached_tokens: Option<u64>,
+    cached_tokens: Option<Value>,
     #[serde(default)]
     output_token_logprobs: Vec<Token>,
     #[serde(default)]
@@ -129,10 +129,11 @@ impl Reader {
             ));
         };
         self.seen += new;
+        let cached = tokens_of(meta.cached_tokens.as_ref());
         let from = told - new;
         let ids = ids.split_off(from);
         let scores = scores(meta.output_token_logprobs, meta.output_top_logprobs, &ids, from)?;
-        Ok(Piece { ids, scores, finish, cached: meta.cached_tokens, ..Piece::default() })
+        Ok(Piece { ids, scores, finish, cached, ..Piece::default() })
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::tokens::ask::Ask;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, Score, error_within, finish, seed};
+use crate::tokens::piece::{Piece, Score, error_within, finish, seed, tokens_of};
 
 /// The body of a completion.
 pub(super) fn completion(ask: &Ask<'_>) -> Value {
@@ -79,7 +79,7 @@ fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
 struct Chunk {
     #[serde(default)]
     choices: Vec<Part>,
-    usage: Option<Usage>,
+    usage: Option<Value>,
     error: Option<Value>,
 }
 
@@ -122,16 +122,6 @@ struct Scores {
     top_logprobs: Vec<Option<Map<String, Value>>>,
 }
 
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens_details: Option<Details>,
-}
-
-#[derive(Deserialize)]
-struct Details {
-    cached_tokens: Option<u64>,
-}
-
 /// Reads the data of one event, or what a server says that answered whole.
 ///
 /// # Errors
@@ -146,7 +136,7 @@ pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
         return Err(error_within(&error));
     }
     let cached =
-        chunk.usage.and_then(|usage| usage.prompt_tokens_details).and_then(|details| details.cached_tokens);
+        chunk.usage.and_then(|usage| tokens_of(usage.pointer("/prompt_tokens_details/cached_tokens")));
     let mut piece = Piece { cached, ..Piece::default() };
     for part in chunk.choices {
         let ids = part.token_ids.unwrap_or_default();
@@ -216,6 +206,13 @@ mod tests {
                 r#"{"choices":[],"usage":{"prompt_tokens":300,"prompt_tokens_details":null}}"#,
                 Ok(Piece::default()),
             ),
+            // A report that is none costs nothing of the answer.
+            (
+                r#"{"choices":[],"usage":{"prompt_tokens_details":{"cached_tokens":-1}}}"#,
+                Ok(Piece::default()),
+            ),
+            (r#"{"choices":[],"usage":{"prompt_tokens_details":"x"}}"#, Ok(Piece::default())),
+            (r#"{"choices":[{"token_ids":[7],"finish_reason":null}],"usage":[1]}"#, Ok(ids(&[7]))),
             (
                 r#"{"choices":[{"text":"ab","token_ids":[1,2],"finish_reason":null,"logprobs":{"text_offset":[0,1],
                 "tokens":["token_id:1","token_id:2"],"token_logprobs":[-0.5,null],

@@ -6,6 +6,7 @@ mod bounds;
 mod caches;
 mod calls;
 mod connections;
+mod ends;
 mod faults;
 mod forms;
 mod kinds;

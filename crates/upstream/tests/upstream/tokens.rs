@@ -87,7 +87,8 @@ fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
     data.push(
         json!({"choices": [], "usage": {"prompt_tokens": 4, "prompt_tokens_details": details}}).to_string(),
     );
-    data.push("[DONE]".to_owned());
+    // Without a reason it breaks off.
+    data.extend(finish.map(|_| "[DONE]".to_owned()));
     event_stream(data.iter().map(String::as_str))
 }
 
@@ -395,4 +396,65 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
     let (said, last) = read(model(&silent.url(), "m").submit(ended).unwrap(), 1).await;
     assert_eq!((said[0].text.as_str(), &said[0].ended), ("", &Some(FinishReason::Length)));
     assert!(matches!(last, Event::Done(_)) && silent.seen().requests.is_empty());
+}
+
+/// A head without a length, and these bytes: the body ends with the connection.
+fn until_close(body: &[u8]) -> Vec<u8> {
+    [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n", body].concat()
+}
+
+/// A server that answers each connection with these bytes and holds it open until its client leaves.
+async fn holding(bytes: Vec<u8>) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut head = [0; 1 << 16];
+        let _ = tokio::io::AsyncReadExt::read(&mut socket, &mut head).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut socket, &bytes).await.unwrap();
+        while tokio::io::AsyncReadExt::read(&mut socket, &mut head).await.is_ok_and(|read| read > 0) {}
+    });
+    (url, serving)
+}
+
+#[tokio::test]
+async fn an_answer_that_has_ended_lets_go_of_a_server_that_does_not() {
+    let ended = r#"{"choices":[{"token_ids":[20],"finish_reason":"stop"}]}"#;
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":4,"prompt_tokens_details":{"cached_tokens":3}}}"#;
+    for (events, cached) in [(vec![ended], 0), (vec![ended, usage], 3)] {
+        let stream = events.iter().map(|data| format!("data: {data}\n\n")).collect::<String>();
+        let (url, serving) = holding(until_close(stream.as_bytes())).await;
+        let mut spec = spec(&url, Kind::Vllm);
+        spec.timeouts.idle = Duration::from_secs(600);
+        let model = TokenModel::new(&Upstream::new(spec).unwrap(), known("m")).unwrap();
+        let (said, last) = read(model.submit(job(Sampling::default())).unwrap(), 1).await;
+        assert_eq!((said[0].ids.as_slice(), &said[0].ended), (&[20][..], &Some(FinishReason::Stop)));
+        let Event::Done(report) = last else { panic!("{last:?}") };
+        assert_eq!((report.usage.cached_input, report.usage.output), (cached, 1));
+        // The connection is closed: its server sees that its client has left.
+        tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_of_ids_needs_neither_a_blank_line_nor_a_reason() {
+    let ids = r#"{"choices":[{"token_ids":[20],"finish_reason":null}]}"#;
+    let ended = r#"{"choices":[{"token_ids":[21],"finish_reason":"stop"}]}"#;
+    for (body, expected) in [
+        (format!("data: {ids}\n\ndata: {ended}\n\ndata: [DONE]\n"), Some(vec![20, 21])),
+        (format!("data: {ids}\n\ndata: {ended}"), Some(vec![20, 21])),
+        (format!("data: {ids}\n\ndata: [DONE]"), Some(vec![20])),
+        (format!("data: {ids}\n\ndata: [DONE]\n\n"), Some(vec![20])),
+        (format!("data: {ids}\n\n"), None),
+        (format!("data: {ids}\n\ndata: {}", ended.get(..20).unwrap()), None),
+        ("data: [DONE]\n\n".to_owned(), None),
+    ] {
+        let bytes = crate::ends::chunked(&body);
+        let hostile = Hostile::start_with(move |_| Some(bytes.clone())).await.unwrap();
+        let (said, last) =
+            read(model(&hostile.url(), "m").submit(job(Sampling::default())).unwrap(), 1).await;
+        let done = matches!(last, Event::Done(_));
+        assert_eq!(done.then(|| said[0].ids.clone()), expected, "{body}: {last:?}");
+        assert_eq!(said[0].ended.is_some(), expected.is_some(), "{body}");
+    }
 }

@@ -62,7 +62,11 @@ const OTHERS: &[Other] = &[
         rows: &[
             ("query", r#""q""#, "a text"),
             ("documents", r#"["d"]"#, "texts, or objects with a `text`"),
-            ("model", r#""m""#, "an encoder with a classifier of one label, or one that embeds"),
+            (
+                "model",
+                r#""m""#,
+                "an encoder with a classifier of one label; one that embeds makes vectors alone",
+            ),
             ("top_n", "1", "so many of the best"),
             ("return_documents", "true", "the texts beside their scores"),
             ("safety_identifier", r#""s""#, USER),

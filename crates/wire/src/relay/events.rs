@@ -140,6 +140,22 @@ impl EventSplitter {
         (self.failed.is_none() && self.event.ended).then(|| self.take_event())
     }
 
+    /// The event that no blank line ended, once [`Self::finish`] has no more: its last line may lack its line end, too. Its `raw`
+    /// has what was missing. The standard drops such an event; servers exist that end a stream so.
+    pub fn unfinished(&mut self) -> Option<SplitEvent> {
+        if self.failed.is_some() {
+            return None;
+        }
+        if self.held.len() > self.at {
+            self.held.extend_from_slice(b"\n");
+            self.take_line(self.held.len() - 1).ok()?;
+        }
+        self.event.data.as_ref()?;
+        self.held.extend_from_slice(b"\n");
+        self.at = self.held.len();
+        Some(self.take_event())
+    }
+
     /// Whether bytes of an unfinished event are at hand: a stream that ends so was cut off. Asked when [`Self::next_event`]
     /// has no more; at the end of a stream, after [`Self::finish`].
     pub fn is_mid_event(&self) -> bool {

@@ -1,8 +1,12 @@
 //! What an upstream says when it refuses or fails, in whatever shape: its words, and what kind of failure that is.
 //! Decides nothing: not whether to try again, not what the caller is told.
 
+mod too_long;
+
 use headrace_domain::Dialect;
 use serde_json::Value;
+
+use too_long::is_too_long;
 
 /// What kind of failure an upstream reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -224,29 +228,15 @@ fn by_name(dialect: Dialect, name: &str) -> Option<FailureClass> {
     })
 }
 
-/// Words by which servers say that a prompt is too long, having no name of its own for it.
-const TOO_LONG: [&str; 9] = [
-    "context length",
-    "context window",
-    "context size",
-    "context limit",
-    "maximum model length",
-    "prompt is too long",
-    "input is too long",
-    "exceeds the maximum number of tokens",
-    "maximum sequence length",
-];
-
 fn by_words(status: u16, words: &str) -> Option<FailureClass> {
     // A server's own failure may speak of anything; some say it of a prompt that is too long.
     if !matches!(status, 0 | 400 | 403 | 413 | 422 | 500) {
         return None;
     }
-    let words = words.to_ascii_lowercase();
-    if TOO_LONG.iter().any(|phrase| words.contains(phrase)) {
+    if is_too_long(words) {
         return Some(FailureClass::ContextTooLong);
     }
-    if words.contains("credit balance is too low") {
+    if words.to_ascii_lowercase().contains("credit balance is too low") {
         return Some(FailureClass::Quota);
     }
     None

@@ -11,33 +11,43 @@ mod finish;
 mod glance;
 mod lenient;
 mod openai;
+mod reported;
 mod responses;
 mod strict;
 mod usage;
+mod usage_body;
+mod usage_counts;
 mod usual;
 mod usual_message;
 
 #[cfg(test)]
 mod bound_tests;
 #[cfg(test)]
+mod end_tests;
+#[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod history_tests;
 #[cfg(test)]
 mod responses_tests;
 #[cfg(test)]
 mod round_trip_tests;
+#[cfg(test)]
+mod usage_tests;
 #[cfg(test)]
 mod usual_tests;
 
 pub use conceal::{concealed, concealed_class, concealed_usage};
 pub use facts::{EventFacts, EventKind};
 pub use fault::{FaultKind, ReplyFault};
-pub use usage::ReportedUsage;
+pub use reported::{KnownUsage, ReportedUsage};
 
 use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 
 use answer::{Answer, Reading};
 use anthropic::Blocks;
 use responses::Called;
+use usage::Reports;
 
 /// What ends a good stream: the event that some servers leave out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
@@ -66,13 +76,11 @@ impl ReplyReader {
     /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
         let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
-        Self {
-            endpoint,
-            stream,
-            answer: Answer::new(choices),
-            blocks: Blocks::default(),
-            called: Called::default(),
+        let mut answer = Answer::new(choices);
+        if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
+            answer.usage = Reports::of_encoder();
         }
+        Self { endpoint, stream, answer, blocks: Blocks::default(), called: Called::default() }
     }
 
     /// Takes one event of a stream. With `out` it also gives what the event says, as reply events; without, nothing is copied,
@@ -90,21 +98,29 @@ impl ReplyReader {
         out: Option<&mut Vec<ReplyEvent>>,
     ) -> Result<EventFacts, ReplyFault> {
         self.delivered(true);
+        let was_whole = self.has_finished();
         let mut reading = Reading::new(out);
-        match self.endpoint {
+        let read = match self.endpoint {
             Endpoint::Responses => {
-                responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)?;
+                responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)
             }
             Endpoint::ChatCompletions
             | Endpoint::Completions
             | Endpoint::Embeddings
             | Endpoint::Rerank
-            | Endpoint::Score => {
-                openai::event(name, data, &mut self.answer, &mut reading)?;
-            }
+            | Endpoint::Score => openai::event(name, data, &mut self.answer, &mut reading),
             Endpoint::Messages => {
-                anthropic::event(name, data, &mut self.blocks, &mut self.answer, &mut reading)?;
+                anthropic::event(name, data, &mut self.blocks, &mut self.answer, &mut reading)
             }
+        };
+        match read {
+            Ok(()) => {}
+            // The content has ended: a fault of what follows takes nothing from it.
+            Err(fault) if was_whole => {
+                self.answer.notes.add(FaultKind::AfterEnd, || fault.to_string());
+                return Ok(EventFacts { meaningful: false, tokens: 0, kind: EventKind::Broken });
+            }
+            Err(fault) => return Err(fault),
         }
         self.answer.generated += reading.facts.tokens;
         if reading.out.is_some() {
@@ -153,6 +169,11 @@ impl ReplyReader {
         self.answer.end()
     }
 
+    /// Whether every choice has a finish reason: nothing of the answer's content is missing.
+    pub fn has_finished(&self) -> bool {
+        self.answer.has_finished()
+    }
+
     /// What the upstream reported so far, in the classes that have prices. Before the end it may be the prompt's part only.
     pub fn usage(&self) -> Option<Usage> {
         self.reported().map(ReportedUsage::usage)
@@ -161,6 +182,21 @@ impl ReplyReader {
     /// What the upstream reported so far, in every class.
     pub fn reported(&self) -> Option<&ReportedUsage> {
         self.answer.usage.reported()
+    }
+
+    /// The usable part of what the upstream reported so far.
+    pub fn known_usage(&self) -> KnownUsage {
+        self.answer.usage.known()
+    }
+
+    /// Names what the report lacks so that tokens have to be estimated. `None` if it lacks nothing.
+    pub fn usage_gap(&self) -> Option<&'static str> {
+        self.answer.usage.gap()
+    }
+
+    /// The service tier that the upstream says it billed.
+    pub fn service_tier(&self) -> Option<&str> {
+        self.answer.usage.service_tier()
     }
 
     /// Tokens generated so far, all answers together; estimated where the upstream does not send ids.

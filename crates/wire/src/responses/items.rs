@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use headrace_domain::{Code, Conversation, Message, MessageOrigin, Role, ToolCall};
+use headrace_domain::{Code, Conversation, Media, Message, MessageOrigin, Role, ToolCall};
 
 use crate::content::Content;
 use crate::fault::{Fault, Read};
@@ -151,9 +151,20 @@ impl Turns {
         self.messages.last_mut().filter(|last| last.role == Role::Assistant && fits(last))
     }
 
+    /// Takes what the assistant said. Text behind calls joins their message: nothing may stand between calls and their results.
     fn said(&mut self, content: Content, index: usize) {
-        match self.open(|last| last.content.is_none() && last.tool_calls.is_empty()) {
-            Some(last) => (last.content, last.media) = (Some(content.text), content.media),
+        match self.open(|last| last.content.is_none() || !last.tool_calls.is_empty()) {
+            Some(last) => {
+                let text = last.content.get_or_insert_default();
+                let before = text.len();
+                text.push_str(&content.text);
+                last.media.extend(
+                    content
+                        .media
+                        .into_iter()
+                        .map(|part| Media { behind_bytes: part.behind_bytes.saturating_add(before), ..part }),
+                );
+            }
             None => self.push(of_content(Role::Assistant, content), index),
         }
     }
@@ -180,7 +191,7 @@ impl Turns {
         if text.is_empty() {
             return;
         }
-        match self.open(|last| last.content.is_none() && last.tool_calls.is_empty()) {
+        match self.open(|last| last.content.is_none() || !last.tool_calls.is_empty()) {
             Some(last) => last.reasoning.get_or_insert_default().push_str(&text),
             None => {
                 let mut message = Message::text(Role::Assistant, "");

@@ -1,18 +1,26 @@
 //! An upstream that was asked, and how far its answer came. Must not know what becomes of the answer.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use headrace_domain::Usage;
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
 use headrace_fleet::{Outcome, Placement};
-use headrace_wire::relay::ReplyReader;
+use headrace_wire::relay::{KnownUsage, ReplyReader};
+use tokio::time::{Instant, timeout_at};
 
 use crate::pump::asking::Asking;
 
 use super::allowance::Allowance;
 use super::conceal::Conceal;
+
+/// How long the usage report is waited for once every choice has its finish reason.
+const USAGE_WAIT: Duration = Duration::from_secs(2);
+/// How long the stream's own end is waited for once the usage report is here, too. Most servers send it at once, and their connection
+/// can be used again only behind it.
+const END_WAIT: Duration = Duration::from_millis(250);
 
 /// A server that was asked, and how far its answer came.
 pub(crate) struct Asked {
@@ -36,6 +44,10 @@ pub(crate) struct Asked {
     pub(super) shown: bool,
     /// Its last event is here.
     pub(super) ended: bool,
+    /// When its content was whole: every choice had a finish reason.
+    whole_since: Option<Instant>,
+    /// When its usage report was here, too.
+    reported_since: Option<Instant>,
 }
 
 impl Asked {
@@ -54,13 +66,39 @@ impl Asked {
             heard: false,
             shown: false,
             ended: false,
+            whole_since: None,
+            reported_since: None,
         }
     }
 
-    /// Returns the next event. After the end of an answer it does not wait.
+    /// Returns the next event. After the end of an answer it does not wait. An answer whose content is whole is over after a short
+    /// wait, whatever its transport does: silence and heartbeats keep no call.
     pub(super) async fn next(&mut self) -> Option<RelayEvent> {
+        let until = self.over_at();
         let answer = self.answer.as_mut()?;
-        if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
+        if self.ended {
+            return answer.next().now_or_never().flatten();
+        }
+        let Some(until) = until else { return answer.next().await };
+        let next = timeout_at(until, answer.next()).await;
+        if next.is_err() {
+            self.answer = None;
+        }
+        next.ok().flatten()
+    }
+
+    /// The time at which the answer is over without its own end. `None` before its content is whole.
+    fn over_at(&mut self) -> Option<Instant> {
+        if !self.reader.has_finished() {
+            return None;
+        }
+        let whole_since = *self.whole_since.get_or_insert_with(Instant::now);
+        let usage_by = whole_since + USAGE_WAIT;
+        if self.reader.usage_gap().is_some() {
+            return Some(usage_by);
+        }
+        let reported_since = *self.reported_since.get_or_insert_with(Instant::now);
+        Some(usage_by.min(reported_since + END_WAIT))
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
@@ -90,23 +128,34 @@ impl Asked {
         }
     }
 
-    /// Returns the usage that the upstream reports, or an estimate by its bytes if the report is missing or not final.
+    /// Returns the usage that the upstream reports. A part that the report lacks, or that is not final, is estimated by its bytes.
     pub(super) fn usage(&self, likely_prompt: Usage) -> Usage {
-        let (reported, generated) = (self.reader.usage(), self.reader.generated());
-        match reported {
-            Some(reported) if self.is_final() => reported,
-            Some(reported) => {
-                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
-                Usage { output, ..reported }
-            }
-            None if self.heard => Usage { output: generated, ..likely_prompt },
-            None => Usage::default(),
+        let KnownUsage { mut usage, has_prompt, has_answer, total } = self.reader.known_usage();
+        let is_complete = has_prompt && has_answer;
+        if !self.heard && !is_complete {
+            return Usage::default();
         }
+        if !(has_answer && self.is_final()) {
+            let shown = self.reader.generated().saturating_sub(usage.reasoning);
+            usage.output = usage.output.max(shown);
+        }
+        if !has_prompt {
+            let cached = usage.prompt_tokens();
+            let answer = usage.output.saturating_add(usage.reasoning);
+            let whole = total.map_or(likely_prompt.input, |total| total.saturating_sub(answer));
+            usage.input = whole.saturating_sub(cached);
+        }
+        usage
     }
 
-    /// Whether the token counts are the upstream's own.
-    pub(super) fn is_reported(&self) -> bool {
-        self.reader.usage().is_some() && self.is_final()
+    /// Says why a part of the usage is an estimate. `None` if all of it is the upstream's own.
+    pub(super) fn why_estimated(&self) -> Option<&'static str> {
+        match self.reader.usage_gap() {
+            _ if !self.heard => None,
+            None if self.is_final() => None,
+            None => Some("the answer broke off before its last usage report"),
+            Some(gap) => Some(gap),
+        }
     }
 
     /// Whether its last event was read. A response that failed says in it what it took, too.

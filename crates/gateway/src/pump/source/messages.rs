@@ -286,6 +286,10 @@ impl MessageSource {
                 }
             }
             Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
+            // The content is whole: how its transport ended takes nothing from it.
+            Some(RelayEvent::Failed(_)) if asked.reader.has_finished() && asked.reader.end().is_ok() => {
+                Some(self.all_came(dossier))
+            }
             Some(RelayEvent::Failed(error)) => {
                 let mut lost = faults::of_relay(&error, asked.facts.dialect);
                 if error == RelayError::NoMemory {
@@ -320,6 +324,9 @@ impl MessageSource {
         };
         if let (Some(resume), Some(new)) = (&mut self.resume, events.get_mut(before..)) {
             resume.take(new);
+        }
+        if facts.kind == EventKind::Broken {
+            return None;
         }
         asked.ended |= facts.kind == EventKind::End;
         let told = events.get(before..).unwrap_or_default();
@@ -502,16 +509,32 @@ impl MessageSource {
     }
 
     pub(super) fn price_tier(&self) -> PriceTier {
-        let reported = self.asked.as_ref().and_then(|asked| asked.reader.reported());
-        let named = reported.and_then(|reported| reported.service_tier.as_deref());
+        let named = self.asked.as_ref().and_then(|asked| asked.reader.service_tier());
         named.map_or_else(|| self.work.call.tier.into(), PriceTier::reported)
     }
 
     pub(super) fn usage_source(&self) -> UsageSource {
-        let resumed = self.resume.as_ref().is_some_and(|resume| resume.is_resumed());
-        let reported =
-            !resumed && self.asked.as_ref().is_some_and(|asked| asked.is_reported() || !asked.heard);
-        if reported { UsageSource::Reported } else { UsageSource::Estimated }
+        match self.why_estimated() {
+            None => UsageSource::Reported,
+            Some(_) => UsageSource::Estimated,
+        }
+    }
+
+    /// Says why a part of the usage is an estimate. `None` if all of it is the upstream's own.
+    pub(super) fn why_estimated(&self) -> Option<&'static str> {
+        if self.resume.as_ref().is_some_and(|resume| resume.is_resumed()) {
+            return Some("several upstreams made the answer, each from where the one before broke off");
+        }
+        match &self.asked {
+            Some(asked) => asked.why_estimated(),
+            None => Some("no upstream answered"),
+        }
+    }
+
+    /// The oddities of the answer that did not end it, each as `kind: detail`.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let notes = self.asked.as_ref().map_or(&[][..], |asked| asked.reader.notes());
+        notes.iter().map(ToString::to_string).collect()
     }
 
     pub(super) fn first_token_ns(&self) -> Option<u64> {

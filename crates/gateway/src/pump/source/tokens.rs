@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use headrace_domain::{
-    CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent,
-    RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
+    CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, FinishReason, PriceTier, Prompt, PromptItem,
+    ReplyEvent, RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
 };
 use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
 use headrace_fleet::Placement;
@@ -29,6 +29,8 @@ pub(crate) struct TokenSource {
     jobs: Jobs,
     /// One for each choice.
     parsers: Vec<ReplyParser>,
+    /// Choices that a stop string ended within their thought: they have no text, and their end must not look like another.
+    cut_thoughts: Vec<usize>,
     /// What the prompt took, as far as it showed when the first event came.
     prompt: Option<Usage>,
     /// What came, where another worker could go on with it; else nothing is kept.
@@ -81,6 +83,7 @@ impl TokenSource {
             work,
             jobs: Jobs::default(),
             parsers: Vec::new(),
+            cut_thoughts: Vec::new(),
             prompt: None,
             kept: None,
             said: Vec::new(),
@@ -295,6 +298,9 @@ impl TokenSource {
                     keeper.keep(said, dossier.record.started);
                 }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                    if matches!(reason, FinishReason::StopString { .. }) && parser.is_thinking() {
+                        self.cut_thoughts.push(choice as usize);
+                    }
                     parser.finish(reason, events);
                 }
             }
@@ -410,6 +416,9 @@ impl TokenSource {
     }
 
     pub(super) fn fault(&self, choice: usize) -> Option<&'static str> {
+        if self.cut_thoughts.contains(&choice) {
+            return Some("stop_string_in_thought");
+        }
         Some(self.parsers.get(choice)?.fault()?.name())
     }
 

@@ -215,3 +215,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_event_without_its_blank_line_is_read_at_every_cut() {
+    for (stream, expected) in [
+        ("data: [DONE]\n", Some(("data: [DONE]\n\n", "", "[DONE]"))),
+        ("data: [DONE]", Some(("data: [DONE]\n\n", "", "[DONE]"))),
+        ("data: [DONE]\r\n", Some(("data: [DONE]\r\n\n", "", "[DONE]"))),
+        ("data: [DONE]\r", Some(("data: [DONE]\r\n", "", "[DONE]"))),
+        ("event: message_stop\ndata: {}", Some(("event: message_stop\ndata: {}\n\n", "message_stop", "{}"))),
+        ("data: a\ndata: b", Some(("data: a\ndata: b\n\n", "", "a\nb"))),
+        ("data: a\n: ping", Some(("data: a\n: ping\n\n", "", "a"))),
+        ("event: message_stop\n", None),
+        (": ping", None),
+        ("", None),
+        ("data: a\n\n", None),
+    ] {
+        for cut in 0..=stream.len() {
+            let mut splitter = EventSplitter::new();
+            let (before, after) = stream.as_bytes().split_at(cut);
+            for chunk in [before, after] {
+                splitter.push(Bytes::copy_from_slice(chunk));
+                while splitter.next_event().unwrap().is_some() {}
+            }
+            assert_eq!(splitter.finish(), None);
+            let event = splitter.unfinished();
+            let read = event.map(|event| (text(&event.raw), text(&event.name), text(&event.data)));
+            let expected =
+                expected.map(|(raw, name, data)| (raw.to_owned(), name.to_owned(), data.to_owned()));
+            assert_eq!(read, expected, "{stream:?} cut at {cut}");
+            assert_eq!(splitter.unfinished(), None, "{stream:?}");
+        }
+    }
+}

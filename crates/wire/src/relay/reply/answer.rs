@@ -16,6 +16,8 @@ use super::usage::Reports;
 const MOST_WAITING_BYTES: usize = 1 << 20;
 /// What an event takes beside its text.
 const EVENT_BYTES: usize = 128;
+/// The longest unknown finish reason that a note shows, in bytes.
+const MOST_WORD_BYTES: usize = 64;
 /// Bytes of text that are taken for one token, where nobody counted.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -38,6 +40,8 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 struct Choice {
     finish: Option<FinishReason>,
+    /// Something of it came, if only its role.
+    begun: bool,
     /// It said why it does not answer.
     refused: bool,
     called: bool,
@@ -207,12 +211,45 @@ impl Answer {
                 self.notes.add(FaultKind::UnknownFinishReason, || format!("{shown:?} of choice {choice}"));
                 nearest
             }
+            Ended::Unknown => {
+                let shown = head(reason, MOST_WORD_BYTES);
+                self.notes.add(FaultKind::UnknownFinishReason, || {
+                    format!("{shown:?} of choice {choice}, taken for `length`")
+                });
+                FinishReason::Length
+            }
             Ended::GaveUp => {
                 let message = format!("choice {choice} ended by {:?}", head(reason, MOST_NAME_BYTES));
                 return Err(ReplyFault::new(FaultKind::GaveUp, message));
             }
         };
         self.ends(choice, reason, reading)
+    }
+
+    /// Something of a choice came.
+    pub(super) fn begins(&mut self, choice: u32) {
+        if let Some(state) = self.choices.get_mut(choice as usize) {
+            state.begun = true;
+        }
+    }
+
+    /// Whether every choice has a finish reason: nothing of the answer's content is missing.
+    pub(super) fn has_finished(&self) -> bool {
+        self.choices.iter().all(|choice| choice.finish.is_some())
+    }
+
+    /// The stream's own end came. A choice without a finish reason ends here, as it does in a whole answer: the end is the server's
+    /// word that nothing is missing.
+    ///
+    /// # Errors
+    /// As [`Self::finished`] and [`Self::is_over`].
+    pub(super) fn ends_stream(&mut self, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+        for choice in 0..u32::try_from(self.choices.len()).unwrap_or(u32::MAX) {
+            if self.choices.get(choice as usize).is_some_and(|state| state.begun && state.finish.is_none()) {
+                self.ended_silently(choice, reading)?;
+            }
+        }
+        self.is_over()
     }
 
     /// A whole answer ended without saying why.
@@ -268,7 +305,10 @@ impl Answer {
             Some(state) if state.finish.is_some() => {
                 self.notes.add(FaultKind::AfterFinish, || format!("choice {choice}"));
             }
-            Some(state) => return Some(state),
+            Some(state) => {
+                state.begun = true;
+                return Some(state);
+            }
         }
         None
     }
@@ -290,7 +330,7 @@ impl Answer {
     /// The answer says that it is over.
     ///
     /// # Errors
-    /// No choice, or one that began, has a finish reason.
+    /// No choice has a finish reason.
     pub(super) fn is_over(&mut self) -> Result<(), ReplyFault> {
         let ended = self.choices.iter().filter(|choice| choice.finish.is_some()).count();
         if ended == 0 {
@@ -315,7 +355,7 @@ impl Answer {
         if !self.begun {
             return Err(ReplyFault::new(FaultKind::Empty, "it ended before anything came"));
         }
-        if self.choices.iter().all(|choice| choice.finish.is_some()) {
+        if self.has_finished() {
             self.notes.add(FaultKind::MissingEnd, || "all finish reasons are here".into());
             return Ok(());
         }

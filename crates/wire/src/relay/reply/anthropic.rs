@@ -11,6 +11,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Count, Items, Text, or_default};
+use super::usage_counts::Names;
 use super::usual_message;
 
 /// An event of a stream.
@@ -191,7 +192,10 @@ pub(super) fn event(
         b"message_stop" => {
             reading.facts.kind = EventKind::End;
             answer.over = true;
-            answer.is_over()?;
+            if !answer.has_finished() {
+                blocks.close_all(answer, reading)?;
+            }
+            answer.ends_stream(reading)?;
         }
         b"ping" => reading.facts.kind = EventKind::Ping,
         b"error" => return Err(error_inside(data)),
@@ -213,7 +217,7 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     reading.facts.kind = EventKind::Content;
     answer.named(message.model, message.id);
     if let Some(usage) = &message.usage {
-        answer.usage.anthropic_counts(usage, &mut answer.notes);
+        answer.usage.read(Names::Anthropic, usage, &mut answer.notes);
     }
     for bytes in message.texts {
         answer.heard(ONLY, bytes, reading);
@@ -263,6 +267,7 @@ fn start(
 ) -> Result<(), ReplyFault> {
     let Some(message) = &event.message else { return Ok(()) };
     answer.named(message.model.given(), message.id.given());
+    answer.begins(ONLY);
     take_usage(message.usage, answer);
     for (index, block) in message.content.iter().flat_map(|content| content.iter()).enumerate() {
         blocks.open(Count::Is(index as u64), block, answer, reading)?;

@@ -22,6 +22,8 @@ pub enum EventKind {
     End,
     /// It keeps the connection alive.
     Ping,
+    /// It cannot be read, and the answer was whole before it: no part of the answer.
+    Broken,
     /// None of these.
     Other,
 }

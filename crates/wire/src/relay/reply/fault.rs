@@ -42,7 +42,7 @@ pub enum FaultKind {
     GaveUp,
     /// The transport ended before any finish reason.
     BrokeOff,
-    /// The stream says that it is over, and an answer has no finish reason.
+    /// The stream says that it is over, and nothing of an answer came.
     NoFinishReason,
     /// A body or stream in which nothing is.
     Empty,
@@ -73,9 +73,9 @@ pub enum FaultKind {
     AfterFinish,
     /// A second finish reason; the first counts.
     FinishTwice,
-    /// A finish reason that nobody knows; it was taken for the model's own end.
+    /// A finish reason that is not known; its note says what it was taken for.
     UnknownFinishReason,
-    /// A whole answer without a finish reason; it was taken for the model's own end.
+    /// A choice without a finish reason, whole or up to the stream's own end; it was taken for the model's own end.
     MissingFinishReason,
     /// Fewer answers than were asked for.
     FewerChoices,

@@ -6,7 +6,7 @@ use super::*;
 use crate::relay::FailureClass;
 
 /// The events of a stream's datas, read to the transport's end: what was said, then the fault that ended it or the notes.
-fn read(
+pub(super) fn read(
     endpoint: Endpoint,
     choices: u32,
     datas: &[&str],
@@ -21,23 +21,23 @@ fn read(
 }
 
 /// What was noted, or what ended the answer.
-type Outcome<'a> = Result<&'a [FaultKind], FaultKind>;
+pub(super) type Outcome<'a> = Result<&'a [FaultKind], FaultKind>;
 
-fn notes(reader: &ReplyReader) -> Vec<FaultKind> {
+pub(super) fn notes(reader: &ReplyReader) -> Vec<FaultKind> {
     reader.notes().iter().map(|note| note.kind).collect()
 }
 
-fn chunk(delta: &str) -> String {
+pub(super) fn chunk(delta: &str) -> String {
     format!(
         r#"{{"id":"chatcmpl-7","model":"m","choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#
     )
 }
 
-const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-const DONE: &str = "[DONE]";
+pub(super) const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+pub(super) const DONE: &str = "[DONE]";
 
 /// Everything that was said, in one line.
-fn said(events: &[ReplyEvent]) -> String {
+pub(super) fn said(events: &[ReplyEvent]) -> String {
     events
         .iter()
         .map(|event| match event {
@@ -62,7 +62,6 @@ fn faults_that_end_a_chat() {
     let rows: &[(&[&str], FaultKind)] = &[
         (&[], Empty),
         (&[text], BrokeOff),
-        (&[text, DONE], NoFinishReason),
         (&[DONE], NoFinishReason),
         (&["<html>"], Html),
         (&["{\"choices\":["], NotJson),
@@ -275,7 +274,11 @@ fn faults_of_messages() {
         (&[START, TEXT, HI, CLOSE, END, BYE], Ok(&[]), "hi|0 Stop"),
         (&[START, TEXT, HI, CLOSE, END], Ok(&[MissingEnd]), "hi|0 Stop"),
         (&[START, TEXT, HI, CLOSE], Err(BrokeOff), "hi"),
-        (&[START, TEXT, HI, CLOSE, BYE], Err(NoFinishReason), "hi"),
+        (&[START, TEXT, HI, CLOSE, BYE], Ok(&[MissingFinishReason]), "hi|0 Stop"),
+        (&[START, TEXT, HI, BYE], Ok(&[MissingFinishReason]), "hi|0 Stop"),
+        (&[START, BYE], Ok(&[MissingFinishReason]), "|0 Stop"),
+        (&[BYE], Err(NoFinishReason), ""),
+        (&[START, TEXT, HI, CLOSE, END, "{broken"], Ok(&[AfterEnd, MissingEnd]), "hi|0 Stop"),
         (&[START, TEXT, HI, END, BYE, HI], Ok(&[AfterEnd]), "hi|0 Stop"),
         (&[START, r#"{"type":"ping"}"#, TEXT, HI, CLOSE, END, BYE], Ok(&[]), "hi|0 Stop"),
         (
@@ -528,14 +531,14 @@ fn usage_is_evidence() {
         (&[r#"{"prompt_tokens":"10","completion_tokens":4}"#], None, &[UsageAbsurd]),
         (
             &[r#"{"prompt_tokens":10,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":11}}"#],
-            None,
+            of(10, 0, 0, 4, 0),
             &[UsageAbsurd],
         ),
         (
             &[
                 r#"{"prompt_tokens":10,"completion_tokens":4,"completion_tokens_details":{"reasoning_tokens":5}}"#,
             ],
-            None,
+            of(10, 0, 0, 4, 0),
             &[UsageAbsurd],
         ),
         (&["[1]"], None, &[UsageAbsurd]),
@@ -580,5 +583,6 @@ fn usage_of_messages_is_cumulative() {
     let whole = r#"{"content":[],"stop_reason":"end_turn","usage":{"input_tokens":1,"cache_creation_input_tokens":5,"cache_creation":{"ephemeral_1h_input_tokens":6},"output_tokens":1}}"#;
     let mut reader = ReplyReader::new(Endpoint::Messages, false, 1);
     reader.whole(whole.as_bytes(), None).unwrap();
-    assert_eq!((reader.usage(), notes(&reader)), (None, vec![FaultKind::UsageAbsurd]));
+    let all_short = Usage { input: 1, cache_write: 5, output: 1, ..Usage::default() };
+    assert_eq!((reader.usage(), notes(&reader)), (Some(all_short), vec![FaultKind::UsageAbsurd]));
 }

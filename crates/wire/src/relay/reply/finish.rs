@@ -1,4 +1,7 @@
 //! Why upstreams say that an answer ended, in our terms. One table for all dialects: servers mix them.
+//!
+//! A word that is not in the table is [`Ended::Unknown`]: the answer is whole as far as its server says, but nobody knows whether
+//! something is missing. It counts as `length`, the reason by which every client asks for more, and the trace records the word.
 
 use headrace_domain::FinishReason;
 
@@ -9,6 +12,8 @@ pub(super) enum Ended {
     By(FinishReason),
     /// None of ours is the same; this one is nearest.
     Nearly(FinishReason),
+    /// No known reason.
+    Unknown,
     /// The upstream gave up: the answer is not whole.
     GaveUp,
 }
@@ -29,14 +34,26 @@ pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
     };
     match name {
         "stop" | "stop_sequence" => Ended::By(stopped()),
-        "end_turn" | "eos" => Ended::By(FinishReason::Stop),
-        "length" | "max_tokens" | "model_context_window_exceeded" => Ended::By(FinishReason::Length),
-        "tool_calls" | "tool_use" | "function_call" => Ended::By(FinishReason::ToolCalls),
+        "end_turn" | "eos" | "eos_token" | "stop_token" | "end" | "complete" | "completed" => {
+            Ended::By(FinishReason::Stop)
+        }
+        "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => {
+            Ended::By(FinishReason::Length)
+        }
+        // Mistral: the model's window is full.
+        "model_length" | "max_length" => Ended::By(FinishReason::Length),
+        "tool_calls" | "tool_call" | "tool_use" | "function_call" | "function_calls" => {
+            Ended::By(FinishReason::ToolCalls)
+        }
         "content_filter" | "refusal" => Ended::By(FinishReason::ContentFilter),
-        "safety" | "recitation" | "sensitive" => Ended::Nearly(FinishReason::ContentFilter),
-        // vLLM: aborted, failed. DeepSeek: out of room. The rest of the answer is missing.
-        "abort" | "aborted" | "error" | "cancelled" | "insufficient_system_resource" => Ended::GaveUp,
-        // vLLM's `repetition`, Anthropic's `pause_turn`, and whatever comes next.
-        _ => Ended::Nearly(FinishReason::Stop),
+        "safety" | "recitation" | "sensitive" | "blocklist" | "prohibited_content" | "spii" => {
+            Ended::Nearly(FinishReason::ContentFilter)
+        }
+        // vLLM: aborted, failed. DeepSeek: out of room. Z.ai: its network. The rest of the answer is missing.
+        "abort" | "aborted" | "error" | "failed" | "cancelled" | "canceled" | "timeout" => Ended::GaveUp,
+        "insufficient_system_resource" | "network_error" | "server_error" | "internal_error" => Ended::GaveUp,
+        // Anthropic: the turn may be continued. vLLM: the model repeats itself.
+        "pause_turn" | "repetition" => Ended::Nearly(FinishReason::Stop),
+        _ => Ended::Unknown,
     }
 }

@@ -13,6 +13,7 @@ use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
 use super::lenient::{Content, Count, Items, Length, Text, is_there, or_default};
+use super::usage_counts::Names;
 use super::usual::{self, Weighed, WeighedChoice};
 
 /// A chunk, or a whole body.
@@ -137,7 +138,7 @@ pub(super) fn event(
     if data == DONE {
         answer.over = true;
         reading.facts.kind = EventKind::End;
-        return answer.is_over();
+        return answer.ends_stream(reading);
     }
     // Who answers is told by every chunk and taken from the first.
     if reading.out.is_none()
@@ -146,6 +147,9 @@ pub(super) fn event(
         && let Some(seen) = glance::chunk(data)
     {
         reading.facts.kind = EventKind::Content;
+        if seen.bytes == 0 {
+            answer.begins(seen.choice);
+        }
         answer.heard(seen.choice, seen.bytes, reading);
         return Ok(());
     }
@@ -167,6 +171,7 @@ pub(super) fn weighed_chunk(
     reading.facts.kind = EventKind::UsageOnly;
     if let Some(choice) = &chunk.choice {
         reading.facts.kind = EventKind::Content;
+        answer.begins(choice.index);
         weighed_piece(choice, answer, reading);
         if let Some(reason) = choice.finish {
             answer.finished(choice.index, reason, choice.stop, reading)?;
@@ -191,6 +196,7 @@ pub(super) fn event_in_full(
     for choice in body.choices.iter() {
         reading.facts.kind = EventKind::Content;
         let index = index_of(choice);
+        answer.begins(index);
         piece(index, choice, &choice.delta, answer, reading)?;
         if let Some(reason) = choice.finish_reason.given() {
             answer.finished(index, reason, stop_string(choice).as_deref(), reading)?;
@@ -316,7 +322,7 @@ fn take_weighed_usage(body: &Weighed<'_>, answer: &mut Answer) {
         answer.usage.tier(tier);
     }
     if let Some(usage) = &body.usage {
-        answer.usage.openai_counts(usage, &mut answer.notes);
+        answer.usage.read(Names::Chat, usage, &mut answer.notes);
     }
 }
 

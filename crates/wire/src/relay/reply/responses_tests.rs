@@ -151,7 +151,7 @@ fn every_end_is_told_as_what_it_is() {
         (ends("response.completed", json!({})), Some("stop"), None),
         (bound("max_output_tokens"), Some("length"), None),
         (bound("content_filter"), Some("content_filter"), None),
-        (bound("something_new"), Some("stop"), None),
+        (bound("something_new"), Some("length"), None),
         (failed, None, Some(ErrorInside(crate::relay::FailureClass::ServerError))),
         (ends("response.failed", json!({})), None, Some(GaveUp)),
         (ends("response.cancelled", json!({})), None, Some(GaveUp)),
@@ -197,26 +197,29 @@ fn what_is_no_whole_stream_is_told_so() {
 }
 
 #[test]
-fn what_reports_no_usage_or_nonsense_is_not_believed() {
-    for (usage, note) in [
-        (Value::Null, None),
-        (json!({}), None),
-        (json!({"input_tokens": 3}), Some(FaultKind::UsageIncomplete)),
-        (json!({"input_tokens": 3, "output_tokens": -1}), Some(FaultKind::UsageAbsurd)),
+fn of_a_report_every_valid_count_is_believed_and_no_other() {
+    let totals = Some(Usage { input: 3, output: 1, ..Usage::default() });
+    for (usage, expected, note) in [
+        (Value::Null, None, None),
+        (json!({}), None, None),
+        (json!({"input_tokens": 3}), None, Some(FaultKind::UsageIncomplete)),
+        (json!({"input_tokens": 3, "output_tokens": -1}), None, Some(FaultKind::UsageAbsurd)),
         (
             json!({"input_tokens": 3, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 9}}),
+            totals,
             Some(FaultKind::UsageAbsurd),
         ),
         (
             json!({"input_tokens": 3, "output_tokens": 1, "output_tokens_details": {"reasoning_tokens": 2}}),
+            totals,
             Some(FaultKind::UsageAbsurd),
         ),
-        (json!("much"), Some(FaultKind::UsageAbsurd)),
+        (json!("much"), None, Some(FaultKind::UsageAbsurd)),
     ] {
         let end = json!({"type": "response.completed", "response": response("completed", &json!({"usage": usage}))});
         let text = json!({"type": "response.output_text.delta", "output_index": 0, "delta": "abcdefgh"});
         let (reader, _, _, fault) = read(&[stream(&[text, end], "\n").as_bytes()], true);
-        assert_eq!((fault, reader.usage(), reader.generated()), (None, None, 2), "{usage}");
+        assert_eq!((fault, reader.usage(), reader.generated()), (None, expected, 2), "{usage}");
         assert_eq!(reader.notes().first().map(|note| note.kind), note, "{usage}");
     }
 }

@@ -3,7 +3,7 @@
 
 use super::lenient::{Count, MOST_ITEMS};
 use super::strict::Strict;
-use super::usage::{AnswerDetails, OpenAiUsage, PromptDetails};
+use super::usage_body::{AnswerDetails, PromptDetails, UsageBody};
 
 /// What counts of an answer, or of a chunk of one.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(super) struct Weighed<'a> {
     pub(super) model: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) tier: Option<&'a str>,
-    pub(super) usage: Option<OpenAiUsage>,
+    pub(super) usage: Option<UsageBody<'a>>,
     pub(super) choice: Option<WeighedChoice<'a>>,
 }
 
@@ -256,13 +256,14 @@ fn function(cursor: &mut Strict<'_>) -> Option<usize> {
     Some(name + arguments)
 }
 
-fn usage(cursor: &mut Strict<'_>) -> Option<OpenAiUsage> {
-    let (mut usage, mut seen) = (OpenAiUsage::default(), 0);
+fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
+    let (mut usage, mut seen) = (UsageBody::default(), 0);
     cursor.members(|cursor, key| match key {
         "prompt_tokens" => count(cursor, &mut seen, 0, &mut usage.prompt_tokens),
         "completion_tokens" => count(cursor, &mut seen, 1, &mut usage.completion_tokens),
         "total_tokens" => count(cursor, &mut seen, 2, &mut usage.total_tokens),
         "prompt_cache_hit_tokens" => count(cursor, &mut seen, 3, &mut usage.prompt_cache_hit_tokens),
+        "prompt_cache_miss_tokens" => count(cursor, &mut seen, 8, &mut usage.prompt_cache_miss_tokens),
         "cached_tokens" => count(cursor, &mut seen, 4, &mut usage.cached_tokens),
         "reasoning_tokens" => count(cursor, &mut seen, 5, &mut usage.reasoning_tokens),
         "prompt_tokens_details" => {
@@ -273,6 +274,10 @@ fn usage(cursor: &mut Strict<'_>) -> Option<OpenAiUsage> {
             once(&mut seen, 7)?;
             if cursor.is_null() { Some(()) } else { of_answer(cursor, &mut usage.completion_tokens_details) }
         }
+        // Names of other dialects.
+        "input_tokens" | "output_tokens" | "input_tokens_details" | "output_tokens_details" => None,
+        "cache_read_input_tokens" | "cache_creation_input_tokens" | "cache_creation" => None,
+        "server_tool_use" => None,
         _ => cursor.skip(),
     })?;
     Some(usage)
@@ -293,6 +298,7 @@ fn of_answer(cursor: &mut Strict<'_>, details: &mut AnswerDetails) -> Option<()>
     cursor.members(|cursor, key| match key {
         "reasoning_tokens" => count(cursor, &mut seen, 0, &mut details.reasoning_tokens),
         "audio_tokens" => count(cursor, &mut seen, 1, &mut details.audio_tokens),
+        "thinking_tokens" => count(cursor, &mut seen, 2, &mut details.thinking_tokens),
         _ => cursor.skip(),
     })
 }

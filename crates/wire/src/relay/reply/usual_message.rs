@@ -3,7 +3,7 @@
 
 use super::lenient::Text;
 use super::strict::Strict;
-use super::usage::{AnthropicUsage, CacheCreation, OutputDetails, ServerTools};
+use super::usage_body::{AnswerDetails, CacheCreation, ServerTools, UsageBody};
 use super::usual::{count, once};
 
 /// What counts of a whole message.
@@ -11,7 +11,7 @@ use super::usual::{count, once};
 pub(super) struct WeighedMessage<'a> {
     pub(super) model: Option<&'a str>,
     pub(super) id: Option<&'a str>,
-    pub(super) usage: Option<AnthropicUsage<'a>>,
+    pub(super) usage: Option<UsageBody<'a>>,
     /// Bytes of each of its texts; none of those that are empty counts.
     pub(super) texts: Vec<usize>,
     /// Bytes of each name and each input of its calls.
@@ -115,8 +115,8 @@ fn block(cursor: &mut Strict<'_>, message: &mut WeighedMessage<'_>) -> Option<()
     Some(())
 }
 
-fn usage<'a>(cursor: &mut Strict<'a>) -> Option<AnthropicUsage<'a>> {
-    let (mut usage, mut seen) = (AnthropicUsage::default(), 0);
+fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
+    let (mut usage, mut seen) = (UsageBody::default(), 0);
     cursor.members(|cursor, key| match key {
         "input_tokens" => count(cursor, &mut seen, 0, &mut usage.input_tokens),
         "output_tokens" => count(cursor, &mut seen, 1, &mut usage.output_tokens),
@@ -139,6 +139,10 @@ fn usage<'a>(cursor: &mut Strict<'a>) -> Option<AnthropicUsage<'a>> {
             once(&mut seen, 7)?;
             if cursor.is_null() { Some(()) } else { of_server(cursor, &mut usage.server_tool_use) }
         }
+        // Names of other dialects.
+        "prompt_tokens" | "completion_tokens" | "prompt_tokens_details" | "completion_tokens_details" => None,
+        "total_tokens" | "cached_tokens" | "reasoning_tokens" | "input_tokens_details" => None,
+        "prompt_cache_hit_tokens" | "prompt_cache_miss_tokens" => None,
         _ => cursor.skip(),
     })?;
     Some(usage)
@@ -153,10 +157,12 @@ fn creation(cursor: &mut Strict<'_>, counts: &mut CacheCreation) -> Option<()> {
     })
 }
 
-fn of_output(cursor: &mut Strict<'_>, counts: &mut OutputDetails) -> Option<()> {
+fn of_output(cursor: &mut Strict<'_>, counts: &mut AnswerDetails) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "thinking_tokens" => count(cursor, &mut seen, 0, &mut counts.thinking_tokens),
+        "reasoning_tokens" => count(cursor, &mut seen, 1, &mut counts.reasoning_tokens),
+        "audio_tokens" => count(cursor, &mut seen, 2, &mut counts.audio_tokens),
         _ => cursor.skip(),
     })
 }

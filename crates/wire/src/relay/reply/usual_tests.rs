@@ -117,8 +117,12 @@ fn usage() -> BoxedStrategy<String> {
         ("prompt_tokens_details", mostly(of_prompt)),
         ("completion_tokens_details", mostly(of_answer)),
         ("prompt_cache_hit_tokens", count()),
+        ("prompt_cache_miss_tokens", count()),
         ("cached_tokens", count()),
         ("reasoning_tokens", count()),
+        ("input_tokens", count()),
+        ("output_tokens_details", one_of(&["null", "{\"reasoning_tokens\":1}", "[]", "\"x\""])),
+        ("cache_read_input_tokens", count()),
     ]))
 }
 
@@ -190,6 +194,8 @@ fn message_body() -> BoxedStrategy<String> {
         ("output_tokens", count()),
         ("cache_read_input_tokens", count()),
         ("cache_creation_input_tokens", count()),
+        ("prompt_tokens", count()),
+        ("completion_tokens", count()),
         (
             "cache_creation",
             mostly(object(vec![

@@ -23,7 +23,7 @@ pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("function_call", Nothing),
     ("functions", Empty),
     ("ignore_eos", Bool(false)),
-    ("logit_bias", Nothing),
+    ("logit_bias", Empty),
     ("logprobs", Bool(false)),
     ("min_p", Number(0.0)),
     ("min_tokens", Number(0.0)),
@@ -62,11 +62,16 @@ pub(super) const NOT_PUT: &[&str] = &[
 pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a>> {
     let mut r = Reader::new(body, usize::MAX, usize::MAX)?;
     let mut talk = Talk::default();
+    let mut allowed = None;
     r.object(|r, key| {
         match key.as_ref() {
             "messages" => talk.turns = turns(r, to)?,
             "tools" => talk.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
-            "tool_choice" => talk.choice = r.optional(|r| choice(r, to))?,
+            "tool_choice" => {
+                if let Some((choice, names)) = r.optional(|r| choice(r, to))? {
+                    (talk.choice, allowed) = (Some(choice), names);
+                }
+            }
             "parallel_tool_calls" => talk.parallel = r.optional(Reader::bool)?,
             "temperature" => talk.temperature = r.optional(Reader::number)?,
             "top_p" => talk.top_p = r.optional(Reader::number)?,
@@ -85,6 +90,9 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
         Ok(())
     })?;
     r.end()?;
+    if let Some(allowed) = allowed {
+        offer_alone(&mut talk, &allowed)?;
+    }
     if call.sampling.n > 1 {
         return Err(
             lacks(to, Code::UnsupportedValue, "gives one answer; send several requests").under_key("n")
@@ -252,24 +260,47 @@ fn function<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Tool<'a>> {
     Ok(tool)
 }
 
-fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Choice<'a>> {
-    if r.kind()? == Kind::String {
-        return match r.string()?.as_ref() {
-            "auto" => Ok(Choice::Auto),
-            "none" => Ok(Choice::None),
-            "required" => Ok(Choice::Required),
-            _ => Err(Fault::new(Code::InvalidValue, "it must be `auto`, `none`, `required` or a function")),
-        };
+/// Leaves the allowed tools alone among those that are offered: the other dialect has no list beside them.
+fn offer_alone(talk: &mut Talk<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
+    let place = |fault: Fault| fault.under_key("tools").under_key("allowed_tools").under_key("tool_choice");
+    let is_offered = |name: &Cow<'_, str>| talk.tools.iter().any(|tool| tool.name == *name);
+    if let Some(index) = allowed.iter().position(|name| !is_offered(name)) {
+        let message = "`tools` does not offer this function: offer it, or leave it out here";
+        return Err(place(Fault::new(Code::InvalidValue, message).under_index(index)));
     }
-    let mut name = None;
+    talk.tools.retain(|tool| allowed.contains(&tool.name));
+    Ok(())
+}
+
+/// A choice, with the names that it allows, if it allows only some.
+type Chosen<'a> = (Choice<'a>, Option<Vec<Cow<'a, str>>>);
+
+fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Chosen<'a>> {
+    if r.kind()? == Kind::String {
+        let choice = match r.string()?.as_ref() {
+            "auto" => Choice::Auto,
+            "none" => Choice::None,
+            "required" => Choice::Required,
+            _ => {
+                let message = "it must be `auto`, `none`, `required`, a function or `allowed_tools`";
+                return Err(Fault::new(Code::InvalidValue, message));
+            }
+        };
+        return Ok((choice, None));
+    }
+    let (mut name, mut allowed) = (None, None);
+    let mut allows = false;
     r.object(|r, key| {
         match key.as_ref() {
-            "type" => {
-                if r.string()? != "function" {
-                    let why = "has no such choice; there are `auto`, `none`, `required` and a function";
+            "type" => match r.string()?.as_ref() {
+                "function" => {}
+                "allowed_tools" => allows = true,
+                _ => {
+                    let why = "has no such choice; there are `auto`, `none`, `required`, a function and `allowed_tools`";
                     return Err(lacks(to, Code::UnsupportedValue, why));
                 }
-            }
+            },
+            "allowed_tools" => allowed = Some(allowed_tools(r, to)?),
             "function" => r.object(|r, key| match key.as_ref() {
                 "name" => {
                     name = Some(r.string()?);
@@ -281,5 +312,58 @@ fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Choice<'a>> {
         }
         Ok(())
     })?;
-    Ok(Choice::Named(name.ok_or_else(|| Fault::missing("name").under_key("function"))?))
+    if allows {
+        let (choice, names) = allowed.ok_or_else(|| Fault::missing("allowed_tools"))?;
+        return Ok((choice, Some(names)));
+    }
+    let name = name.ok_or_else(|| Fault::missing("name").under_key("function"))?;
+    Ok((Choice::Named(name), None))
+}
+
+/// The mode and the names of `allowed_tools`.
+fn allowed_tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Choice<'a>, Vec<Cow<'a, str>>)> {
+    let (mut choice, mut names) = (None, Vec::new());
+    r.object(|r, key| {
+        match key.as_ref() {
+            "mode" => {
+                choice = Some(match r.string()?.as_ref() {
+                    "auto" => Choice::Auto,
+                    "required" => Choice::Required,
+                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `auto` or `required`")),
+                });
+            }
+            "tools" => r.array(usize::MAX, |r, _| {
+                names.push(allowed_tool(r, to)?);
+                Ok(())
+            })?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    if names.is_empty() {
+        return Err(Fault::at("tools", Code::EmptyArray, "it must name at least one function"));
+    }
+    Ok((choice.ok_or_else(|| Fault::missing("mode"))?, names))
+}
+
+fn allowed_tool<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Cow<'a, str>> {
+    let mut name = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" if r.string()? == "function" => {}
+            "type" => {
+                return Err(lacks(to, Code::UnsupportedValue, "has no such tool; there is `function`"));
+            }
+            "function" => r.object(|r, key| match key.as_ref() {
+                "name" => {
+                    name = Some(r.string()?);
+                    Ok(())
+                }
+                _ => Err(unknown(to)),
+            })?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    name.ok_or_else(|| Fault::missing("name").under_key("function"))
 }

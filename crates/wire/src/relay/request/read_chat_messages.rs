@@ -31,8 +31,8 @@ struct Draft<'a> {
     content: Vec<Part<'a>>,
     refusal: Option<Cow<'a, str>>,
     named: bool,
-    /// Its key, and the text.
-    reasoning: Option<(&'static str, Cow<'a, str>)>,
+    /// Its key.
+    reasoning: Option<&'static str>,
     details: Vec<Part<'a>>,
     calls: Vec<Part<'a>>,
     call_id: Option<Cow<'a, str>>,
@@ -68,8 +68,8 @@ impl<'a> Draft<'a> {
 
     /// Two spellings of one thing.
     fn reasoning(&mut self, key: &'static str, r: &mut Reader<'a>) -> Read<()> {
-        if let Some(text) = r.optional(Reader::string)?.filter(|text| !text.is_empty()) {
-            self.reasoning = Some((key, text));
+        if r.optional(Reader::string)?.is_some_and(|text| !text.is_empty()) {
+            self.reasoning = Some(key);
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl<'a> Draft<'a> {
         }
         self.check_owners(who, is_tool, to)?;
         let parts = match who {
-            Who::Assistant => self.assistant(to)?,
+            Who::Assistant => self.assistant(),
             Who::User if is_tool => {
                 let id = self.call_id.ok_or_else(|| Fault::missing("tool_call_id"))?;
                 vec![Part::Result { id, parts: self.content, is_error: false }]
@@ -116,7 +116,7 @@ impl<'a> Draft<'a> {
             if !self.calls.is_empty() {
                 return stray("tool_calls", "assistant");
             }
-            if let Some((key, _)) = self.reasoning {
+            if let Some(key) = self.reasoning {
                 return stray(key, "assistant");
             }
             if !self.details.is_empty() {
@@ -132,24 +132,14 @@ impl<'a> Draft<'a> {
         if !is_tool && self.call_id.is_some() { stray("tool_call_id", "tool") } else { Ok(()) }
     }
 
-    /// Reasoning first, then what was said, then the calls. What `reasoning_details` say as text may stand beside them once more.
-    fn assistant(self, to: Dialect) -> Read<Vec<Part<'a>>> {
-        let detailed = |part: &Part<'a>| match part {
-            Part::Thinking { text, .. } => Some(text.to_string()),
-            _ => None,
-        };
-        if let Some((key, text)) = &self.reasoning
-            && *text != self.details.iter().filter_map(detailed).collect::<String>()
-        {
-            let why = "takes reasoning back only with its writer's signature: hand back the message's \
-                       `reasoning_details` as they came, or leave the reasoning out";
-            return Err(lacks(to, Code::UnsupportedParameter, why).under_key(key));
-        }
+    /// Reasoning first, then what was said, then the calls. Only reasoning with its writer's proof is put: a server takes no other
+    /// back, and an answer whose writer gave no proof must be accepted all the same.
+    fn assistant(self) -> Vec<Part<'a>> {
         let mut parts = self.details;
         parts.extend(self.content);
         parts.extend(self.refusal.map(Part::Text));
         parts.extend(self.calls);
-        Ok(parts)
+        parts
     }
 }
 
@@ -171,15 +161,12 @@ fn details<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
             }
             Ok(())
         })?;
-        parts.push(match kind.as_deref() {
-            Some("reasoning.text") => {
-                if signature.is_none() {
-                    let why = "takes reasoning back only with its writer's signature; leave it out";
-                    return Err(lacks(to, Code::UnsupportedValue, why).under_key("signature"));
-                }
-                Part::Thinking { text: text.unwrap_or_default(), signature }
-            }
-            Some("reasoning.encrypted") => Part::Sealed(data.ok_or_else(|| Fault::missing("data"))?),
+        parts.extend(match kind.as_deref() {
+            Some("reasoning.text") => signature.map(|signature| Part::Thinking {
+                text: text.unwrap_or_default(),
+                signature: Some(signature),
+            }),
+            Some("reasoning.encrypted") => Some(Part::Sealed(data.ok_or_else(|| Fault::missing("data"))?)),
             Some(_) => {
                 return Err(lacks(to, Code::UnsupportedValue, "has no such reasoning").under_key("type"));
             }

@@ -52,13 +52,12 @@ fn turn<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Who, Vec<Part<'a>>)> {
     })?;
     let who = who.ok_or_else(|| Fault::missing("role"))?;
     let parts = parts.ok_or_else(|| Fault::missing("content"))?;
-    check(who, &parts, to).map_err(|fault| fault.under_key("content"))?;
+    check(who, &parts).map_err(|fault| fault.under_key("content"))?;
     Ok((who, parts))
 }
 
-/// Blocks of the other side's, and an order that other dialects cannot say.
-fn check(who: Who, parts: &[Part<'_>], to: Dialect) -> Read<()> {
-    let mut called = false;
+/// Refuses blocks of the other side's.
+fn check(who: Who, parts: &[Part<'_>]) -> Read<()> {
     for (index, part) in parts.iter().enumerate() {
         let of = match part {
             Part::Text(_) => who,
@@ -70,11 +69,6 @@ fn check(who: Who, parts: &[Part<'_>], to: Dialect) -> Read<()> {
             let message = format!("only a message of role `{owner}` may hold such a block");
             return Err(Fault::new(Code::InvalidValue, message).under_index(index));
         }
-        if called && matches!(part, Part::Text(_)) {
-            let why = "has no text behind a call of a tool in one message; put it before the call";
-            return Err(lacks(to, Code::UnsupportedContent, why).under_index(index));
-        }
-        called |= matches!(part, Part::Call { .. });
     }
     Ok(())
 }

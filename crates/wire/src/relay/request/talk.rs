@@ -48,6 +48,14 @@ pub(super) struct Turn<'a> {
     pub(super) parts: Vec<Part<'a>>,
 }
 
+impl Turn<'_> {
+    /// Whether it is an answer without a call or a character.
+    pub(super) fn is_empty_answer(&self) -> bool {
+        let is_empty = |part: &Part<'_>| matches!(part, Part::Text(text) if text.is_empty());
+        self.who == Who::Assistant && self.parts.iter().all(is_empty)
+    }
+}
+
 /// A part of a turn, or of a tool's result.
 #[derive(Debug)]
 pub(super) enum Part<'a> {

@@ -85,6 +85,8 @@ fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
             said.system.push(text);
         }
     }
+    // An answer of which nothing can be put says nothing: the user's messages around it are one.
+    let rest: Vec<&Turn<'a>> = rest.iter().filter(|turn| !turn.is_empty_answer()).collect();
     for run in rest.chunk_by(|left, right| (left.who == Who::Assistant) == (right.who == Who::Assistant)) {
         said.take(run)?;
     }
@@ -99,8 +101,8 @@ fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
 
 impl<'t, 'a> Said<'t, 'a> {
     /// Turns of the assistant alone, or of all others.
-    fn take(&mut self, run: &'t [Turn<'a>]) -> Read<()> {
-        let of = |who: Who| run.iter().filter(move |turn| turn.who == who);
+    fn take(&mut self, run: &[&'t Turn<'a>]) -> Read<()> {
+        let of = |who: Who| run.iter().copied().filter(move |turn| turn.who == who);
         for who in [Who::Assistant, Who::User, Who::System] {
             let Some(first) = of(who).next() else { continue };
             let spoken = |part: &&Part<'_>| !matches!(part, Part::Text(text) if text.is_empty());
@@ -118,7 +120,12 @@ impl<'t, 'a> Said<'t, 'a> {
                     .under_index(first.at)
                     .under_key("messages"));
             }
-            parts.sort_by_key(|part| !matches!(part, Part::Result { .. }));
+            // Results of tools come first in a user's message; an assistant's calls come last, so that the results are right behind.
+            parts.sort_by_key(|part| match part {
+                Part::Result { .. } => 0,
+                Part::Call { .. } => 2,
+                _ => 1,
+            });
             self.sides.push(Side { who, at: first.at, parts });
         }
         Ok(())

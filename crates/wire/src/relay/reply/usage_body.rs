@@ -1,0 +1,143 @@
+//! The `usage` object of an upstream's answer, under every name that servers have for its counts.
+//!
+//! Sources: <https://platform.openai.com/docs/api-reference/chat/object>,
+//! <https://platform.openai.com/docs/api-reference/responses/object>, <https://docs.anthropic.com/en/api/messages>.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::lenient::{Count, Text};
+
+/// A `usage` object. vLLM's `created_cache_tokens` is not read: nothing is priced for them.
+#[derive(Default, Deserialize)]
+pub(super) struct UsageBody<'a> {
+    /// Chat.
+    #[serde(default)]
+    pub(super) prompt_tokens: Count,
+    /// Chat.
+    #[serde(default)]
+    pub(super) completion_tokens: Count,
+    /// Responses and Anthropic.
+    #[serde(default)]
+    pub(super) input_tokens: Count,
+    /// Responses and Anthropic.
+    #[serde(default)]
+    pub(super) output_tokens: Count,
+    #[serde(default)]
+    pub(super) total_tokens: Count,
+    #[serde(default, deserialize_with = "details")]
+    pub(super) prompt_tokens_details: PromptDetails,
+    #[serde(default, deserialize_with = "details")]
+    pub(super) input_tokens_details: PromptDetails,
+    #[serde(default, deserialize_with = "details")]
+    pub(super) completion_tokens_details: AnswerDetails,
+    #[serde(default, deserialize_with = "details")]
+    pub(super) output_tokens_details: AnswerDetails,
+    /// DeepSeek.
+    #[serde(default)]
+    pub(super) prompt_cache_hit_tokens: Count,
+    /// DeepSeek.
+    #[serde(default)]
+    pub(super) prompt_cache_miss_tokens: Count,
+    /// Moonshot.
+    #[serde(default)]
+    pub(super) cached_tokens: Count,
+    /// SGLang.
+    #[serde(default)]
+    pub(super) reasoning_tokens: Count,
+    /// Anthropic.
+    #[serde(default)]
+    pub(super) cache_read_input_tokens: Count,
+    /// Anthropic.
+    #[serde(default)]
+    pub(super) cache_creation_input_tokens: Count,
+    /// Anthropic.
+    #[serde(default, deserialize_with = "details")]
+    pub(super) cache_creation: CacheCreation,
+    /// Anthropic.
+    #[serde(default, deserialize_with = "details")]
+    pub(super) server_tool_use: ServerTools,
+    /// Anthropic.
+    #[serde(default, borrow)]
+    pub(super) service_tier: Text<'a>,
+}
+
+/// Parts of the prompt.
+#[derive(Default, Clone, Copy, Deserialize)]
+pub(super) struct PromptDetails {
+    #[serde(default)]
+    pub(super) cached_tokens: Count,
+    #[serde(default)]
+    pub(super) cache_write_tokens: Count,
+    #[serde(default)]
+    pub(super) audio_tokens: Count,
+}
+
+/// Parts of the answer.
+#[derive(Default, Clone, Copy, Deserialize)]
+pub(super) struct AnswerDetails {
+    #[serde(default)]
+    pub(super) reasoning_tokens: Count,
+    /// Anthropic.
+    #[serde(default)]
+    pub(super) thinking_tokens: Count,
+    #[serde(default)]
+    pub(super) audio_tokens: Count,
+}
+
+/// Cache writes by their lifetime.
+#[derive(Default, Clone, Copy, Deserialize)]
+pub(super) struct CacheCreation {
+    #[serde(default)]
+    pub(super) ephemeral_5m_input_tokens: Count,
+    #[serde(default)]
+    pub(super) ephemeral_1h_input_tokens: Count,
+}
+
+/// Uses of tools that run at the upstream.
+#[derive(Default, Clone, Copy, Deserialize)]
+pub(super) struct ServerTools {
+    #[serde(default)]
+    pub(super) web_search_requests: Count,
+    #[serde(default)]
+    pub(super) web_fetch_requests: Count,
+}
+
+/// Details that may be of another type than the dialect's.
+trait Details: Default {
+    /// The value of details that are no object: one count is [`Count::Absurd`], so that the report's notes say it.
+    const ABSURD: Self;
+}
+
+impl Details for PromptDetails {
+    const ABSURD: Self =
+        Self { cached_tokens: Count::Absurd, cache_write_tokens: Count::Absent, audio_tokens: Count::Absent };
+}
+
+impl Details for AnswerDetails {
+    const ABSURD: Self =
+        Self { reasoning_tokens: Count::Absurd, thinking_tokens: Count::Absent, audio_tokens: Count::Absent };
+}
+
+impl Details for CacheCreation {
+    const ABSURD: Self =
+        Self { ephemeral_5m_input_tokens: Count::Absurd, ephemeral_1h_input_tokens: Count::Absent };
+}
+
+impl Details for ServerTools {
+    const ABSURD: Self = Self { web_search_requests: Count::Absurd, web_fetch_requests: Count::Absent };
+}
+
+/// Parses details without a failure: a wrong type must not cost the report its other fields.
+fn details<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Details + Deserialize<'de>,
+{
+    let text = <&RawValue>::deserialize(deserializer)?.get();
+    if text == "null" {
+        return Ok(T::default());
+    }
+    let parsed = text.starts_with('{').then(|| serde_json::from_str(text).ok());
+    Ok(parsed.flatten().unwrap_or(T::ABSURD))
+}
