@@ -33,11 +33,13 @@ mod known_calls;
 mod log;
 mod machine;
 mod models;
+mod newest;
 mod objects;
 mod offers;
 mod output;
 mod outward;
 mod playground;
+mod port_holder;
 mod progress;
 mod prompts;
 mod records;
@@ -55,15 +57,13 @@ mod workers;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use cli::{Cli, Command};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    match Cli::read().command {
         Command::Up(args) => server::up(&args),
         Command::Serve(args) => server::serve(&args),
         Command::Config(args) => commands::config(&args),
