@@ -280,6 +280,7 @@ impl Upstreams {
                 }
                 tracing::info!(?act, "an operator's act on an upstream");
             }
+            runtime.block_on(view::ask_silent(&sites));
             let fleet = gateway.upgrade().map(|gateway| Arc::clone(gateway.catalog().fleet()));
             let workers = fleet.map_or_else(Vec::new, |fleet| fleet.status());
             Ok(upstreams.views(&workers))
