@@ -61,12 +61,15 @@ impl Door {
             }
         };
         let listener = bound.map_err(|(at, error)| {
-            format!("cannot listen for operators on {at}: {error}; choose another address with --admin-listen, or `off`")
+            crate::doors::cannot(at, "--admin-listen", &error)
         })?;
         let listener = listener.with_most_connections(settings.most_connections);
         let at = listener.local_addr();
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {
-            output::note(&format!("note: port {} is taken: operators are listened to on {at}", USUAL.port()));
+            output::note(&format!(
+                "note: {USUAL} is taken by {}; the console is at {at}",
+                crate::port_holder::holder(USUAL)
+            ));
         }
         let secure = match (settings.tls, certificate) {
             (true, Some(certificate)) => Some(secured(certificate)?),

@@ -395,7 +395,7 @@ fn examples(path: &[&str]) -> Vec<(String, String)> {
         if section.starts_with("Example") && text.starts_with("headrace ") {
             let command = text.split("  ").next().unwrap().to_owned();
             found.push((command, format!("headrace {} --help", path.join(" "))));
-        } else if section == "Commands:" && line.starts_with("  ") && !line.starts_with("   ") {
+        } else if ["Commands:", "Start:", "Ask:", "Look:", "Manage:"].contains(&section) && line.starts_with("  ") && !line.starts_with("   ") {
             let name = text.split_whitespace().next().unwrap();
             if name != "help" {
                 found.extend(examples(&[path, &[name]].concat()));

@@ -201,6 +201,20 @@ fn one_process_at_a_time_in_a_data_directory() {
     assert_eq!(second.status.code(), Some(1));
     let why = said(&second);
     assert!(why.contains("cannot listen on") && why.contains("--listen"), "{why}");
+    assert!(why.contains(&format!("another headrace (process {}), of another data", server.pid())), "{why}");
+    // The console's port is named as what it is.
+    let console = server.welcome.split_once("console  http://").unwrap().1;
+    let console = console.split('/').next().unwrap();
+    let third = run(&["up", "--listen", console, "--data-dir", taken.path().join("e").to_str().unwrap()]);
+    let why = said(&third);
+    assert!(why.contains(&format!("the console of another headrace (process {})", server.pid())), "{why}");
+    // Another program is not taken for a server of ours.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = other.local_addr().unwrap().to_string();
+    let fourth = run(&["up", "--listen", &listen, "--data-dir", taken.path().join("f").to_str().unwrap()]);
+    let why = said(&fourth);
+    assert!(why.contains(&format!("(process {})", std::process::id())), "{why}");
+    assert!(!why.contains("headrace (process") || why.contains("up-"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
