@@ -255,14 +255,7 @@ fn each(of: u64, what: &str, nanos: u64, done: &str) -> String {
     }
 }
 
-/// `1 call`, `12 calls`; `tries`, not `trys`.
-pub(crate) fn count(of: u64, what: &str) -> String {
-    match (of, what.strip_suffix('y')) {
-        (1, _) => format!("1 {what}"),
-        (of, Some(stem)) => format!("{} {stem}ies", grouped(of)),
-        (of, None) => format!("{} {what}s", grouped(of)),
-    }
-}
+pub(crate) use headrace_trace::counted as count;
 
 fn times(of: u64) -> String {
     match of {

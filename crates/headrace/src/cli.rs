@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
+pub(crate) mod backup;
 pub(crate) mod batches;
 pub(crate) mod cache;
 pub(crate) mod caller;
@@ -119,6 +120,8 @@ pub(crate) enum Command {
     Routes(names::RoutesArgs),
     /// How models that get copies of calls compare with the others
     Shadow(names::ShadowArgs),
+    /// Copy the data directory, also while a server runs on it
+    Backup(backup::BackupArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal

@@ -1,6 +1,7 @@
 //! Operators' commands: through the control socket of a running server, or on the data directory of a stopped one.
 //! Turns replies into text; decides nothing.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod cache;
 mod counterfactual;

@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         Command::Upstreams(args) => commands::upstreams::run(args),
         Command::Routes(args) => commands::routes::run(args),
         Command::Shadow(args) => commands::shadow::run(&args),
+        Command::Backup(args) => commands::backup::run(&args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Batches(args) => batches::run(&args),

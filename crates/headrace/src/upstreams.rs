@@ -29,7 +29,7 @@ use crate::output;
 use crate::wordbooks::{Wordbook, Wordbooks};
 use crate::workers::{self, Theirs};
 
-use listed::{NAMES_TOLD, told};
+use listed::{NAMES_TOLD, short_id, told};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -468,7 +468,7 @@ impl Fronted {
                 ));
                 continue;
             }
-            let name = match ModelName::new(&format!("{upstream}/{}", listed.id)) {
+            let name = match ModelName::new(&format!("{upstream}/{}", short_id(config, upstream, &listed.id))) {
                 Ok(name) => name,
                 Err(error) => {
                     self.notes

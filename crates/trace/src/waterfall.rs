@@ -11,7 +11,7 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
-use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
+use crate::units::{cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits};
 
 /// How a drawing is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -489,7 +489,7 @@ fn kept_text(engine: &EngineTrace) -> Option<String> {
     if kept == 0 && beyond == 0 {
         return None;
     }
-    let mut text = format!("{} blocks are used up last, as the call wishes", grouped(kept.into()));
+    let mut text = format!("{} used up last, as the call wishes", counted(kept.into(), "block"));
     if beyond > 0 {
         let beyond = grouped(beyond.into());
         text.push_str(&format!(" · {beyond} more are not: the share of the organisation is full"));

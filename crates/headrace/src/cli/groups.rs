@@ -33,6 +33,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "credit",
             "budget",
             "ledger",
+            "backup",
             "operators",
             "upstreams",
             "routes",

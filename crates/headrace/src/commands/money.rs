@@ -7,6 +7,7 @@ use headrace_domain::NanoDollars;
 use headrace_ledger::verify::VerifyReport;
 use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
 use headrace_store::journal::verify_file;
+use headrace_trace::counted;
 
 use crate::cli::{At, BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand};
 use crate::commands::{data_dir, execute, time, unexpected};
@@ -105,7 +106,7 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
         LedgerCommand::Verify => verify(&args.at),
         LedgerCommand::OpenAccounts => execute(&args.at, AdminCommand::OpenAccounts, |reply| match reply {
             AdminReply::AccountsOpened { count } => {
-                format!("{count} accounts opened, each with a balance of zero\n")
+                format!("{} opened, each with a balance of zero\n", counted(count, "account"))
             }
             other => unexpected(&other),
         }),
@@ -153,14 +154,14 @@ fn describe(report: &VerifyReport) -> String {
     let rows =
         amounts.map(|(name, amount)| format!("  {name:<12} {amount:>24}\n", amount = amount.to_string()));
     let mut text = format!(
-        "{} rows, {} transactions, {} snapshots compared\n{}  {} organisations, {} projects; {} holds: {} settled, {} released, {} open\n",
-        report.rows,
-        report.transactions,
-        report.snapshots,
+        "{}, {}, {} compared\naccounts: money came from those below zero, and is in those above\n{}  {}, {}; {}: {} settled, {} released, {} open\n",
+        counted(report.rows, "row"),
+        counted(report.transactions, "transaction"),
+        counted(report.snapshots, "snapshot"),
         rows.concat(),
-        totals.orgs,
-        totals.projects,
-        totals.holds,
+        counted(totals.orgs, "organisation"),
+        counted(totals.projects, "project"),
+        counted(totals.holds, "hold"),
         totals.settled,
         totals.released,
         totals.open_holds,
@@ -171,7 +172,7 @@ fn describe(report: &VerifyReport) -> String {
     let verdict = if report.ok() {
         "every invariant holds; the accounts sum to zero\n".to_owned()
     } else {
-        format!("{} faults\n", report.finding_count)
+        format!("{}\n", counted(report.finding_count, "fault"))
     };
     text + &verdict
 }

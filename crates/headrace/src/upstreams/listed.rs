@@ -2,6 +2,8 @@
 
 use headrace_upstream::Listing;
 
+use crate::config::{Config, without_ending};
+
 /// The most models that are told by name.
 pub(super) const NAMES_TOLD: usize = 8;
 
@@ -20,4 +22,17 @@ pub(super) fn told(models: &Listing) -> String {
         left_out => format!("; {left_out} further entries are left out"),
     };
     format!("{}{more}{left_out}", names.join(", "))
+}
+
+/// By which a listed model is called here. A server of one file lists the file's path: its name without folders and ending is used,
+/// unless a price of the configuration is for the whole path.
+pub(super) fn short_id<'a>(config: &Config, upstream: &str, id: &'a str) -> &'a str {
+    let is_file = id.rsplit_once('.').is_some_and(|(_, ending)| ending.eq_ignore_ascii_case("gguf"));
+    if !is_file && !id.starts_with('/') {
+        return id;
+    }
+    let whole = format!("{upstream}/{id}");
+    let last = without_ending(id.rsplit(['/', '\\']).next().unwrap_or(id));
+    let is_priced = config.prices.iter().any(|price| price.model.as_str() == whole);
+    if is_priced || last.is_empty() { id } else { last }
 }
