@@ -1,6 +1,7 @@
 //! The command line as types. Values of settings stay text here: the configuration checks them with all others.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -50,11 +51,14 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Cli {
-    /// The command line of this process. It ends the process where that is wrong, or asks for help.
-    pub(crate) fn read() -> Self {
+    /// The command line of this process.
+    ///
+    /// # Errors
+    /// The exit code of a command line that is wrong or asks for help: that was printed.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
         let command = groups::without_empty_variables(groups::grouped(Self::command()));
-        let matches = command.get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let read = command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
+        read.map_err(|error| groups::answer(&error))
     }
 }
 

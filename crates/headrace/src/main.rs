@@ -63,7 +63,11 @@ use cli::{Cli, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::read().command {
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match cli.command {
         Command::Up(args) => server::up(&args),
         Command::Serve(args) => server::serve(&args),
         Command::Config(args) => commands::config(&args),

@@ -1,8 +1,11 @@
 //! The page that `headrace --help` prints: its commands in groups, by what a person wants to do. Must not know what a command does.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
 use clap::Command;
+
+use crate::output;
 
 /// The groups, in the order of a first day.
 pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
@@ -74,8 +77,8 @@ pub(crate) fn grouped(command: Command) -> Command {
             let _ = writeln!(page, "  {name:<11}  {about}");
         }
     }
-    page.push_str("\nOptions:\n{options}\n\n{after-help}");
-    command.help_template(page).after_help(EXAMPLES)
+    page.push_str("\nOptions:\n{options}{after-help}");
+    command.help_template(page).next_line_help(false).after_help(EXAMPLES)
 }
 
 /// The command without variables that are set to nothing: an empty variable is an unset one, for each option of each command.
@@ -85,6 +88,18 @@ pub(crate) fn without_empty_variables(command: Command) -> Command {
     };
     let unset = |arg: clap::Arg| if is_empty(&arg) { arg.env(None::<&'static str>) } else { arg };
     command.mut_args(unset).mut_subcommands(without_empty_variables)
+}
+
+/// Prints the help that was asked for, or what is wrong with the command line, which begins as all errors of this program do.
+pub(crate) fn answer(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        let text = error.render().to_string();
+        output::note(text.replacen("error: ", "headrace: ", 1).trim_end());
+    } else {
+        // A reader that is gone needs no help.
+        let _ = error.print();
+    }
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 #[cfg(test)]
