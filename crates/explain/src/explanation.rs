@@ -128,8 +128,7 @@ pub struct Refusal {
 pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
     let cut = cut(record);
     let is_answered = matches!(record.outcome, Outcome::Completed { .. });
-    let terms: Vec<Term> =
-        cut.iter().map(|(name, nanos)| term(*name, *nanos, record, usual)).collect();
+    let terms: Vec<Term> = cut.iter().map(|(name, nanos)| term(*name, *nanos, record, usual)).collect();
     let dearest = dearest(&cut);
     let found = dearest.and_then(|name| terms.iter().find(|term| term.name == name));
     let usual_ns =

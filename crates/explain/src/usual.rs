@@ -187,7 +187,8 @@ fn same_models<'a>(records: &[&'a TraceRecord], of: &'a TraceRecord) -> BTreeSet
 
 /// The worker that answered, by the id that operators know it by: its server and the model's name there.
 fn answered_by(record: &TraceRecord) -> Option<&str> {
-    let answered = |attempt: &&Attempt| attempt.outcome == AttemptOutcome::Answered && attempt.model.is_none();
+    let answered =
+        |attempt: &&Attempt| attempt.outcome == AttemptOutcome::Answered && attempt.model.is_none();
     record.attempts.iter().rfind(answered).map(|attempt| &*attempt.worker)
 }
 

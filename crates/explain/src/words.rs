@@ -161,7 +161,8 @@ pub(crate) fn fault_of(whose: &str, outcome: &AttemptOutcome) -> Option<String> 
         format!("`{whose}` was not reached: {bare}")
     } else if let Some(status) = why.strip_prefix("status ") {
         let has_words = status.contains(": ");
-        let unsaid = if has_words { "" } else { " (its sentence may repeat the call's words and is not kept)" };
+        let unsaid =
+            if has_words { "" } else { " (its sentence may repeat the call's words and is not kept)" };
         format!("`{whose}` answered {status}{unsaid}")
     } else {
         format!("`{whose}` failed (`{}`): {why}", plain(code))

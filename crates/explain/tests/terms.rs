@@ -247,7 +247,8 @@ fn tried(worker: &str, outcome: AttemptOutcome) -> Attempt {
 /// What an upstream did wrong is named, in the sentence and in the table of tries.
 #[test]
 fn a_failure_of_an_upstream_is_named() {
-    let failed = |code: &str, why: &str| AttemptOutcome::Failed { code: code.to_owned(), why: why.to_owned() };
+    let failed =
+        |code: &str, why: &str| AttemptOutcome::Failed { code: code.to_owned(), why: why.to_owned() };
     for (outcome, words) in [
         (
             failed("upstream_unreachable", "no connection: connection refused at 10.0.0.7:8000"),
@@ -261,7 +262,10 @@ fn a_failure_of_an_upstream_is_named() {
         (failed("upstream_refused", "status 400"), "`far` answered 400 (its sentence"),
         (failed("upstream_timeout", "no head within 60 s"), "`far` failed (`upstream_timeout`): no head"),
         (
-            AttemptOutcome::Refused { code: "upstream_overloaded".to_owned(), why: "status 429: slow down".to_owned() },
+            AttemptOutcome::Refused {
+                code: "upstream_overloaded".to_owned(),
+                why: "status 429: slow down".to_owned(),
+            },
             "`far` answered 429: slow down.",
         ),
     ] {

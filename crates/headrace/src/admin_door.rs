@@ -60,9 +60,7 @@ impl Door {
                 bound.map_err(|error| (wanted, error))
             }
         };
-        let listener = bound.map_err(|(at, error)| {
-            crate::doors::cannot(at, "--admin-listen", &error)
-        })?;
+        let listener = bound.map_err(|(at, error)| crate::doors::cannot(at, "--admin-listen", &error))?;
         let listener = listener.with_most_connections(settings.most_connections);
         let at = listener.local_addr();
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {

@@ -87,10 +87,16 @@ mod tests {
         let denied = said(ErrorKind::PermissionDenied, "--listen");
         assert!(denied.contains("may not listen on port 80") && !denied.contains("headrace"), "{denied}");
         let missing = said(ErrorKind::AddrNotAvailable, "--metrics-listen");
-        assert!(missing.contains("no network interface") && missing.contains("--metrics-listen"), "{missing}");
+        assert!(
+            missing.contains("no network interface") && missing.contains("--metrics-listen"),
+            "{missing}"
+        );
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = cannot(taken.local_addr().unwrap(), "--admin-listen", &ErrorKind::AddrInUse.into());
-        assert!(taken.contains("taken by") && taken.contains("--admin-listen, such as 127.0.0.1:0"), "{taken}");
+        assert!(
+            taken.contains("taken by") && taken.contains("--admin-listen, such as 127.0.0.1:0"),
+            "{taken}"
+        );
         assert!(!taken.contains("another headrace"), "{taken}");
     }
 }

@@ -468,7 +468,8 @@ impl Fronted {
                 ));
                 continue;
             }
-            let name = match ModelName::new(&format!("{upstream}/{}", short_id(config, upstream, &listed.id))) {
+            let name = match ModelName::new(&format!("{upstream}/{}", short_id(config, upstream, &listed.id)))
+            {
                 Ok(name) => name,
                 Err(error) => {
                     self.notes

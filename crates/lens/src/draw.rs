@@ -71,7 +71,12 @@ fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
         Some(_) => "come from the cache of the other prompt",
         None => "can come from a cache",
     };
-    let words = format!(" {} ({} of {}) {said} ", counted(tokens, "token"), counted(blocks, "block"), sight.block_tokens);
+    let words = format!(
+        " {} ({} of {}) {said} ",
+        counted(tokens, "token"),
+        counted(blocks, "block"),
+        sight.block_tokens
+    );
     let rule = options.width.saturating_sub(words.chars().count()).max(LEAST_RULE) / 2;
     let mut line = String::from("\n");
     paint(&mut line, options, EDGE, &format!("{0}{words}{0}", "─".repeat(rule)));

@@ -214,8 +214,11 @@ impl CacheReport {
             lines.push(names.chain(figures).collect());
             places.extend(sums.worst_places());
         }
-        let mut text =
-            if self.is_whole { String::new() } else { format!("the newest {}\n", counted(self.calls, "call")) };
+        let mut text = if self.is_whole {
+            String::new()
+        } else {
+            format!("the newest {}\n", counted(self.calls, "call"))
+        };
         text += &aligned(&lines, texts);
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
         for ((reason, place), missed) in places.into_iter().take(PLACES_TOLD) {

@@ -63,7 +63,8 @@ pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use statement::{Month, Statement, StatementLine};
 pub use table::{slowest_table, table};
 pub use units::{
-    cells, clipped, counted, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
+    cells, clipped, counted, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight,
+    utc_time,
 };
 pub use usage::{
     HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReport, UsageRow, UsageSums,

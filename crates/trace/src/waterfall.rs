@@ -11,7 +11,9 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
-use crate::units::{cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits};
+use crate::units::{
+    cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits,
+};
 
 /// How a drawing is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

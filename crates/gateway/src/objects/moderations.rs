@@ -23,7 +23,8 @@ const JUDGING_BYTES: u64 = 64 << 10;
 const RESULT_BYTES: u64 = 6 << 10;
 
 /// What an answer adds if nothing was judged.
-const NO_RULES: &str = ",\"note\":\"Nothing was judged: this server has no content rules (moderation.rules).\"";
+const NO_RULES: &str =
+    ",\"note\":\"Nothing was judged: this server has no content rules (moderation.rules).\"";
 
 impl Gateway {
     /// `POST /v1/moderations`

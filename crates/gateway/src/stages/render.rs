@@ -85,7 +85,8 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
+            written;
         screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
         dossier.record.kept_answers = past.told;
         dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);

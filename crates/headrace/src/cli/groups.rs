@@ -84,7 +84,9 @@ pub(crate) fn grouped(command: Command) -> Command {
 /// The command without variables that are set to nothing: an empty variable is an unset one, for each option of each command.
 pub(crate) fn without_empty_variables(command: Command) -> Command {
     let is_empty = |arg: &clap::Arg| {
-        arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.to_string_lossy().trim().is_empty())
+        arg.get_env()
+            .and_then(std::env::var_os)
+            .is_some_and(|value| value.to_string_lossy().trim().is_empty())
     };
     let unset = |arg: clap::Arg| if is_empty(&arg) { arg.env(None::<&'static str>) } else { arg };
     command.mut_args(unset).mut_subcommands(without_empty_variables)
@@ -122,7 +124,9 @@ mod tests {
         for line in page.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }
-        for part in ["Start:\n  up ", "Ask:\n  chat ", "Look:\n  now ", "Manage:\n  keys ", "Options:", "Examples:"] {
+        for part in
+            ["Start:\n  up ", "Ask:\n  chat ", "Look:\n  now ", "Manage:\n  keys ", "Options:", "Examples:"]
+        {
             assert!(page.contains(part), "{part}\n{page}");
         }
     }

@@ -14,7 +14,13 @@ use crate::earth::Place;
 )]
 pub(crate) struct PingArgs {
     /// The server [default: http://127.0.0.1:8080]
-    #[arg(value_name = "URL", env = "HEADRACE_BASE_URL", hide_env = true, default_value = "http://127.0.0.1:8080", hide_default_value = true)]
+    #[arg(
+        value_name = "URL",
+        env = "HEADRACE_BASE_URL",
+        hide_env = true,
+        default_value = "http://127.0.0.1:8080",
+        hide_default_value = true
+    )]
     pub(crate) url: String,
     /// How often each thing is measured
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -49,7 +49,8 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     let report = verify_file(&ledger).map_err(|error| CommandError::Other(error.to_string()))?;
     if !report.ok() {
         let faults = counted(report.finding_count, "fault");
-        let why = format!("the copy's ledger has {faults}: headrace ledger verify --data-dir {}", to.display());
+        let why =
+            format!("the copy's ledger has {faults}: headrace ledger verify --data-dir {}", to.display());
         return Err(CommandError::Other(why));
     }
     Ok(format!(

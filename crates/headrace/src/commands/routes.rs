@@ -58,6 +58,12 @@ fn figures(canary: &CanaryFigures) -> [String; 6] {
         errors[0].to_string(),
         refusals[0].to_string(),
         ms(times[0]),
-        format!("{}, {} failed, {} refused, {}", counted(calls[1].into(), "call"), errors[1], refusals[1], ms(times[1])),
+        format!(
+            "{}, {} failed, {} refused, {}",
+            counted(calls[1].into(), "call"),
+            errors[1],
+            refusals[1],
+            ms(times[1])
+        ),
     ]
 }

@@ -119,7 +119,8 @@ impl Traces {
         loop {
             let stored = self.reader.last(wanted).map_err(failed)?;
             let all = stored.len() < wanted;
-            let calls: Vec<TraceRecord> = stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
+            let calls: Vec<TraceRecord> =
+                stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
             // Copies may take the place of calls among the newest.
             if calls.len() >= count || all || wanted >= MOST {
                 newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
