@@ -382,6 +382,9 @@ pub struct CreditView {
     pub held: NanoDollars,
     /// What it can still hold.
     pub available: NanoDollars,
+    /// Spent by the project since it was opened.
+    #[serde(default)]
+    pub spent: NanoDollars,
     /// The project's budget.
     pub budget: Option<BudgetView>,
 }
@@ -417,6 +420,7 @@ impl CreditView {
             balance: standing.balance,
             held: standing.held,
             available: standing.available,
+            spent: standing.spent,
             budget,
         }
     }

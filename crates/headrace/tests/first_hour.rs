@@ -92,6 +92,13 @@ async fn a_data_directory_that_is_named_decides_which_server_is_asked() {
     empty.args(["chat", "Hello", "--max-tokens", "2", "--data-dir", other_dir]);
     let output = empty.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
+    // An address that is set needs no argument.
+    let mut ping = program();
+    let output = ping.env("HEADRACE_BASE_URL", &first.url).args(["ping", "--count", "1"]).output().unwrap();
+    assert!(output.status.success() && said(&output).contains(&first.url), "{}", said(&output));
+    // What is wrong with a command line begins as every other error does.
+    let output = program().args(["chat", "--nonsense"]).output().unwrap();
+    assert!(output.status.code() == Some(2) && said(&output).starts_with("headrace: "), "{}", said(&output));
 }
 
 #[tokio::test(flavor = "multi_thread")]

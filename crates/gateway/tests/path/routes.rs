@@ -10,7 +10,7 @@ use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use serde_json::{Value, json};
 
 use crate::told::{Told, answer_of, body, offer, server, spent, whole};
-use crate::world::{MODEL, Setup, World, header, read};
+use crate::world::{MODEL, Setup, World, chat_body, header, read};
 
 pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -138,9 +138,12 @@ async fn a_near_name_is_told_to_a_key_that_may_use_it() {
         ("secret-model", None),
         ("another", None),
     ] {
-        let (status, _, told) = ask(&world, &json!({"model": asked})).await;
+        let mut body = chat_body(false);
+        body["model"] = asked.into();
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        assert_eq!(answer.status, 404, "{asked}");
+        let told: serde_json::Value = serde_json::from_str(&read(answer).await).unwrap();
         let text = told["error"]["message"].as_str().unwrap().to_owned();
-        assert_eq!(status, 404, "{asked}");
         match meant {
             Some(meant) => assert!(text.ends_with(&format!(" Did you mean `{meant}`?")), "{text}"),
             None => assert!(!text.contains("Did you mean"), "{text}"),

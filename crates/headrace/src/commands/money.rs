@@ -71,7 +71,7 @@ fn row(credit: CreditView) -> Vec<String> {
         credit.project.to_string(),
     ];
     match credit.budget {
-        None => row.extend(["–"; 4].map(str::to_owned)),
+        None => row.extend(["–", &format!("{} in all", credit.spent), "–", "–"].map(str::to_owned)),
         Some(BudgetView { budget, spent, left, resets, .. }) => {
             let per = if budget.period == BudgetPeriod::Month { "a month" } else { "in all" };
             let limit = format!("{} {per}", budget.limit);
@@ -203,4 +203,33 @@ fn json(report: &VerifyReport) -> serde_json::Value {
             "open_holds": totals.open_holds,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::{OrgId, ProjectId};
+
+    use super::*;
+
+    #[test]
+    fn what_was_spent_is_shown_without_a_budget() {
+        let view = CreditView {
+            org: OrgId::new("acme").unwrap(),
+            project: ProjectId::new("shop").unwrap(),
+            balance: NanoDollars::new(9_000_000_000),
+            held: NanoDollars::ZERO,
+            available: NanoDollars::new(9_000_000_000),
+            spent: NanoDollars::new(1_000_000_000),
+            budget: None,
+        };
+        assert_eq!(row(view)[5..], ["–", "$1.00 in all", "–", "–"]);
+    }
+
+    #[test]
+    fn the_signs_of_accounts_are_explained_and_counts_have_their_number() {
+        let report = VerifyReport { rows: 1, transactions: 2, ..VerifyReport::default() };
+        let text = describe(&report);
+        assert!(text.starts_with("1 row, 2 transactions, 0 snapshots compared\n"), "{text}");
+        assert!(text.contains("accounts: money came from those below zero, and is in those above"), "{text}");
+    }
 }
