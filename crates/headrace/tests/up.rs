@@ -156,7 +156,7 @@ async fn a_ledger_that_is_gone_is_noticed() {
     let refused = server.command(&["up", "--listen", "127.0.0.1:0", "--threads", "1"]);
     let said = said(&refused);
     assert!(refused.status.code() == Some(1) && said.contains("accounts in it: default"), "{said}");
-    assert!(server.ok(&["ledger", "open-accounts"]).contains("1 accounts opened"));
+    assert!(server.ok(&["ledger", "open-accounts"]).contains("1 account opened"));
     let again = Server::up_with_key_kept(dir.path(), &server.key);
     assert_eq!(again.chat(&again.key, question(json!({}))).await.0, 402, "its balance is zero");
 }

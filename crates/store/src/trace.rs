@@ -425,7 +425,8 @@ async fn insert(
     }
     let calls: Vec<_> = new.iter().map(|row| (row.number, &row.call)).collect();
     calls::insert(connection, &calls, pace).await?;
-    names::insert(connection, &new, pace).await?;
+    let records: Vec<_> = new.iter().map(|row| (row.number, row.record)).collect();
+    names::insert(connection, &records, pace).await?;
     Ok(new.len() as u64)
 }
 

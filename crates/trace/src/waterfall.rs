@@ -332,8 +332,11 @@ impl Drawing<'_> {
     /// Who was asked, where somebody was asked in vain and then another one.
     fn attempts(&mut self) {
         let attempts = &self.record.attempts;
-        if !attempts.iter().any(|one| attempts.iter().any(|other| one.prompt == other.prompt && one != other))
-        {
+        let again = |one: &Attempt| attempts.iter().any(|other| one.prompt == other.prompt && one != other);
+        let in_vain = |one: &Attempt| {
+            matches!(one.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. })
+        };
+        if !attempts.iter().any(|one| again(one) || in_vain(one)) {
             return;
         }
         let several = attempts.iter().any(|attempt| attempt.prompt > 0);
@@ -359,7 +362,9 @@ impl Drawing<'_> {
             }
             Outcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
             Outcome::Failed { stage, message } => {
-                self.fact("failed", &format!("at {stage}"));
+                let failure = self.record.failure();
+                let told = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
+                self.fact("failed", &format!("at {stage}{}", told.unwrap_or_default()));
                 self.fact("", &plain(message));
             }
             Outcome::Refused(refusal) => {

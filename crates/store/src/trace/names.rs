@@ -1,10 +1,10 @@
 //! The table of other names of calls: the ids that upstreams gave their answers, and W3C trace ids. It is no part of the file's
 //! format: it is made where it is missing, and calls that an older program recorded have no row in it.
 
+use headrace_domain::TraceRecord;
 use headrace_trace::{MAX_NAMED, Pace, other_names};
 use sqlx::sqlite::SqliteConnection;
 
-use super::Row;
 use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
@@ -25,21 +25,20 @@ pub(super) const SCHEMA: &str = "
 /// How a name is put in.
 const INSERTS: Inserts = Inserts { head: "INSERT OR IGNORE INTO call_name (name, seq) ", columns: 2 };
 
-/// Adds the other names of new records.
+/// Adds the other names of new records, under their traces' numbers.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
-    rows: &[&Row<'_>],
+    records: &[(i64, &TraceRecord)],
     pace: Pace,
 ) -> Result<(), sqlx::Error> {
-    let named = |row: &&Row<'_>| {
-        let number = row.number;
-        other_names(row.record).map(move |name| (name.to_owned(), number)).collect::<Vec<_>>()
-    };
-    let names: Vec<(String, i64)> = rows.iter().flat_map(named).collect();
+    let mut names: Vec<(&str, i64)> = Vec::new();
+    for (number, record) in records {
+        names.extend(other_names(record).map(|name| (name, *number)));
+    }
     for chunk in Inserts::chunks(&names, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (name, number) in chunk {
-            query = query.bind(name.as_str()).bind(*number);
+            query = query.bind(*name).bind(*number);
         }
         query.execute(&mut *connection).await?;
         give_way(pace);
