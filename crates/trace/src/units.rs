@@ -160,7 +160,8 @@ pub fn clipped(text: &str, width: usize) -> String {
 
 /// A count with its noun: `1 call`, `12 calls`, `3 tries`.
 pub fn counted(of: u64, what: &str) -> String {
-    match (of, what.strip_suffix('y')) {
+    let stem = what.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u']));
+    match (of, stem) {
         (1, _) => format!("1 {what}"),
         (of, Some(stem)) => format!("{} {stem}ies", grouped(of)),
         (of, None) => format!("{} {what}s", grouped(of)),
@@ -211,8 +212,14 @@ mod tests {
             ("999".into(), "32,768".into(), "1,234,567".into())
         );
         assert_eq!(
-            [counted(0, "block"), counted(1, "block"), counted(1_200, "call"), counted(2, "try")],
-            ["0 blocks", "1 block", "1,200 calls", "2 tries"]
+            [
+                counted(0, "block"),
+                counted(1, "block"),
+                counted(1_200, "call"),
+                counted(2, "try"),
+                counted(2, "key")
+            ],
+            ["0 blocks", "1 block", "1,200 calls", "2 tries", "2 keys"]
         );
         let time = UnixNanos::new(1_795_224_848_123_456_789);
         assert_eq!(format!("{} {}", utc_date(time), utc_time(time)), "2026-11-21 01:34:08");
