@@ -60,7 +60,7 @@ fn figures(canary: &CanaryFigures) -> [String; 6] {
         ms(times[0]),
         format!(
             "{}, {} failed, {} refused, {}",
-            counted(calls[1].into(), "call"),
+            counted(calls[1], "call"),
             errors[1],
             refusals[1],
             ms(times[1])

@@ -126,7 +126,7 @@ impl Traces {
                 newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
                 break;
             }
-            wanted = wanted.saturating_mul(2).max(16).min(MOST);
+            wanted = wanted.saturating_mul(2).clamp(16, MOST);
         }
         newest.sort_by_key(|record| Reverse((record.started, record.request_id.bits())));
         newest.truncate(count);
