@@ -21,6 +21,7 @@ mod inside;
 mod kept;
 mod memory;
 mod moves;
+mod named;
 mod notices;
 mod overlong;
 mod panics;
