@@ -6,7 +6,7 @@ COPY ${TARGETARCH}/headrace /usr/local/bin/headrace
 # A volume begins as what is here: its owner's alone.
 COPY --chown=65532:65532 --chmod=0700 data /var/lib/headrace
 VOLUME /var/lib/headrace
-EXPOSE 8080 9090
+EXPOSE 8080 8081 9090
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/headrace"]
-CMD ["up", "--data-dir", "/var/lib/headrace", "--listen", "0.0.0.0:8080", "--metrics-listen", "0.0.0.0:9090"]
+CMD ["up", "--data-dir", "/var/lib/headrace", "--listen", "0.0.0.0:8080", "--admin-listen", "0.0.0.0:8081", "--metrics-listen", "0.0.0.0:9090"]

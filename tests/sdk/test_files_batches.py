@@ -562,6 +562,7 @@ def test_texts_are_judged_by_the_rules_that_calls_are_held_to(binary, tmp_path_f
         told = client.moderations.create(input=texts, model="omni-moderation-latest")
         assert told.id.startswith("modr-") and told.model == "headrace-rules"
         clean, blocked, flagged = told.results
+        assert "note" not in told.model_extra
         assert not clean.flagged and not any(clean.categories.model_dump().values())
         assert blocked.flagged and blocked.categories.self_harm_intent and blocked.category_scores.self_harm_intent == 1
         assert not blocked.categories.hate and blocked.model_extra["blocked"] is True
@@ -580,5 +581,7 @@ def test_texts_are_judged_by_the_rules_that_calls_are_held_to(binary, tmp_path_f
 
 
 def test_without_rules_nothing_is_flagged(client):
-    (result,) = client.moderations.create(input="anything").results
+    told = client.moderations.create(input="anything")
+    (result,) = told.results
     assert result.flagged is False
+    assert "no content rules" in told.model_extra["note"], "nothing was judged, and the answer says so"

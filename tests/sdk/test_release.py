@@ -146,6 +146,15 @@ def test_the_image_runs_what_is_known(binary):
     assert "USER 0" not in text and ":nonroot" in text
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "release.Dockerfile"])
+def test_the_console_of_an_image_can_be_reached(name):
+    """The link that the log prints leads to a port that the image has, and not to the container's own loopback."""
+    text = (ROOT / "deploy" / name).read_text()
+    command = json.loads(re.findall(r"^CMD (\[.*\])$", text, re.M)[0])
+    host, port = command[command.index("--admin-listen") + 1].rsplit(":", 1)
+    assert host == "0.0.0.0" and port in re.search(r"^EXPOSE (.*)$", text, re.M).group(1).split()
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
 @pytest.mark.parametrize(
     "line, expected",

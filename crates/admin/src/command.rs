@@ -21,6 +21,11 @@ pub enum AdminCommand {
     Status,
     /// The calls under way and the minute before.
     Now,
+    /// The newest calls that have ended, once their traces are stored.
+    RecentCalls {
+        /// How many at most.
+        most: usize,
+    },
     /// Reads the configuration again, as far as it may change while calls run.
     Reload,
     /// The servers that calls are sent on to, after what is to be done with one.
@@ -220,6 +225,8 @@ pub enum AdminReply {
     Status(ServerStatus),
     /// The calls under way and the minute before, in the words of `headrace_trace::Now`.
     Now(serde_json::Value),
+    /// The newest calls that have ended, the newest first: trace records as they are stored.
+    RecentCalls(Vec<serde_json::Value>),
     /// The configuration was read again and is in force.
     Reloaded {
         /// The settings that changed.
@@ -375,6 +382,9 @@ pub struct CreditView {
     pub held: NanoDollars,
     /// What it can still hold.
     pub available: NanoDollars,
+    /// Spent by the project since it was opened.
+    #[serde(default)]
+    pub spent: NanoDollars,
     /// The project's budget.
     pub budget: Option<BudgetView>,
 }
@@ -410,6 +420,7 @@ impl CreditView {
             balance: standing.balance,
             held: standing.held,
             available: standing.available,
+            spent: standing.spent,
             budget,
         }
     }

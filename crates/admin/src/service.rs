@@ -41,6 +41,9 @@ pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 /// Shows the calls under way and the minute before.
 pub type NowSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
+/// Waits until the traces of calls that have ended are stored, and returns the newest of them, at most so many. It blocks.
+pub type RecentSource = Box<dyn Fn(usize) -> Vec<serde_json::Value> + Send + Sync>;
+
 /// Says what new keys, projects and organisations get now.
 pub type DefaultsSource = Box<dyn Fn() -> DefaultLimits + Send + Sync>;
 
@@ -67,6 +70,8 @@ pub struct AdminService {
     status: StatusSource,
     /// `None`: no server runs.
     now: Option<NowSource>,
+    /// `None` if no server runs.
+    recent: Option<RecentSource>,
     /// `None`: no server runs.
     reload: Option<ReloadSource>,
     /// `None`: no server runs.
@@ -103,6 +108,7 @@ impl AdminService {
             defaults,
             status,
             now: None,
+            recent: None,
             reload: None,
             upstreams: None,
             routes: None,
@@ -116,6 +122,11 @@ impl AdminService {
     /// The same of a server that runs, and so has calls under way.
     pub fn with_now(self, now: NowSource) -> Self {
         Self { now: Some(now), ..self }
+    }
+
+    /// The same of a server that runs, and so records calls.
+    pub fn with_recent(self, recent: RecentSource) -> Self {
+        Self { recent: Some(recent), ..self }
     }
 
     /// The same of a server that runs, and so can read its configuration again.
@@ -202,6 +213,10 @@ impl AdminService {
             })),
             AdminCommand::Now => match &self.now {
                 Some(look) => Ok(AdminReply::Now(look())),
+                None => Err(not_running()),
+            },
+            AdminCommand::RecentCalls { most } => match &self.recent {
+                Some(recent) => Ok(AdminReply::RecentCalls(recent(most))),
                 None => Err(not_running()),
             },
             AdminCommand::Reload => self.read_again(actor, now),

@@ -59,6 +59,6 @@ pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, Tagge
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{
     CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
-    ToldOfCache, TraceRecord, TraceSink, TracedRefusal,
+    ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
 };
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};

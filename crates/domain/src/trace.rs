@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{Attempt, Continued};
+use crate::attempt::{Attempt, AttemptOutcome, Continued};
 use crate::beside::{Ahead, Beside, Billed, ConnectionTrace};
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::{
-    EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
+    Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
     UsageSource,
 };
 
@@ -269,6 +269,15 @@ pub struct TracedRefusal {
     pub message: String,
 }
 
+/// What the caller of a failed call was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedFailure {
+    /// The error's `code`.
+    pub code: String,
+    /// Its HTTP status. If the answer had begun, the caller saw 200 and then the error as an event.
+    pub status: u16,
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -314,6 +323,9 @@ pub struct TraceRecord {
     /// Nanoseconds of work for this record once the request was over: nobody waited for it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after_ns: u64,
+    /// Nanoseconds of `render` in which the form of its answers was compiled: a schema, a grammar, or tools.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub form_ns: u64,
     /// Whose: known from `authenticate` on.
     pub org: Option<OrgId>,
     /// As `org`.
@@ -356,6 +368,9 @@ pub struct TraceRecord {
     /// The model that it says answered, which may be a dated version of the one that it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_model: Option<String>,
+    /// The id that it gave its answer, which is the id that the caller sees if the answer is passed on unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_id: Option<String>,
     /// Who was asked to answer its prompts, in the order of asking. Empty where it never got there, and in records of programs
     /// that asked only once. Of very many, the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -390,6 +405,9 @@ pub struct TraceRecord {
     pub moderation: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
+    /// The code and the status that its caller was told, if it failed. Read it by [`TraceRecord::failure`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_with: Option<TracedFailure>,
     /// Whose copy it is; `None`: it is a caller's own call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_of: Option<Box<ShadowOf>>,
@@ -399,6 +417,23 @@ impl TraceRecord {
     /// The span of a stage, if it was reached.
     pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
         self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())
+    }
+
+    /// The code and the HTTP status that its caller was told, if it failed.
+    pub fn failure(&self) -> Option<TracedFailure> {
+        if !matches!(self.outcome, Outcome::Failed { .. }) {
+            return None;
+        }
+        self.failed_with.clone().or_else(|| {
+            // Records of programs that did not note it: the last try says why the call failed.
+            let (AttemptOutcome::Refused { code, .. } | AttemptOutcome::Failed { code, .. }) =
+                &self.attempts.last()?.outcome
+            else {
+                return None;
+            };
+            let known = Code::ALL.iter().find(|known| known.name() == code)?;
+            Some(TracedFailure { code: code.clone(), status: known.status() })
+        })
     }
 
     /// Nanoseconds in which the server could only wait for the client: its body, and its reading.

@@ -37,6 +37,7 @@ pub(crate) fn cut(record: &TraceRecord) -> Cut {
             }
         }
     }
+    shift(&mut terms, TermName::Render, TermName::Form, record.form_ns);
     split_queue(record, &mut terms);
     split_decode(record, &mut terms);
     balance(&mut terms, record.duration_ns);

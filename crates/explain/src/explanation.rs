@@ -12,7 +12,7 @@ use crate::reference::{ReferenceRow, beside_reference, reference_of};
 use crate::shape::CallShape;
 use crate::term::{Party, TermName};
 use crate::usual::{Quantiles, Usual};
-use crate::words;
+use crate::words::{self, Dearest};
 
 /// A term is unusual from this many times its usual value on, in per cent.
 const UNUSUAL_PERCENT: u64 = 200;
@@ -42,6 +42,8 @@ pub struct Explanation {
     pub reference: Vec<ReferenceRow>,
     /// What `usual` means.
     pub compared: Compared,
+    /// Who was asked to answer it, and what came of each try.
+    pub attempts: Vec<Try>,
     /// Its sizes.
     pub shape: CallShape,
     /// What would have helped, what saves most first.
@@ -74,6 +76,21 @@ pub struct Term {
     /// Whether it took far more than is usual.
     pub unusual: bool,
     /// Why it took what it took.
+    pub text: String,
+}
+
+/// A try to have the call answered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Try {
+    /// Who was asked.
+    pub worker: String,
+    /// Microseconds from the call's first byte.
+    pub start_us: f64,
+    /// Microseconds that it took.
+    pub duration_us: f64,
+    /// What came of it: `answered`, `refused`, `failed`, `outrun` or `cut_short`.
+    pub outcome: &'static str,
+    /// Why, in words; empty if it was answered.
     pub text: String,
 }
 
@@ -111,13 +128,15 @@ pub struct Refusal {
 pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
     let cut = cut(record);
     let is_answered = matches!(record.outcome, Outcome::Completed { .. });
-    let terms: Vec<Term> =
-        cut.iter().map(|(name, nanos)| term(*name, *nanos, record, usual, is_answered)).collect();
+    let terms: Vec<Term> = cut.iter().map(|(name, nanos)| term(*name, *nanos, record, usual)).collect();
     let dearest = dearest(&cut);
     let found = dearest.and_then(|name| terms.iter().find(|term| term.name == name));
     let usual_ns =
         found.filter(|term| term.unusual).and_then(|term| term.usual_us).map(|us| (us * 1e3) as u64);
-    let spent = dearest.and_then(|name| Some((name, *cut.get(&name)?)));
+    let spent = dearest.and_then(|term| {
+        let nanos = *cut.get(&term)?;
+        Some(Dearest { term, nanos, family_nanos: family_nanos(&cut, term.family()) })
+    });
     Explanation {
         id: record.request_id.to_string(),
         sentence: words::sentence(record, spent, usual_ns),
@@ -127,7 +146,8 @@ pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
         usual_total_us: usual.total().filter(|_| is_answered).map(|nanos| nanos as f64 / 1e3),
         dearest,
         reference: beside_reference(&cut),
-        compared: Compared { calls: usual.calls, what: usual.what.clone() },
+        compared: compared(record, usual),
+        attempts: attempts(record),
         shape: CallShape::of(record),
         levers: levers(record, &cut, usual),
         notes: words::notes(record),
@@ -136,9 +156,27 @@ pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
     }
 }
 
-fn term(name: TermName, nanos: u64, record: &TraceRecord, usual: &Usual, is_answered: bool) -> Term {
-    // What a call that broke off spent is no measure for one that ended, but before it broke it is.
-    let known = usual.term(name).filter(|_| is_answered || !takes_as_long_as_the_answer(name));
+fn compared(record: &TraceRecord, usual: &Usual) -> Compared {
+    if matches!(record.outcome, Outcome::Refused(_)) {
+        let what = "a refused call is not compared with calls that were answered".to_owned();
+        return Compared { calls: 0, what };
+    }
+    Compared { calls: usual.calls, what: usual.what.clone() }
+}
+
+fn attempts(record: &TraceRecord) -> Vec<Try> {
+    let tried = record.attempts.iter().map(|attempt| Try {
+        worker: plain(&attempt.worker),
+        start_us: attempt.start_ns as f64 / 1e3,
+        duration_us: attempt.duration_ns as f64 / 1e3,
+        outcome: attempt.outcome.name(),
+        text: words::fault_of(&attempt.worker, &attempt.outcome).unwrap_or_default(),
+    });
+    tried.collect()
+}
+
+fn term(name: TermName, nanos: u64, record: &TraceRecord, usual: &Usual) -> Term {
+    let known = usual.term(name).filter(|_| is_comparable(name, record));
     let reference = reference_of(name);
     let us = |nanos: u64| nanos as f64 / 1e3;
     Term {
@@ -152,6 +190,17 @@ fn term(name: TermName, nanos: u64, record: &TraceRecord, usual: &Usual, is_answ
         reference: reference.map(|row| row.name),
         unusual: known.is_some_and(|known| is_unusual(nanos, known, record.duration_ns)),
         text: words::reason(name, nanos, record),
+    }
+}
+
+/// Whether a term of the call can be compared with those of calls that were answered. A refused call did not come as far as they did,
+/// and one that broke off spent less on its answer.
+fn is_comparable(name: TermName, record: &TraceRecord) -> bool {
+    match record.outcome {
+        Outcome::Completed { .. } => true,
+        Outcome::Refused(_) => false,
+        Outcome::Cancelled { .. } => !takes_as_long_as_the_answer(name),
+        Outcome::Failed { .. } => name.is_a_wait(),
     }
 }
 
@@ -172,12 +221,15 @@ fn is_unusual(nanos: u64, usual: Quantiles, whole: u64) -> bool {
 
 /// The largest term of the largest family.
 fn dearest(cut: &Cut) -> Option<TermName> {
-    let family = |of: TermName| {
-        let own = cut.iter().filter(move |(term, _)| term.family() == of);
-        own.map(|(_, nanos)| *nanos).fold(0, u64::saturating_add)
-    };
-    let (largest, _) = cut.iter().max_by_key(|(term, nanos)| (family(term.family()), **nanos))?;
+    let weight = |term: TermName| family_nanos(cut, term.family());
+    let (largest, _) = cut.iter().max_by_key(|(term, nanos)| (weight(**term), **nanos))?;
     Some(*largest)
+}
+
+/// The sum of a family's terms.
+fn family_nanos(cut: &Cut, family: TermName) -> u64 {
+    let own = cut.iter().filter(|(term, _)| term.family() == family);
+    own.map(|(_, nanos)| *nanos).fold(0, u64::saturating_add)
 }
 
 /// The unusual terms in sentences, what is furthest beyond its usual first.

@@ -28,7 +28,7 @@ mod words;
 pub use cost::{CostExplanation, CostLine, why_cost};
 pub use diff::{DiffTerm, Difference, Fact, diff};
 pub use errors::{AdminErrorPage, ErrorPage, Who};
-pub use explanation::{Compared, Explanation, Refusal, Term, explain};
+pub use explanation::{Compared, Explanation, Refusal, Term, Try, explain};
 pub use levers::{Lever, LeverName};
 pub use reference::ReferenceRow;
 pub use shape::CallShape;

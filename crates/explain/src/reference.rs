@@ -43,6 +43,7 @@ pub(crate) const fn reference_of(term: TermName) -> Option<Reference> {
         | TermName::Parse
         | TermName::Authorize
         | TermName::Moderate
+        | TermName::Form
         | TermName::Cache
         | TermName::Handover
         | TermName::Unaccounted => Some(GATEWAY),

@@ -34,11 +34,37 @@ impl Explanation {
             page.paragraph("more: ", &refusal.doc);
         }
         page.gap();
+        self.attempts_text(&mut page);
         self.terms_text(&mut page);
         self.reference_text(&mut page);
         self.levers_text(&mut page);
         page.list("also", &self.notes);
         page.out
+    }
+
+    /// Each try, if one of them came to nothing.
+    fn attempts_text(&self, page: &mut Page) {
+        if self.attempts.iter().all(|attempt| attempt.outcome == "answered") {
+            return;
+        }
+        let mut rows = vec![row(["who was asked", "after", "took", "outcome"])];
+        for attempt in &self.attempts {
+            rows.push(row([
+                &attempt.worker,
+                &duration(attempt.start_us),
+                &duration(attempt.duration_us),
+                &attempt.outcome.replace('_', " "),
+            ]));
+        }
+        let mut lines = aligned(&rows).into_iter();
+        page.lines(lines.next());
+        for (attempt, line) in self.attempts.iter().zip(lines) {
+            page.line(&format!("  {line}"));
+            if !attempt.text.is_empty() {
+                page.paragraph("      ", &attempt.text);
+            }
+        }
+        page.gap();
     }
 
     fn terms_text(&self, page: &mut Page) {

@@ -52,6 +52,7 @@ terms! {
     Route "route" Gateway "Which model serves the name.";
     Moderate "moderate" Gateway "The content rules.";
     Render "render" Gateway "The chat template and the tokenizer.";
+    Form "form" Gateway "Compiling the form of the answer: a schema, a grammar, or the tools' schemas.";
     Cache "cache" Gateway "The keys of the prompt's blocks.";
     Hold "hold" Gateway "Limits and money.";
     Place "place" Gateway "Which worker takes it.";
@@ -98,6 +99,22 @@ impl TermName {
             Stage::Deliver => Self::Deliver,
             Stage::Settle => Self::Settle,
         }
+    }
+
+    /// Whether it is time in which the gateway only waits for a place or an answer.
+    pub(crate) const fn is_a_wait(self) -> bool {
+        matches!(
+            self,
+            Self::Place
+                | Self::Retries
+                | Self::Upstream
+                | Self::QueueOwn
+                | Self::QueueOwnPrompts
+                | Self::QueueOthers
+                | Self::QueueOthersPrompts
+                | Self::Queue
+                | Self::Prefill
+        )
     }
 
     /// What it is weighed as when the dearest is looked for: the parts of one wait, and of one answer, are weighed together.

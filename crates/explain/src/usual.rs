@@ -1,8 +1,8 @@
 //! What comparable calls took: quantiles over a bounded number of records. Reads no store; whoever calls feeds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{Attempt, AttemptOutcome, Outcome, TraceRecord};
 
 use crate::cut::{Cut, cut};
 use crate::shape::CallShape;
@@ -146,10 +146,11 @@ fn quantiles(mut samples: Vec<u64>) -> Option<Quantiles> {
 /// What other models took for a token, by the median of their calls, the fastest first.
 fn speeds(records: &[&TraceRecord], of: &TraceRecord) -> Vec<Speed> {
     let mut samples: BTreeMap<&str, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
+    let same = same_models(records, of);
     for record in records {
         let Some(model) = record.model_served.as_deref() else { continue };
         let shape = CallShape::of(record);
-        let is_other = Some(model) != of.model_served.as_deref() && record.endpoint == of.endpoint;
+        let is_other = !same.contains(model) && record.endpoint == of.endpoint;
         let answered = matches!(record.outcome, Outcome::Completed { .. }) && shape.output_tokens > 1;
         if !is_other || !answered {
             continue;
@@ -170,6 +171,25 @@ fn speeds(records: &[&TraceRecord], of: &TraceRecord) -> Vec<Speed> {
         .collect();
     speeds.sort_by(|a, b| a.decode_ns.total_cmp(&b.decode_ns));
     speeds
+}
+
+/// The names under which the model of a call is served: its own, and those whose calls the same worker answered.
+fn same_models<'a>(records: &[&'a TraceRecord], of: &'a TraceRecord) -> BTreeSet<&'a str> {
+    let own: Option<&str> = of.model_served.as_deref();
+    let all = || records.iter().copied().chain([of]);
+    let workers: BTreeSet<&str> = all()
+        .filter(|record| own.is_some() && record.model_served.as_deref() == own)
+        .filter_map(answered_by)
+        .collect();
+    let names = all().filter(|record| answered_by(record).is_some_and(|worker| workers.contains(worker)));
+    names.filter_map(|record| record.model_served.as_deref()).chain(own).collect()
+}
+
+/// The worker that answered, by the id that operators know it by: its server and the model's name there.
+fn answered_by(record: &TraceRecord) -> Option<&str> {
+    let answered =
+        |attempt: &&Attempt| attempt.outcome == AttemptOutcome::Answered && attempt.model.is_none();
+    record.attempts.iter().rfind(answered).map(|attempt| &*attempt.worker)
 }
 
 fn per_token(cut: &Cut, terms: &[TermName], tokens: u64) -> u64 {

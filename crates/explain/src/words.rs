@@ -18,6 +18,7 @@ pub(crate) const fn activity(term: TermName) -> &'static str {
         TermName::Route => "choosing the model",
         TermName::Moderate => "checking the content rules",
         TermName::Render => "rendering and tokenizing the prompt",
+        TermName::Form => "compiling the form of the answer",
         TermName::Cache => "hashing the prompt's blocks",
         TermName::Hold => "taking limits and money",
         TermName::Place => "finding a worker",
@@ -57,6 +58,9 @@ pub(crate) fn reason(term: TermName, nanos: u64, record: &TraceRecord) -> String
         },
         TermName::Render => {
             each(shape.prompt_tokens, "prompt token", nanos, "written by the template and tokenized")
+        }
+        TermName::Form => {
+            "the schema or grammar was compiled: the next call with the same one finds it compiled".to_owned()
         }
         TermName::Cache => {
             format!("the blocks of {} prompt tokens were hashed", grouped(shape.prompt_tokens))
@@ -130,8 +134,39 @@ fn retries(record: &TraceRecord) -> String {
 const MOST_NAMED: usize = 4;
 
 fn upstream(record: &TraceRecord) -> String {
+    if let Some(fault) = last_fault(record) {
+        return fault;
+    }
     let whose = record.upstream.as_deref().map_or("the other server", |name| name);
     format!("`{}` does not tell its queue and its prefill apart", plain(whose))
+}
+
+/// How the last of those who were asked failed or refused. `None` if it did neither.
+pub(crate) fn last_fault(record: &TraceRecord) -> Option<String> {
+    let last = record.attempts.last()?;
+    let whose = record.upstream.as_deref().unwrap_or(&last.worker);
+    fault_of(whose, &last.outcome)
+}
+
+/// `` `far` refused the connection `` or `` `far` answered 400: … ``, from an attempt's outcome.
+pub(crate) fn fault_of(whose: &str, outcome: &AttemptOutcome) -> Option<String> {
+    let (AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why }) = outcome else {
+        return None;
+    };
+    let (whose, why) = (plain(whose), plain(why));
+    let bare = why.strip_prefix("no connection: ").unwrap_or(&why);
+    Some(if let Some(at) = bare.strip_prefix("connection refused at ") {
+        format!("`{whose}` refused the connection at {at}")
+    } else if bare.len() < why.len() {
+        format!("`{whose}` was not reached: {bare}")
+    } else if let Some(status) = why.strip_prefix("status ") {
+        let has_words = status.contains(": ");
+        let unsaid =
+            if has_words { "" } else { " (its sentence may repeat the call's words and is not kept)" };
+        format!("`{whose}` answered {status}{unsaid}")
+    } else {
+        format!("`{whose}` failed (`{}`): {why}", plain(code))
+    })
 }
 
 fn own_calls(engine: Option<&EngineTrace>) -> String {
@@ -221,14 +256,7 @@ fn each(of: u64, what: &str, nanos: u64, done: &str) -> String {
     }
 }
 
-/// `1 call`, `12 calls`; `tries`, not `trys`.
-pub(crate) fn count(of: u64, what: &str) -> String {
-    match (of, what.strip_suffix('y')) {
-        (1, _) => format!("1 {what}"),
-        (of, Some(stem)) => format!("{} {stem}ies", grouped(of)),
-        (of, None) => format!("{} {what}s", grouped(of)),
-    }
-}
+pub(crate) use headrace_trace::counted as count;
 
 fn times(of: u64) -> String {
     match of {
@@ -238,35 +266,75 @@ fn times(of: u64) -> String {
     }
 }
 
+/// The term that most of a call's time went into.
+#[derive(Clone, Copy)]
+pub(crate) struct Dearest {
+    /// The largest term of its family.
+    pub(crate) term: TermName,
+    /// Its nanoseconds.
+    pub(crate) nanos: u64,
+    /// Nanoseconds of the terms that are weighed together with it: the parts of one wait, or of one answer.
+    pub(crate) family_nanos: u64,
+}
+
 /// The sentence that comes first: where most of the time went, or what kept the call from its end.
-pub(crate) fn sentence(record: &TraceRecord, dearest: Option<(TermName, u64)>, usual: Option<u64>) -> String {
+pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Option<u64>) -> String {
     let whole = humane_duration(record.duration_ns);
-    let spent = dearest.map(|(term, nanos)| {
-        let share = percent(nanos, record.duration_ns);
-        let most = if nanos.saturating_mul(2) >= record.duration_ns { "Most" } else { "The largest part" };
-        let how = reason(term, nanos, record);
-        let usual = usual.map(|usual| format!(", where {} is usual", humane_duration(usual)));
-        let usual = usual.unwrap_or_default();
-        format!(
-            "{most} of its {whole} went into {} ({}, {share}{usual}): {how}.",
-            activity(term),
-            humane_duration(nanos)
-        )
-    });
+    let spent = dearest.map(|dearest| spent_on(record, dearest, usual));
     let spent = spent.unwrap_or_else(|| format!("It took {whole}."));
+    // A call that came to nothing at an upstream waited for that and for nothing else.
+    let fault = last_fault(record);
+    let waited_for_fault = dearest.is_some_and(|dearest| {
+        matches!(dearest.term, TermName::Upstream | TermName::Place | TermName::Retries)
+    });
+    let spent_besides = if fault.is_some() && waited_for_fault { String::new() } else { format!(" {spent}") };
     match &record.outcome {
         Outcome::Completed { .. } => spent,
-        Outcome::Refused(refusal) => format!(
-            "It was refused in `{}` with {} `{}` after {whole}: {}",
-            refusal.stage.name(),
-            refusal.status,
-            plain(&refusal.code),
-            ended(&plain(&refusal.message))
-        ),
+        Outcome::Refused(refusal) => {
+            let fault = fault.map(|fault| format!(" {}", ended(&fault))).unwrap_or_default();
+            format!(
+                "It was refused in `{}` with {} `{}` after {whole}: {}{fault}",
+                refusal.stage.name(),
+                refusal.status,
+                plain(&refusal.code),
+                ended(&plain(&refusal.message))
+            )
+        }
         Outcome::Failed { stage, message } => {
-            format!("It failed in `{}` after {whole}: {} {spent}", stage.name(), ended(&plain(message)))
+            let told = ended(&plain(message));
+            let what = match fault {
+                Some(fault) => format!("{} Its caller was told: {told}", ended(&fault)),
+                None => told,
+            };
+            format!("It failed in `{}` after {whole}: {what}{spent_besides}", stage.name())
         }
         Outcome::Cancelled { why } => format!("It was cut off after {whole}: {} {spent}", ended(&plain(why))),
+    }
+}
+
+/// Where most of the time went. The figure is that of all parts of one wait or one answer, which are compared as one.
+fn spent_on(record: &TraceRecord, dearest: Dearest, usual: Option<u64>) -> String {
+    let Dearest { term, nanos, family_nanos } = dearest;
+    let whole = record.duration_ns;
+    let most = if family_nanos.saturating_mul(2) >= whole { "Most" } else { "The largest part" };
+    let usual = usual.map(|usual| format!(", where {} is usual", humane_duration(usual))).unwrap_or_default();
+    let (all, took) = (humane_duration(family_nanos), humane_duration(nanos));
+    let went = if nanos == family_nanos {
+        format!("{} ({all}, {}{usual})", activity(term), percent(nanos, whole))
+    } else {
+        let share = percent(family_nanos, whole);
+        let parts = format!("{} ({took}{usual})", activity(term));
+        format!("{} ({all}, {share}), most of that {parts}", activity_of_family(term))
+    };
+    format!("{most} of its {} went into {went}: {}.", humane_duration(whole), reason(term, nanos, record))
+}
+
+/// What the terms of one wait, or of one answer, have in common.
+const fn activity_of_family(term: TermName) -> &'static str {
+    match term.family() {
+        TermName::Queue => "waiting for its turn",
+        TermName::Decode => "generating the answer and waiting in between",
+        other => activity(other),
     }
 }
 

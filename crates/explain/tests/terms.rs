@@ -239,6 +239,139 @@ fn a_refusal_is_told_with_its_rule_and_its_way_out() {
     assert!(told.text(100).contains("what it means: "), "{}", told.text(100));
 }
 
+fn tried(worker: &str, outcome: AttemptOutcome) -> Attempt {
+    let (start_ns, duration_ns) = (2 * MS, 3 * MS);
+    Attempt { prompt: 0, worker: worker.into(), model: None, start_ns, duration_ns, outcome, paid: None }
+}
+
+/// What an upstream did wrong is named, in the sentence and in the table of tries.
+#[test]
+fn a_failure_of_an_upstream_is_named() {
+    let failed =
+        |code: &str, why: &str| AttemptOutcome::Failed { code: code.to_owned(), why: why.to_owned() };
+    for (outcome, words) in [
+        (
+            failed("upstream_unreachable", "no connection: connection refused at 10.0.0.7:8000"),
+            "`far` refused the connection at 10.0.0.7:8000.",
+        ),
+        (
+            failed("upstream_unreachable", "no connection: the name of gpu cannot be resolved"),
+            "`far` was not reached: the name of gpu cannot be resolved.",
+        ),
+        (failed("upstream_failed", "status 500: the kettle broke"), "`far` answered 500: the kettle broke."),
+        (failed("upstream_refused", "status 400"), "`far` answered 400 (its sentence"),
+        (failed("upstream_timeout", "no head within 60 s"), "`far` failed (`upstream_timeout`): no head"),
+        (
+            AttemptOutcome::Refused {
+                code: "upstream_overloaded".to_owned(),
+                why: "status 429: slow down".to_owned(),
+            },
+            "`far` answered 429: slow down.",
+        ),
+    ] {
+        let record = TraceRecord {
+            upstream: Some("far".into()),
+            attempts: vec![tried("gpu1/m", failed("worker_lost", "gone")), tried("far/m", outcome)],
+            outcome: Outcome::Failed { stage: Stage::Upstream, message: "The upstream failed.".to_owned() },
+            ..delayed(Stage::Upstream, 4_000 * MS)
+        };
+        let told = explain(&record, &Usual::unknown());
+        assert!(told.sentence.contains(words), "{}", told.sentence);
+        assert!(told.sentence.contains("Its caller was told: The upstream failed."), "{}", told.sentence);
+        assert!(!told.text(100).contains("tell its queue"), "{}", told.text(100));
+        let page = told.text(100);
+        assert!(page.contains("who was asked") && page.contains("gpu1/m"), "{page}");
+        assert_eq!(told.attempts.len(), 2);
+    }
+    // One that answered needs no table.
+    let record = TraceRecord {
+        attempts: vec![tried("far/m", AttemptOutcome::Answered)],
+        ..delayed(Stage::Upstream, 4_000 * MS)
+    };
+    assert!(!explain(&record, &Usual::unknown()).text(100).contains("who was asked"));
+}
+
+/// The sentence's figure is the one that was compared, also if a single row is larger than each of its parts.
+#[test]
+fn the_largest_part_is_the_largest() {
+    let mut record = delayed(Stage::Queue, 3_370 * MS);
+    let engine = record.engine.as_mut().unwrap();
+    engine.ahead = Some(Ahead { own_decode_ns: 2_990 * MS, own: 3, ..Ahead::default() });
+    let told = explain(&record, &Usual::unknown());
+    let queue: f64 =
+        told.terms.iter().filter(|term| term.name.name().starts_with("queue")).map(|term| term.us).sum();
+    let decode = told.terms.iter().find(|term| term.name == TermName::Decode).unwrap().us;
+    assert!(queue > decode, "{queue} {decode}");
+    let figure = headrace_trace::humane_duration((queue * 1e3) as u64);
+    assert!(told.sentence.contains(&format!("waiting for its turn ({figure}")), "{}", told.sentence);
+    assert!(
+        told.sentence.contains("most of that waiting behind calls of the same organisation (2.99 s)"),
+        "{}",
+        told.sentence
+    );
+}
+
+/// A refused call did not come as far as those that were answered: nothing of it is out of the usual.
+#[test]
+fn a_refused_call_is_compared_with_none() {
+    let (_, text) = stored().into_iter().find(|(name, _)| *name == "refused").unwrap();
+    let mut refused = decode_record(text).unwrap();
+    let calls: Vec<TraceRecord> = (1..40).map(|n| numbered(completed(), n)).collect();
+    for span in &mut refused.stages {
+        span.duration_ns *= 1_000;
+    }
+    refused.duration_ns *= 1_000;
+    refused.model_served = completed().model_served;
+    (refused.endpoint, refused.stream) = (completed().endpoint, completed().stream);
+    let told = explain(&refused, &Usual::of(&calls, &refused));
+    assert_eq!(told.unusual, Vec::<String>::new());
+    assert!(told.terms.iter().all(|term| term.usual_us.is_none() && !term.unusual), "{:?}", told.terms);
+    assert!(told.compared.what.contains("refused"), "{:?}", told.compared);
+    // One that failed is compared in what it waited for alone.
+    let failed = TraceRecord {
+        outcome: Outcome::Failed { stage: Stage::Upstream, message: "It broke.".to_owned() },
+        ..delayed(Stage::Render, 4_000 * MS)
+    };
+    assert_eq!(explain(&failed, &Usual::of(&calls, &failed)).unusual, Vec::<String>::new());
+}
+
+#[test]
+fn compiling_a_form_is_a_term_of_its_own() {
+    let mut record = delayed(Stage::Render, 4_000 * MS);
+    record.form_ns = 3_900 * MS;
+    let told = explain(&record, &Usual::unknown());
+    assert_eq!(told.dearest, Some(TermName::Form), "{}", told.sentence);
+    assert!(told.sentence.contains("compiling the form of the answer"), "{}", told.sentence);
+    assert!(!told.sentence.contains("tokenized"), "{}", told.sentence);
+    let (sum, whole) = sums(&record);
+    assert!((sum - whole).abs() < 0.01);
+    // More than the stage took is none of it.
+    record.form_ns = u64::MAX;
+    let (sum, whole) = sums(&record);
+    assert!((sum - whole).abs() < 0.01);
+}
+
+/// A model that is served under two names is one: asking for it by the other name saves nothing.
+#[test]
+fn two_names_of_one_model_are_one() {
+    let of = |n: u64, model: &str, worker: &str, decode: u64| {
+        let mut record = numbered(delayed(Stage::Decode, decode * MS), n);
+        record.model_served = Some(model.to_owned());
+        record.attempts = vec![tried(worker, AttemptOutcome::Answered)];
+        record
+    };
+    let slow = of(1, "alias", "far/m", 9_000);
+    let mut calls: Vec<TraceRecord> = (2..12).map(|n| of(n, "far/m", "far/m", 1_000)).collect();
+    let lever = |calls: &[TraceRecord]| {
+        let told = explain(&slow, &Usual::of(calls, &slow));
+        told.levers.into_iter().find(|lever| lever.name == LeverName::SmallerModel)
+    };
+    assert_eq!(lever(&calls), None);
+    calls.extend((12..22).map(|n| of(n, "small", "gpu/small", 2_000)));
+    let found = lever(&calls).unwrap();
+    assert!(found.text.contains("`small`"), "{found:?}");
+}
+
 #[test]
 fn hostile_names_do_not_reach_the_terminal() {
     let record = TraceRecord {

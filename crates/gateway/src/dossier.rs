@@ -103,6 +103,7 @@ impl Dossier {
             duration_ns: 0,
             first_token_ns: None,
             after_ns: 0,
+            form_ns: 0,
             org: None,
             project: None,
             key: None,
@@ -120,6 +121,7 @@ impl Dossier {
             answer_notes: Vec::new(),
             upstream: None,
             upstream_model: None,
+            upstream_id: None,
             attempts: Vec::new(),
             continued: Vec::new(),
             engine: None,
@@ -133,6 +135,7 @@ impl Dossier {
             outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
             kept_answers: None,
             told_of_cache: None,
+            failed_with: None,
             shadow_of: None,
         };
         Self {

@@ -32,6 +32,7 @@ mod shelf;
 mod stages;
 mod state;
 mod turns;
+mod unrepeated;
 
 /// The world of the path's tests, for those that need the inside of a call.
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::dossier::Dossier;
 use crate::notices::Notice;
 use crate::refused::Why;
 use crate::refused::unauthenticated;
-use crate::stages::authorize::unknown_model;
+use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;
 use crate::{Answer, Gateway};
@@ -74,7 +74,7 @@ impl Gateway {
                         Ok(Answer::json(200, model_body(&card, dialect, self.parts().clock.now())))
                     }
                 },
-                None => Err(unknown_model(name)),
+                None => Err(unknown_model_of(name, &principal, &catalog)),
             }
         };
         tell(&dossier, principal.and_then(show))

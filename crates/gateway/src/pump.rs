@@ -361,6 +361,9 @@ impl Carried {
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
+        if let Ending::Failed(why) = &ending {
+            self.dossier.record.failed_with = Some(why.failure());
+        }
         let bill = bill.map(|bill| if self.dossier.copy().is_some() { bill.on_the_house() } else { bill });
         self.ended = Some(Ended { ending, outcome, cut, told: false });
         let settled = match bill {

@@ -29,7 +29,7 @@ use crate::objects::reads::keeping;
 use crate::refused::Why;
 use crate::routes::Asker;
 use crate::stages::authenticate::draining;
-use crate::stages::authorize::unknown_model;
+use crate::stages::authorize::unknown_model_of;
 use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
 use crate::stages::render::shorten::shortened;
@@ -235,14 +235,15 @@ impl Desk {
     /// The model of a name that the asker may use at this endpoint, where its calls may be worked on.
     fn model(&self, name: &str, endpoint: Endpoint, body: &[u8]) -> Result<Arc<ServedModel>, Why> {
         let (catalog, principal) = (&self.catalog, &self.asker.principal);
+        let unknown = || unknown_model_of(name, principal, catalog);
         may_use(principal, name, endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => {
                 Why::new(Code::EndpointNotEntitled, format!("{refusal} Ask for a key that may."))
             }
-            EntitlementRefusal::Model => unknown_model(name),
+            EntitlementRefusal::Model => unknown(),
         })?;
-        let asked = ModelName::new(name).map_err(|_| unknown_model(name))?;
-        let model = catalog.choose(&asked, &self.asker, body).ok_or_else(|| unknown_model(name))?;
+        let asked = ModelName::new(name).map_err(|_| unknown())?;
+        let model = catalog.choose(&asked, &self.asker, body).ok_or_else(unknown)?;
         if let Some((ended, notice)) = catalog.notice(&asked, &model.name)
             && notice.is_over(self.asker.now)
             && !notice.moves

@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use headrace_domain::{
-    Code, Dialect, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedRefusal, UnixNanos,
+    Code, Dialect, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedFailure, TracedRefusal,
+    UnixNanos,
 };
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_identity::AuthRefusal;
@@ -151,6 +152,11 @@ impl Why {
             Some(wait) => answer.with_header("retry-after", whole_seconds(wait).to_string()),
             None => answer,
         }
+    }
+
+    /// What the caller of a failed call is told, as its trace keeps it.
+    pub(crate) fn failure(&self) -> TracedFailure {
+        TracedFailure { code: self.code.name().to_owned(), status: self.status }
     }
 
     pub(crate) fn traced(&self) -> TracedRefusal {

@@ -33,6 +33,8 @@ pub(crate) mod parse;
 
 pub(crate) mod authorize;
 
+mod likely;
+
 pub(crate) mod route;
 
 pub(crate) mod moderate;

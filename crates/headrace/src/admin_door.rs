@@ -60,13 +60,14 @@ impl Door {
                 bound.map_err(|error| (wanted, error))
             }
         };
-        let listener = bound.map_err(|(at, error)| {
-            format!("cannot listen for operators on {at}: {error}; choose another address with --admin-listen, or `off`")
-        })?;
+        let listener = bound.map_err(|(at, error)| crate::doors::cannot(at, "--admin-listen", &error))?;
         let listener = listener.with_most_connections(settings.most_connections);
         let at = listener.local_addr();
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {
-            output::note(&format!("note: port {} is taken: operators are listened to on {at}", USUAL.port()));
+            output::note(&format!(
+                "note: {USUAL} is taken by {}; the console is at {at}",
+                crate::port_holder::holder(USUAL)
+            ));
         }
         let secure = match (settings.tls, certificate) {
             (true, Some(certificate)) => Some(secured(certificate)?),

@@ -17,7 +17,10 @@ impl Tap for CallLog {
         match &record.outcome {
             Outcome::Failed { stage, .. } => {
                 if tracing::enabled!(target: TARGET, tracing::Level::WARN) {
-                    line(record, "failed", 500, None, Some(stage.name()));
+                    let failure = record.failure();
+                    let status = failure.as_ref().map_or(500, |failure| failure.status);
+                    let code = failure.as_ref().map(|failure| failure.code.as_str());
+                    line(record, "failed", status, code, Some(stage.name()));
                 }
             }
             _ if !tracing::enabled!(target: TARGET, tracing::Level::INFO) => {}

@@ -1,12 +1,19 @@
 //! A server as its clients reach it: where it is, with which key, and what to do where it cannot be reached. On the server's own machine it
 //! lends a key (`house`). Must not know what it is asked.
 
-use headrace_client::{ClientConfig, ClientError};
+use std::path::PathBuf;
+
+use headrace_client::{Client, ClientConfig, ClientError};
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::ca::read_ca;
 use crate::cli::At;
 use crate::cli::caller::Caller;
 use crate::house::House;
+use crate::output;
+
+/// The variable that has a caller's key.
+const KEY_VARIABLE: &str = "HEADRACE_API_KEY";
 
 /// Where a server of ours listens unless it is told otherwise.
 const USUAL_URL: &str = "http://127.0.0.1:8080";
@@ -18,20 +25,60 @@ pub(crate) struct Reached {
     pub(crate) house: Option<House>,
 }
 
-/// The server that is meant, and a key.
+/// The server that is meant, and a key. A data directory that is named decides which server that is, unless an address is named,
+/// too. A key of the environment that this server does not know gives way to one that it lends.
 ///
 /// # Errors
-/// A file of certificates that cannot be read.
+/// A file of certificates that cannot be read, or a data directory that is named and that no server runs on.
 pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
     let ca_pem = caller.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
-    let house = match &caller.key {
-        Some(_) => None,
-        None => lender(caller).await,
+    let key = given(&caller.key).cloned();
+    let named = match &caller.data_dir {
+        Some(dir) if caller.url.is_none() => Some(server_of(dir).await?),
+        Some(_) | None => None,
     };
-    let url = house.as_ref().map(|house| house.url.clone()).or_else(|| caller.url.clone());
-    let key = caller.key.clone().or_else(|| house.as_ref().map(|house| house.key.clone()));
-    let url = url.unwrap_or_else(|| USUAL_URL.to_owned());
-    Ok(Reached { config: ClientConfig { key, ca_pem, ..ClientConfig::new(url) }, house })
+    let url = named.clone().or_else(|| caller.url.clone()).unwrap_or_else(|| USUAL_URL.to_owned());
+    let config = ClientConfig { key, ca_pem, ..ClientConfig::new(url) };
+    let wants_lent = match &config.key {
+        None => true,
+        Some(key) => named.is_some() && is_of_environment(key) && !is_known(&config).await,
+    };
+    let house = if wants_lent { lender(caller).await } else { None };
+    let Some(house) = house else { return Ok(Reached { config, house: None }) };
+    if config.key.is_some() {
+        output::note(&format!(
+            "note: the key in {KEY_VARIABLE} is none of this server's: asking with a lent key"
+        ));
+    }
+    let (url, key) = (house.url.clone(), Some(house.key.clone()));
+    let config = ClientConfig { key, ca_pem: config.ca_pem, ..ClientConfig::new(url) };
+    Ok(Reached { config, house: Some(house) })
+}
+
+/// A key that is given: an empty one is none.
+pub(crate) fn given(key: &Option<SecretString>) -> Option<&SecretString> {
+    key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
+}
+
+/// The address of the server that runs on a data directory.
+async fn server_of(dir: &str) -> Result<String, ClientError> {
+    let address = House::address(PathBuf::from(dir)).await;
+    address.ok_or_else(|| {
+        ClientError::Config(format!(
+            "no server runs on the data directory {dir}; start one with `headrace up --data-dir {dir}`, or name a server with --url"
+        ))
+    })
+}
+
+/// Whether the key came from the environment. One of the command line was chosen for this call, and is never replaced.
+fn is_of_environment(key: &SecretString) -> bool {
+    std::env::var(KEY_VARIABLE).is_ok_and(|value| value.trim() == key.expose_secret())
+}
+
+/// Whether the server lets the key in. A server that cannot be asked says why when it is called.
+async fn is_known(config: &ClientConfig) -> bool {
+    let Ok(client) = Client::new(config.clone()) else { return true };
+    !matches!(client.models().await, Err(ClientError::Api(error)) if error.status == Some(401))
 }
 
 /// The server of the data directory, if it is the one that is meant.
@@ -44,7 +91,10 @@ async fn lender(caller: &Caller) -> Option<House> {
 pub(crate) fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     match error {
         ClientError::Api(error) if error.status == Some(401) && !has_key => Some(
-            "No key was given: set HEADRACE_API_KEY (the first start of `headrace up` shows the first key).",
+            "No key was given: set HEADRACE_API_KEY or --key (the first start of `headrace up` shows the first key). On the server's own machine --data-dir names its data directory, and it lends a key.",
+        ),
+        ClientError::Api(error) if error.status == Some(401) => Some(
+            "The server does not know the key of HEADRACE_API_KEY or --key: name another one, or leave both out on the server's own machine, with --data-dir.",
         ),
         ClientError::Connection(_) => Some("Is it running? `headrace up` starts one; --url names another."),
         _ => None,

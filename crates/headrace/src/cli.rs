@@ -1,18 +1,21 @@
 //! The command line as types. Values of settings stay text here: the configuration checks them with all others.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
+pub(crate) mod backup;
 pub(crate) mod batches;
 pub(crate) mod cache;
 pub(crate) mod caller;
 pub(crate) mod lens;
 
 pub(crate) mod chat;
+mod groups;
 pub(crate) mod margin;
 
 pub(crate) mod names;
@@ -30,9 +33,11 @@ pub(crate) mod usage;
 
 pub(crate) use shared::At;
 
-/// The whole path of an LLM API call in one program: keys, limits, prices, prompt, engine, bill and trace.
+/// LLM gateway and engine in one program.
+///
+/// The whole path of a call is in it: keys, limits, prices, prompt, engine, bill and trace.
 #[derive(Debug, Parser)]
-#[command(name = "headrace", version, long_version = VERSION.as_str(), after_help = EXAMPLES, propagate_version = true)]
+#[command(name = "headrace", version, long_version = VERSION.as_str(), propagate_version = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -45,31 +50,21 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\ninstruction sets: {}\nkernels: {KERNEL_VERSION}", env!("CARGO_PKG_VERSION"), sets.join(", "))
 });
 
-const EXAMPLES: &str = "\
-Examples:
-  headrace up                                 start with the built-in demo model; prints a key and what to try
-  headrace up --model ~/models/Qwen3-0.6B     serve a Hugging Face directory instead
-  headrace up --upstream gpu=vllm:http://10.0.0.7:8000
-                                              put keys, limits, prices and traces in front of a server of yours
-  headrace serve --config headrace.toml       the same with everything configurable
-  headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
-  headrace batches list                       files of requests that run when nobody else wants the engine
-  headrace trace --last                       why was the last call slow, refused or dear?
-  headrace requests --outcome refused         calls by whatever you look for
-  headrace usage --by project --interval day  who used what, day by day
-  headrace margin --by upstream               what upstreams cost, and what their calls brought
-  headrace bench --users 8                    how does it do with eight users at once?
-  headrace config check                       what would be served, and what is wrong
-  headrace reload                             put a changed configuration in force, without dropping a call
-  headrace keys create --name laptop          a key for one more caller
-  headrace credit grant 25                    money for organisation `default`
-  headrace ledger verify                      check every invariant of the books
-
-Exit codes: 0 done, 1 could not be done, 2 wrong usage or configuration, 130 interrupted.";
+impl Cli {
+    /// The command line of this process.
+    ///
+    /// # Errors
+    /// The exit code of a command line that is wrong or asks for help: that was printed.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        let command = groups::without_empty_variables(groups::grouped(Self::command()));
+        let read = command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
+        read.map_err(|error| groups::answer(&error))
+    }
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a working LLM API: embedded engine, SQLite, one directory
+    /// Start a working LLM API: engine, data and key in one directory
     Up(UpArgs),
     /// Start a server from a configuration file
     Serve(ServeArgs),
@@ -77,7 +72,7 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// API keys
     Keys(places::KeysArgs),
-    /// Operators: who may administer the server over HTTP
+    /// Operators: the people who administer the server over HTTP
     Operators(operators::OperatorsArgs),
     /// Organisations: the accounts that pay
     Orgs(places::OrgsArgs),
@@ -87,55 +82,77 @@ pub(crate) enum Command {
     Credit(CreditArgs),
     /// Budgets of projects
     Budget(BudgetArgs),
-    /// The books
+    /// The ledger: check it
     Ledger(LedgerArgs),
     /// Where the time and the money of a call went
     Trace(TraceArgs),
-    /// What an error's code means, why it comes, what to do and who can change it
+    /// What an error's code means, and what to do about it
     Errors(ErrorsArgs),
-    /// Find calls by time, caller, model, outcome, stage, time taken, cost or the text of a refusal
+    /// Find calls by time, caller, model, outcome, cost or text
+    ///
+    /// Also by stage, by the time taken, and by the text of a refusal.
     Requests(Box<requests::RequestsArgs>),
-    /// Calls, tokens and money by organisation, project, key, model or upstream, over time: what the ledger charged
+    /// Calls, tokens and money by project, key or model, over time
+    ///
+    /// Also by organisation and upstream. The money is what the ledger charged.
     Usage(Box<usage::UsageArgs>),
     /// What a project was charged for in a month
     Statement(usage::StatementArgs),
-    /// How much of prompts came from prefix caches, why the rest did not, and where prompts part
+    /// How much of the prompts came from prefix caches, and why
+    ///
+    /// It also shows where prompts part.
     Cache(cache::CacheArgs),
-    /// What calls brought, and what others charged for them
+    /// What calls brought, and what upstreams charged for them
     Margin(margin::MarginArgs),
-    /// How the server does
+    /// Whether the server is ready, and what it serves
     Status(At),
-    /// What a running server is doing: calls by stage, the last minute in figures, what is slow, refused or failing
+    /// What a running server is doing at this moment
+    ///
+    /// Calls by stage, the last minute in figures, and what is slow, refused or failing.
     Now(At),
-    /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
+    /// Put a changed configuration in force, without dropping a call
+    ///
+    /// All of it is put in force, or nothing.
     Reload(At),
-    /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
+    /// The servers that calls are sent on to: state, drain, resume
+    ///
+    /// `probe` asks one of them at once.
     Upstreams(upstreams::UpstreamsArgs),
-    /// Names that lead to several models, and canaries: how they do; `--resume` puts those on trial again that were taken out
+    /// Names that lead to several models, and canaries
+    ///
+    /// `--resume` puts canaries on trial again that were taken out.
     Routes(names::RoutesArgs),
-    /// How models that get copies of calls compare with those that answered
+    /// How models that get copies of calls compare with the others
     Shadow(names::ShadowArgs),
+    /// Copy the data directory, also while a server runs on it
+    Backup(backup::BackupArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal
     Chat(chat::ChatArgs),
-    /// What the way to a server takes: the floor that light sets, DNS, TCP, TLS, a round trip; and what of a call was network
+    /// How long the network to a server takes: DNS, TCP, TLS, HTTP
+    ///
+    /// It also shows the floor that light sets, and how much of a call was network.
     Ping(ping::PingArgs),
-    /// Files of requests that run in their own time: `submit`, `wait`, `results`
+    /// Files of requests: submit them, wait, fetch the results
     Batches(batches::BatchesArgs),
-    /// Measure a server under load: any that speaks OpenAI's dialect
+    /// Measure a server under load, any that speaks OpenAI's API
     Bench(Box<crate::commands::bench::BenchArgs>),
-    /// Checkpoints: which there are on this machine, what is in one, and random ones to measure with
+    /// Checkpoints on this machine: list, inspect, make, compare
     Models(ModelsArgs),
-    /// Exactly what a model sees of a call: its tokens, whose they are, what they cost, and where a cache ends
+    /// Exactly what a model sees of a call: tokens, owners, cost
+    ///
+    /// It also shows where a prefix cache ends.
     Render(lens::RenderArgs),
     /// The tokens of a text: ids, pieces and places
     Tokenize(lens::TokenizeArgs),
-    /// Whether a model's tokenizer, template and configuration agree: what is wrong, what shows it, and the way out
+    /// Whether a model's tokenizer, template and settings agree
+    ///
+    /// It says what is wrong, what shows it, and the way out.
     Doctor(lens::DoctorArgs),
-    /// What a shell completes: a script for it
+    /// Print the completions of a shell
     Completions(shells::CompletionsArgs),
-    /// Manual pages, one for each command
+    /// Write manual pages, one for each command
     Man(shells::ManArgs),
 }
 
@@ -341,10 +358,10 @@ pub(crate) enum LedgerCommand {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) at: At,
-    /// The call's id: req_... of the x-request-id header, or its answer's: chatcmpl-..., cmpl-..., msg_...
+    /// The call's id: req_... of the x-request-id header, its answer's id (also an upstream's), or its W3C trace id
     #[arg(conflicts_with_all = ["last", "slowest"], required_unless_present_any = ["last", "slowest"])]
     #[arg(value_parser = call_id)]
-    pub(crate) id: Option<headrace_domain::RequestId>,
+    pub(crate) id: Option<NamedCall>,
     /// The last call, or a list of the last N
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with = "slowest")]
     pub(crate) last: Option<usize>,
@@ -383,10 +400,10 @@ pub(crate) enum TraceCommand {
     Diff {
         /// The first call's id
         #[arg(value_parser = call_id)]
-        first: headrace_domain::RequestId,
+        first: NamedCall,
         /// The second call's id
         #[arg(value_parser = call_id)]
-        second: headrace_domain::RequestId,
+        second: NamedCall,
     },
 }
 
@@ -502,10 +519,32 @@ fn lever(text: &str) -> Result<headrace_explain::LeverName, String> {
     })
 }
 
-fn call_id(text: &str) -> Result<headrace_domain::RequestId, String> {
-    headrace_wire::named_request(text).ok_or_else(|| {
-        "it must be an id such as req_0192..., chatcmpl-0192..., cmpl-0192... or msg_0192...".to_owned()
-    })
+/// A call as a person names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedCall {
+    /// The request id in the name, if it has one.
+    pub(crate) id: Option<headrace_domain::RequestId>,
+    /// The name: also the id that an upstream gave its answer, or a W3C trace id.
+    pub(crate) name: String,
+}
+
+/// The longest name, in bytes.
+const MAX_CALL_NAME_BYTES: usize = 256;
+
+fn call_id(text: &str) -> Result<NamedCall, String> {
+    let text = text.trim();
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+    if text.is_empty() || text.len() > MAX_CALL_NAME_BYTES || !text.chars().all(is_plain) {
+        return Err("it must be an id such as req_0192..., the id of an answer such as chatcmpl-0192..., or a W3C trace id"
+            .to_owned());
+    }
+    // Of a whole `traceparent` header, the second part is the trace id.
+    let parts: Vec<&str> = text.split('-').collect();
+    let name = match parts.as_slice() {
+        [version, trace, _, _] if version.len() == 2 && trace.len() == 32 => (*trace).to_owned(),
+        _ => text.to_owned(),
+    };
+    Ok(NamedCall { id: headrace_wire::named_request(&name), name })
 }
 
 #[cfg(test)]
@@ -515,5 +554,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_call_is_named_by_each_id_that_a_caller_can_hold() {
+        let digits = "019aa3b1c2d37e4f8a5b60718293a4b5";
+        for own in [format!("req_{digits}"), format!("chatcmpl-{digits}"), format!("msg_{digits}")] {
+            assert!(super::call_id(&own).unwrap().id.is_some(), "{own}");
+        }
+        let upstream = super::call_id("chatcmpl-qf70abcDEF").unwrap();
+        assert_eq!((upstream.id, upstream.name.as_str()), (None, "chatcmpl-qf70abcDEF"));
+        let w3c = super::call_id("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
+        assert_eq!(w3c.name, "4bf92f3577b34da6a3ce929d0e0e4736");
+        for bad in ["", " ", "two words", &"x".repeat(257)] {
+            assert!(super::call_id(bad).unwrap_err().contains("chatcmpl-"), "{bad}");
+        }
     }
 }

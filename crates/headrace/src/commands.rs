@@ -1,6 +1,7 @@
 //! Operators' commands: through the control socket of a running server, or on the data directory of a stopped one.
 //! Turns replies into text; decides nothing.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod cache;
 mod counterfactual;
@@ -30,8 +31,9 @@ use std::process::ExitCode;
 use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
 };
-use headrace_domain::{Clock, SystemClock, UnixNanos};
+use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
+use headrace_trace::decode_record;
 
 use crate::check::{self, Checked, check};
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
@@ -240,14 +242,27 @@ pub(crate) fn data_dir(at: &At) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
 }
 
-/// Where the traces are.
+/// Where the traces are. A running server stores those of all calls that have ended first.
 fn traces(at: &At) -> Result<PathBuf, CommandError> {
-    let path = datadir::trace_file(&data_dir(at)?);
+    let dir = data_dir(at)?;
+    recent_calls(&dir, 0);
+    let path = datadir::trace_file(&dir);
     if path.exists() {
         return Ok(path);
     }
     let why = "name the server's data directory with --data-dir";
     Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())))
+}
+
+/// The newest calls in the memory of a running server, the newest first, once it has stored all that have ended. Empty if no
+/// server runs, or if an older program does.
+fn recent_calls(data_dir: &Path, most: usize) -> Vec<TraceRecord> {
+    match control::call(data_dir, &AdminCommand::RecentCalls { most }) {
+        Ok(AdminReply::RecentCalls(calls)) => {
+            calls.iter().filter_map(|call| decode_record(&call.to_string()).ok()).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Says what came of it.

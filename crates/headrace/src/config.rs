@@ -528,7 +528,8 @@ pub(crate) fn model_flag(text: &str) -> Result<toml::Table, String> {
             // `.` and `..` have no name of their own, but the directory that they are does.
             let real = whole.canonicalize().unwrap_or_else(|_| whole.to_owned());
             let name = real.file_name().map(|name| name.to_string_lossy().into_owned());
-            (name.ok_or_else(|| format!("`{text}` has no name: write NAME={text}"))?, whole.to_owned())
+            let name = name.ok_or_else(|| format!("`{text}` has no name: write NAME={text}"))?;
+            (without_ending(&name).to_owned(), whole.to_owned())
         }
     };
     ModelName::new(&name).map_err(|error| format!("`{name}`: {error}"))?;
@@ -537,6 +538,20 @@ pub(crate) fn model_flag(text: &str) -> Result<toml::Table, String> {
     table.insert("name".to_owned(), toml::Value::String(name));
     table.insert("path".to_owned(), toml::Value::String(path));
     Ok(table)
+}
+
+/// A model's name without the ending of its file, and without the number of a part: `tiny` of `tiny-00001-of-00003.gguf`.
+pub(crate) fn without_ending(name: &str) -> &str {
+    let Some((stem, ending)) = name.rsplit_once('.') else { return name };
+    if stem.is_empty() || !ending.eq_ignore_ascii_case("gguf") {
+        return name;
+    }
+    let parts: Vec<&str> = stem.rsplitn(4, '-').collect();
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    match parts.as_slice() {
+        [all, "of", part, whole] if is_number(all) && is_number(part) && !whole.is_empty() => whole,
+        _ => stem,
+    }
 }
 
 /// The settings of a file (if any) and the environment over the defaults.

@@ -37,6 +37,18 @@ pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
     dir.join(LEDGER_FILE)
 }
 
+/// The databases of a data directory. Identities come before the ledger: a project that is made meanwhile has its account in the
+/// ledger's copy at most, and no key without one.
+pub(crate) fn databases(with_traces: bool) -> impl Iterator<Item = &'static str> {
+    let traces = with_traces.then_some(TRACE_FILE);
+    [IDENTITY_FILE, LEDGER_FILE, OBJECTS_FILE, FILES_FILE, USAGE_FILE].into_iter().chain(traces)
+}
+
+/// Where the secrets are by which keys are known and caches are kept apart.
+pub(crate) fn secrets_folder(dir: &Path) -> PathBuf {
+    dir.join("secrets")
+}
+
 /// Where `serve` leaves the first key.
 pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
     dir.join("first-key")
@@ -141,7 +153,7 @@ impl DataDir {
         // A process that was killed left its address behind; that nobody listens there is known since the lock.
         let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
         let ballast = Arc::new(Ballast::open(dir));
-        let secrets = dir.join("secrets");
+        let secrets = secrets_folder(dir);
         make_private(&secrets)?;
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
         let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;

@@ -1,5 +1,6 @@
 //! Addresses: whether they are free, whether a server is there already, and how they are written. Must not know what is served.
 
+use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use headrace_admin::{AdminCommand, AdminReply, control};
 
 use crate::config::Config;
 use crate::config::admin::AdminListen;
+use crate::port_holder::holder;
 
 /// Whether a server runs on the directory already, and then where.
 pub(crate) fn not_running(data_dir: &Path) -> Result<(), String> {
@@ -30,16 +32,37 @@ pub(crate) fn can_listen(config: &Config) -> Result<(), String> {
         AdminListen::At(at) => Some(at),
         AdminListen::Usual | AdminListen::Off => None,
     };
-    let wanted = [Some(edge.listen), edge.metrics_listen, admin].into_iter().flatten();
-    for address in wanted.filter(|at| at.port() != 0) {
-        TcpListener::bind(address).map_err(|error| {
-            format!(
-                "cannot listen on {address}: {error}; another server, of another data directory, has it: choose \
-                 another address with --listen, such as 127.0.0.1:0"
-            )
-        })?;
+    let wanted = [
+        (Some(edge.listen), "--listen"),
+        (edge.metrics_listen, "--metrics-listen"),
+        (admin, "--admin-listen"),
+    ];
+    for (address, flag) in wanted {
+        let Some(address) = address.filter(|at| at.port() != 0) else { continue };
+        TcpListener::bind(address).map_err(|error| cannot(address, flag, &error))?;
     }
     Ok(())
+}
+
+/// Why an address cannot be listened on, and the way out.
+pub(crate) fn cannot(address: SocketAddr, flag: &str, error: &Error) -> String {
+    let port = address.port();
+    let (why, way_out) = match error.kind() {
+        ErrorKind::AddrInUse => (
+            format!("it is taken by {}", holder(address)),
+            format!("choose another address with {flag}, such as {}", SocketAddr::new(address.ip(), 0)),
+        ),
+        ErrorKind::PermissionDenied => (
+            format!("this user may not listen on port {port}"),
+            format!("choose a port from 1024 on with {flag}, or give the program CAP_NET_BIND_SERVICE"),
+        ),
+        ErrorKind::AddrNotAvailable => (
+            format!("no network interface of this machine has the address {}", address.ip()),
+            format!("choose 127.0.0.1, 0.0.0.0 or an address of this machine with {flag}"),
+        ),
+        _ => (error.to_string(), format!("choose another address with {flag}")),
+    };
+    format!("cannot listen on {address}: {why}; {way_out}")
 }
 
 /// How to reach an address from this machine.
@@ -51,4 +74,29 @@ pub(crate) fn url(address: SocketAddr, tls: bool) -> String {
     };
     let scheme = if tls { "https" } else { "http" };
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_names_its_own_way_out() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 80));
+        let said = |kind: ErrorKind, flag| cannot(at, flag, &Error::from(kind));
+        let denied = said(ErrorKind::PermissionDenied, "--listen");
+        assert!(denied.contains("may not listen on port 80") && !denied.contains("headrace"), "{denied}");
+        let missing = said(ErrorKind::AddrNotAvailable, "--metrics-listen");
+        assert!(
+            missing.contains("no network interface") && missing.contains("--metrics-listen"),
+            "{missing}"
+        );
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = cannot(taken.local_addr().unwrap(), "--admin-listen", &ErrorKind::AddrInUse.into());
+        assert!(
+            taken.contains("taken by") && taken.contains("--admin-listen, such as 127.0.0.1:0"),
+            "{taken}"
+        );
+        assert!(!taken.contains("another headrace"), "{taken}");
+    }
 }

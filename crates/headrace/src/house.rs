@@ -27,14 +27,16 @@ impl House {
         Self::of(self.data_dir.clone(), Some(self.url.clone())).await
     }
 
+    /// The address of the server that runs on `data_dir`, as this machine reaches it. `None` if none runs there.
+    pub(crate) async fn address(data_dir: PathBuf) -> Option<String> {
+        tokio::task::spawn_blocking(move || own_address(&data_dir)).await.ok()?
+    }
+
     fn find(data_dir: PathBuf, url: Option<&str>) -> Option<Self> {
         if !is_ours(&data_dir) {
             return None;
         }
-        let AdminReply::Status(status) = control::call(&data_dir, &AdminCommand::Status).ok()? else {
-            return None;
-        };
-        let own = reachable(&status.listen)?;
+        let own = own_address(&data_dir)?;
         let url = match url {
             Some(asked) if !same_server(asked, &own) => return None,
             Some(asked) => asked.to_owned(),
@@ -46,6 +48,13 @@ impl House {
             }
             _ => None,
         }
+    }
+}
+
+fn own_address(data_dir: &Path) -> Option<String> {
+    match control::call(data_dir, &AdminCommand::Status).ok()? {
+        AdminReply::Status(status) => reachable(&status.listen),
+        _ => None,
     }
 }
 

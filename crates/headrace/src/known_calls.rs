@@ -50,11 +50,15 @@ impl KnownCalls {
 
     /// The record of a call: in memory right after its answer, then in the store.
     fn find(&self, id: &str) -> Result<Option<TraceRecord>, AdminError> {
-        let Some(id) = named_request(id) else { return Ok(None) };
-        match self.recorder.recent(id) {
-            Some(recent) => Ok(Some(TraceRecord::clone(&recent))),
-            None => self.reader.get(id).map_err(failed),
+        let own = named_request(id);
+        if let Some(recent) = own.and_then(|own| self.recorder.recent(own)) {
+            return Ok(Some(TraceRecord::clone(&recent)));
         }
+        if let Some(stored) = own.map(|own| self.reader.get(own)).transpose().map_err(failed)?.flatten() {
+            return Ok(Some(stored));
+        }
+        // The id that an upstream gave its answer, or a W3C trace id.
+        Ok(self.reader.named(id.trim()).map_err(failed)?.into_iter().next())
     }
 
     /// Sets each part of a query that is named.

@@ -33,11 +33,13 @@ mod known_calls;
 mod log;
 mod machine;
 mod models;
+mod newest;
 mod objects;
 mod offers;
 mod output;
 mod outward;
 mod playground;
+mod port_holder;
 mod progress;
 mod prompts;
 mod records;
@@ -55,15 +57,17 @@ mod workers;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use cli::{Cli, Command};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match cli.command {
         Command::Up(args) => server::up(&args),
         Command::Serve(args) => server::serve(&args),
         Command::Config(args) => commands::config(&args),
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Upstreams(args) => commands::upstreams::run(args),
         Command::Routes(args) => commands::routes::run(args),
         Command::Shadow(args) => commands::shadow::run(&args),
+        Command::Backup(args) => commands::backup::run(&args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Batches(args) => batches::run(&args),

@@ -40,6 +40,7 @@ use crate::insight::Insight;
 use crate::known_calls::KnownCalls;
 use crate::log::Log;
 use crate::models::Plan;
+use crate::newest::NewestCalls;
 use crate::objects::Objects;
 use crate::outward::{Outward, page, register_log};
 use crate::prompts::Sights;
@@ -306,6 +307,8 @@ impl House {
         let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
         let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
+        let newest = NewestCalls::new(&gateway, &self.recorder);
+        let service = service.with_recent(Box::new(move |most| newest.settled(most)));
         let service = Arc::new(service.with_links(Door::links(door.as_ref())));
         let keys = self.keys(&service, &start)?;
         let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));

@@ -29,7 +29,7 @@ use crate::output;
 use crate::wordbooks::{Wordbook, Wordbooks};
 use crate::workers::{self, Theirs};
 
-use listed::{NAMES_TOLD, told};
+use listed::{NAMES_TOLD, short_id, told};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -280,6 +280,7 @@ impl Upstreams {
                 }
                 tracing::info!(?act, "an operator's act on an upstream");
             }
+            runtime.block_on(view::ask_silent(&sites));
             let fleet = gateway.upgrade().map(|gateway| Arc::clone(gateway.catalog().fleet()));
             let workers = fleet.map_or_else(Vec::new, |fleet| fleet.status());
             Ok(upstreams.views(&workers))
@@ -467,7 +468,8 @@ impl Fronted {
                 ));
                 continue;
             }
-            let name = match ModelName::new(&format!("{upstream}/{}", listed.id)) {
+            let name = match ModelName::new(&format!("{upstream}/{}", short_id(config, upstream, &listed.id)))
+            {
                 Ok(name) => name,
                 Err(error) => {
                     self.notes

@@ -160,7 +160,7 @@ From Python, with the official SDK (pip install openai):
 
 Then try:
 
-  HEADRACE_API_KEY={key} headrace chat --url {url}
+  headrace chat{at}                    ask it in this terminal, without a key
   headrace trace --last{at}            where the time and the money of that call went
   headrace keys create --name me{at}   a key for one more caller
   headrace credit show{at}             what is left

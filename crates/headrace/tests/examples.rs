@@ -381,6 +381,30 @@ fn the_pages_read_from_top_to_bottom_are_true() {
     desk.server.take().unwrap().stop();
 }
 
+/// A reader may leave the server of one page running beside that of the next, and beside the console of the first one.
+#[test]
+fn each_recipe_has_ports_of_its_own() {
+    let mut taken: Vec<(String, String)> =
+        vec![("8080".to_owned(), "`up`".to_owned()), ("8081".to_owned(), "its console".to_owned())];
+    for page in book().into_iter().filter(|page| page.starts_with("docs/recipes/")) {
+        let mut own: Vec<String> = blocks(&page)
+            .iter()
+            .flat_map(|block| commands(&block.text))
+            .filter(|line| begins(line))
+            .filter_map(|line| option(&line, "--listen"))
+            .filter_map(|at| Some(at.rsplit_once(':')?.1.to_owned()))
+            .collect();
+        own.sort_unstable();
+        own.dedup();
+        for port in own {
+            let other = taken.iter().find(|(used, _)| *used == port);
+            assert!(other.is_none(), "{page} listens at {port}, where {} does", other.unwrap().1);
+            taken.push((port, page.clone()));
+        }
+    }
+    assert!(taken.len() > 8, "{taken:?}");
+}
+
 /// The examples of a command's help and of its subcommands', without what is said beside them.
 fn examples(path: &[&str]) -> Vec<(String, String)> {
     let output = program().args(path).arg("--help").env("COLUMNS", "500").output().unwrap();
@@ -395,7 +419,10 @@ fn examples(path: &[&str]) -> Vec<(String, String)> {
         if section.starts_with("Example") && text.starts_with("headrace ") {
             let command = text.split("  ").next().unwrap().to_owned();
             found.push((command, format!("headrace {} --help", path.join(" "))));
-        } else if section == "Commands:" && line.starts_with("  ") && !line.starts_with("   ") {
+        } else if ["Commands:", "Start:", "Ask:", "Look:", "Manage:"].contains(&section)
+            && line.starts_with("  ")
+            && !line.starts_with("   ")
+        {
             let name = text.split_whitespace().next().unwrap();
             if name != "help" {
                 found.extend(examples(&[path, &[name]].concat()));

@@ -156,7 +156,7 @@ async fn a_ledger_that_is_gone_is_noticed() {
     let refused = server.command(&["up", "--listen", "127.0.0.1:0", "--threads", "1"]);
     let said = said(&refused);
     assert!(refused.status.code() == Some(1) && said.contains("accounts in it: default"), "{said}");
-    assert!(server.ok(&["ledger", "open-accounts"]).contains("1 accounts opened"));
+    assert!(server.ok(&["ledger", "open-accounts"]).contains("1 account opened"));
     let again = Server::up_with_key_kept(dir.path(), &server.key);
     assert_eq!(again.chat(&again.key, question(json!({}))).await.0, 402, "its balance is zero");
 }
@@ -201,6 +201,20 @@ fn one_process_at_a_time_in_a_data_directory() {
     assert_eq!(second.status.code(), Some(1));
     let why = said(&second);
     assert!(why.contains("cannot listen on") && why.contains("--listen"), "{why}");
+    assert!(why.contains(&format!("another headrace (process {}), of another data", server.pid())), "{why}");
+    // The console's port is named as what it is.
+    let console = server.welcome.split_once("console  http://").unwrap().1;
+    let console = console.split('/').next().unwrap();
+    let third = run(&["up", "--listen", console, "--data-dir", taken.path().join("e").to_str().unwrap()]);
+    let why = said(&third);
+    assert!(why.contains(&format!("the console of another headrace (process {})", server.pid())), "{why}");
+    // Another program is not taken for a server of ours.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = other.local_addr().unwrap().to_string();
+    let fourth = run(&["up", "--listen", &listen, "--data-dir", taken.path().join("f").to_str().unwrap()]);
+    let why = said(&fourth);
+    assert!(why.contains(&format!("(process {})", std::process::id())), "{why}");
+    assert!(!why.contains("headrace (process") || why.contains("up-"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,8 @@ pub struct Standing {
     pub held: NanoDollars,
     /// What it can still hold.
     pub available: NanoDollars,
+    /// Spent by the project since it was opened, whatever its budget's period is.
+    pub spent: NanoDollars,
     /// What the project's budget leaves; `None` without a budget.
     pub budget_left: Option<NanoDollars>,
     /// The budget itself.
@@ -93,6 +95,7 @@ impl State {
             balance: NanoDollars::new(available.saturating_add(held)),
             held: NanoDollars::new(held),
             available: NanoDollars::new(available),
+            spent: NanoDollars::new(project.spent),
             budget_left: budget.map(left).map(NanoDollars::new),
             budget,
         })

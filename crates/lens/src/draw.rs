@@ -71,7 +71,12 @@ fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
         Some(_) => "come from the cache of the other prompt",
         None => "can come from a cache",
     };
-    let words = format!(" {tokens} tokens ({blocks} blocks of {}) {said} ", sight.block_tokens);
+    let words = format!(
+        " {} ({} of {}) {said} ",
+        counted(tokens, "token"),
+        counted(blocks, "block"),
+        sight.block_tokens
+    );
     let rule = options.width.saturating_sub(words.chars().count()).max(LEAST_RULE) / 2;
     let mut line = String::from("\n");
     paint(&mut line, options, EDGE, &format!("{0}{words}{0}", "─".repeat(rule)));
@@ -194,12 +199,18 @@ pub fn draw_tokens(list: &TokenList) -> String {
             format!(", {}.{} bytes a token", tenths / 10, tenths % 10)
         }
     };
-    let mut last = format!("\n{} tokens, {} bytes{each}\n", list.count, list.bytes);
+    let mut last = format!("\n{}, {}{each}\n", counted(list.count, "token"), counted(list.bytes, "byte"));
     if let Some(decoded) = &list.decoded {
         let _ = writeln!(last, "the tokenizer changes this text: its tokens stand for {decoded:?}");
     }
     out.push_str(&last);
     out
+}
+
+/// `1 token`, `12 tokens`.
+fn counted(of: usize, what: &str) -> String {
+    let ending = if of == 1 { "" } else { "s" };
+    format!("{of} {what}{ending}")
 }
 
 /// A piece between quotes, on one line.

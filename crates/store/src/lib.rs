@@ -1,5 +1,6 @@
 //! SQLite behind the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no engine.
 
+pub mod backup;
 pub mod disk;
 mod grouped;
 mod pair;

@@ -96,7 +96,7 @@ async fn open_as(
 /// Makes the file if there is none, readable by its owner only; one that others may read is closed to them, with
 /// what SQLite keeps beside it. A file that is there is not opened: closing it would give up the locks that this
 /// process's other connections hold on it.
-fn create_private(path: &Path) -> std::io::Result<()> {
+pub(crate) fn create_private(path: &Path) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

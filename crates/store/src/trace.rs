@@ -18,6 +18,7 @@ use sqlx::{AssertSqlSafe, Connection};
 mod calls;
 mod fill;
 mod inserts;
+mod names;
 mod search;
 mod table;
 
@@ -230,6 +231,10 @@ impl TraceReader for SqliteTraceReader {
         Ok(found.into_iter().next())
     }
 
+    fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError> {
+        self.read(async |connection| names::find(connection, name).await)
+    }
+
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError> {
         self.read(async |connection| {
             sqlx::query_as("SELECT record FROM trace ORDER BY started DESC, seq DESC LIMIT ?")
@@ -416,9 +421,12 @@ async fn insert(
         stored.all += 1;
         stored.refused += u64::from(is_refused && row.record.org.is_some());
         stored.strangers += u64::from(is_refused && row.record.org.is_none());
-        new.push((row.number, &row.call));
+        new.push(row);
     }
-    calls::insert(connection, &new, pace).await?;
+    let calls: Vec<_> = new.iter().map(|row| (row.number, &row.call)).collect();
+    calls::insert(connection, &calls, pace).await?;
+    let records: Vec<_> = new.iter().map(|row| (row.number, row.record)).collect();
+    names::insert(connection, &records, pace).await?;
     Ok(new.len() as u64)
 }
 

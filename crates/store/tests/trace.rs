@@ -25,6 +25,7 @@ fn record(n: u64) -> TraceRecord {
         duration_ns: n * 1_000_000,
         first_token_ns: None,
         after_ns: 0,
+        form_ns: 0,
         org: Some(OrgId::new("acme").unwrap()),
         project: None,
         key: None,
@@ -41,6 +42,7 @@ fn record(n: u64) -> TraceRecord {
         answer_notes: Vec::new(),
         upstream: None,
         upstream_model: None,
+        upstream_id: None,
         usage: Usage { input: n, ..Usage::default() },
         engine: None,
         held: NanoDollars::ZERO,
@@ -55,6 +57,7 @@ fn record(n: u64) -> TraceRecord {
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
         told_of_cache: None,
+        failed_with: None,
         shadow_of: None,
     }
 }
@@ -102,6 +105,48 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     assert_eq!(files, ["traces.sqlite"], "closed whole, its write-ahead log folded in");
     check(&SqliteTraceReader::open(&path).unwrap());
     assert_eq!(store(&path, 1_000, None).stored(), 150);
+}
+
+#[test]
+fn a_call_is_found_by_the_names_that_others_gave_it() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 10, None);
+    let named = |number: u64, answer: Option<&str>, trace: Option<&str>| {
+        let (upstream_id, trace_id) = (answer.map(str::to_owned), trace.map(str::to_owned));
+        TraceRecord { upstream_id, trace_id, ..record(number) }
+    };
+    let w3c = "4bf92f3577b34da6a3ce929d0e0e4736";
+    writer
+        .append(&[
+            named(1, Some("chatcmpl-qf70"), None),
+            named(2, Some("msg_01"), Some(w3c)),
+            named(3, None, Some(w3c)),
+            named(4, None, None),
+            named(5, Some(""), None),
+        ])
+        .unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    let found = |name: &str| numbers(&reader.named(name).unwrap());
+    assert_eq!(found("chatcmpl-qf70"), [1]);
+    assert_eq!(found("msg_01"), [2]);
+    assert_eq!(found(w3c), [3, 2], "the newest first");
+    assert!(found("").is_empty() && found("chatcmpl").is_empty() && found("%").is_empty());
+    let all = headrace_trace::MemoryTraces::new();
+    let mut memory = all.clone();
+    memory.append(&reader.last(9).unwrap()).unwrap();
+    assert_eq!(numbers(&all.named(w3c).unwrap()), [3, 2]);
+    // Names go with their calls.
+    writer.append(&records(100..200)).unwrap();
+    assert!(found("chatcmpl-qf70").is_empty() && found(w3c).is_empty());
+    let left: Vec<(i64,)> = {
+        let file = path.to_str().unwrap().to_owned();
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async move {
+            use sqlx::Connection;
+            let mut file = sqlx::SqliteConnection::connect(&file).await.unwrap();
+            sqlx::query_as("SELECT count(*) FROM call_name").fetch_all(&mut file).await.unwrap()
+        })
+    };
+    assert_eq!(left, [(0,)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use headrace_domain::{BLOCK_TOKENS, CacheMiss, MissReason, PromptPlace, RequestI
 use serde_json::{Value, json};
 
 use crate::search::moment;
-use crate::units::{aligned, grouped, micros, percent, plain};
+use crate::units::{aligned, counted, grouped, micros, percent, plain};
 
 /// Most calls that a report is of, the newest of its time.
 pub const MAX_CACHE_CALLS: usize = 20_000;
@@ -214,18 +214,21 @@ impl CacheReport {
             lines.push(names.chain(figures).collect());
             places.extend(sums.worst_places());
         }
-        let mut text =
-            if self.is_whole { String::new() } else { format!("the newest {} calls\n", grouped(self.calls)) };
+        let mut text = if self.is_whole {
+            String::new()
+        } else {
+            format!("the newest {}\n", counted(self.calls, "call"))
+        };
         text += &aligned(&lines, texts);
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
         for ((reason, place), missed) in places.into_iter().take(PLACES_TOLD) {
             let example = missed.example.map(|id| format!(", such as {id}")).unwrap_or_default();
-            text += &format!("- {} calls {} {}{example}\n", grouped(missed.calls), said(reason), place);
+            text += &format!("- {} {} {}{example}\n", counted(missed.calls, "call"), said(reason), place);
             if let Some((tokens, prefill_ns)) = missed.could_save(reason) {
                 let time = crate::units::humane_duration(prefill_ns);
                 text += &format!(
-                    "  with what differs moved behind what stays: at most {} tokens less to compute, {time} of prefill\n",
-                    grouped(tokens)
+                    "  with what differs moved behind what stays: at most {} less to compute, {time} of prefill\n",
+                    counted(tokens, "token")
                 );
             }
         }

@@ -123,6 +123,9 @@ impl CallRow {
             Outcome::Failed { stage: at, message: said } => {
                 stage = Some(*at);
                 message = Some(cut(said));
+                if let Some(failure) = record.failure() {
+                    (status, code) = (Some(failure.status), Some(failure.code));
+                }
             }
             Outcome::Refused(refusal) => {
                 stage = Some(refusal.stage);

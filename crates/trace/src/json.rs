@@ -132,12 +132,19 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "moderation": record.moderation,
         "outcome": outcome(&record.outcome),
     });
+    if let Some(failure) = record.failure() {
+        whole["outcome"]["status"] = failure.status.into();
+        whole["outcome"]["code"] = failure.code.into();
+    }
     if let Some(billed) = &record.billed {
         whole["cost"]["priced_at"] = utc_date(billed.at).into();
         // Before the settlement there is no bill yet.
         if !billed.lines.is_empty() {
             whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
         }
+    }
+    if record.form_ns > 0 {
+        whole["form_us"] = micros(record.form_ns).into();
     }
     if let Some(connection) = &record.connection {
         whole["connection"] = json!({
@@ -162,6 +169,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
         whole["upstream"] = json!({
             "name": &**upstream,
             "model": record.upstream_model,
+            "id": record.upstream_id,
             "usage": record.usage_source.name(),
         });
         if let Some(why) = &record.why_estimated {

@@ -22,6 +22,7 @@ mod margin;
 mod memory;
 mod metrics;
 mod misses;
+mod names;
 mod now;
 mod past;
 mod recent;
@@ -52,6 +53,7 @@ pub use margin::{Margin, MarginBy};
 pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
 pub use misses::miss_words;
+pub use names::{MAX_NAMED, other_names};
 pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorded::Recorded;
 pub use recorder::{Recorder, RecorderConfig};
@@ -59,9 +61,10 @@ pub use seam::{Pace, Tap, TraceReader, TraceStore, UsageReader};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use statement::{Month, Statement, StatementLine};
-pub use table::table;
+pub use table::{slowest_table, table};
 pub use units::{
-    cells, clipped, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
+    cells, clipped, counted, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight,
+    utc_time,
 };
 pub use usage::{
     HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReport, UsageRow, UsageSums,

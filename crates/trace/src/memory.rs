@@ -7,6 +7,7 @@ use headrace_domain::{KeyId, RequestId, TraceRecord, UnixNanos};
 
 use crate::beside::{Beside, beside};
 use crate::call::CallRow;
+use crate::names::{MAX_NAMED, other_names};
 use crate::search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE};
 use crate::{TraceError, TraceReader, TraceStore};
 
@@ -50,6 +51,13 @@ impl TraceStore for MemoryTraces {
 impl TraceReader for MemoryTraces {
     fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError> {
         Ok(self.read().iter().find(|record| record.request_id == id).cloned())
+    }
+
+    fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError> {
+        let mut found = self.newest_first();
+        found.retain(|record| other_names(record).any(|other| other == name));
+        found.truncate(MAX_NAMED);
+        Ok(found)
     }
 
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError> {

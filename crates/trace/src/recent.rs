@@ -50,6 +50,15 @@ impl Recent {
         shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| record.clone())
     }
 
+    /// Every entry, in no order.
+    pub(crate) fn all(&self) -> Vec<Recorded> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().ring.iter().map(|(_, record)| record.clone()));
+        }
+        all
+    }
+
     /// The low bits of an id are random (UUID v7), so they spread the requests evenly.
     fn shard(&self, id: RequestId) -> Option<&Mutex<Shard>> {
         let index = usize::try_from(id.bits() % SHARDS as u128).unwrap_or(0);

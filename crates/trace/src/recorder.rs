@@ -2,6 +2,7 @@
 //! batches them into the store. It never blocks a request. What the store cannot take now waits and is tried again;
 //! what the queue cannot hold is dropped and counted.
 
+use std::cmp::Reverse;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -149,6 +150,16 @@ impl Recorder {
     /// A record still in memory: there from the moment it was recorded, stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Recorded> {
         self.recent.get(id).or_else(|| self.strangers.get(id))
+    }
+
+    /// The newest calls that are still in memory, at most `most`, the newest first. Copies of calls are left out.
+    pub fn newest(&self, most: usize) -> Vec<Recorded> {
+        let mut all = self.recent.all();
+        all.extend(self.strangers.all());
+        all.retain(|record| record.shadow_of.is_none());
+        all.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        all.truncate(most);
+        all
     }
 
     /// What ends, as it ends.

@@ -41,6 +41,10 @@ pub trait TraceReader: Send + Sync {
     /// The record of one request, if it is stored.
     fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError>;
 
+    /// The newest records of requests that have this other name, newest first, at most [`crate::MAX_NAMED`]: the id that an upstream
+    /// gave its answer, or the W3C trace id (32 hex digits) that the caller sent.
+    fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError>;
+
     /// The newest `n` records, newest first.
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError>;
 

@@ -8,7 +8,7 @@ use headrace_domain::{NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, Toke
 use jiff::civil::{Date, date};
 use serde_json::{Value, json};
 
-use crate::units::{aligned, bare_dollars, csv_line, format_utc, grouped, plain};
+use crate::units::{aligned, bare_dollars, counted, csv_line, format_utc, grouped, plain};
 use crate::usage::{UsageSums, money_json};
 
 /// A calendar month, UTC.
@@ -170,8 +170,8 @@ impl Statement {
         );
         let sums = &self.sums;
         text += &format!(
-            "{} calls: {} completed · {} cancelled · {} failed\n\n",
-            grouped(sums.calls),
+            "{}: {} completed · {} cancelled · {} failed\n\n",
+            counted(sums.calls, "call"),
             grouped(sums.completed),
             grouped(sums.cancelled),
             grouped(sums.failed)

@@ -14,18 +14,41 @@ const COLUMNS: usize = 8;
 const RIGHT: [bool; COLUMNS] = [false, false, false, false, true, true, true, true];
 const MODEL: usize = 2;
 const OUTCOME: usize = 3;
+const TIME: usize = 6;
 /// The narrowest that the model's column may become, and the most that it takes.
 const MODEL_CELLS: (usize, usize) = (8, 32);
 const GAP: &str = "  ";
 
+/// Which time a list shows as a call's whole.
+#[derive(Clone, Copy)]
+enum Time {
+    /// From the first byte to the end.
+    Total,
+    /// Without what the server waited for the client.
+    Server,
+}
+
 /// The list, in the order given, lines ending in `\n`.
 pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
+    list(records, Time::Total, options)
+}
+
+/// The same with the time that the server took, by which the slowest calls are ordered.
+pub fn slowest_table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
+    list(records, Time::Server, options)
+}
+
+fn list(records: &[TraceRecord], time: Time, options: &WaterfallOptions) -> String {
     let Some(first) = records.first() else { return "no requests recorded\n".to_owned() };
     let one_day = records.iter().all(|record| utc_date(record.started) == utc_date(first.started));
     let pattern = if one_day { "%H:%M:%S" } else { "%m-%d %H:%M:%S" };
-    let rows: Vec<[String; COLUMNS]> = records.iter().map(|record| row(record, pattern)).collect();
+    let rows: Vec<[String; COLUMNS]> = records.iter().map(|record| row(record, pattern, time)).collect();
 
-    let mut widths = HEAD.map(cells);
+    let mut head = HEAD;
+    if let (Time::Server, Some(title)) = (time, head.get_mut(TIME)) {
+        *title = "server";
+    }
+    let mut widths = head.map(cells);
     for row in &rows {
         for (width, text) in widths.iter_mut().zip(row) {
             *width = cells(text).max(*width);
@@ -42,7 +65,7 @@ pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
         if let Some(width) = widths.get_mut(MODEL) {
             *width = (*width).min(left).min(MODEL_CELLS.1);
         }
-        let head = line(&HEAD.map(str::to_owned), &widths, |_, text| text);
+        let head = line(&head.map(str::to_owned), &widths, |_, text| text);
         push(&mut out, &options.paint(Ink::Dim, &head));
         for (row, record) in rows.iter().zip(records) {
             push(&mut out, &line(row, &widths, |at, text| painted(record, at, text, options)));
@@ -55,7 +78,11 @@ pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
     out
 }
 
-fn row(record: &TraceRecord, pattern: &str) -> [String; COLUMNS] {
+fn row(record: &TraceRecord, pattern: &str, time: Time) -> [String; COLUMNS] {
+    let nanos = match time {
+        Time::Total => record.duration_ns,
+        Time::Server => record.server_ns(),
+    };
     let (mark, _, word) = outcome_word(&record.outcome);
     // What ended it says more than that it ended; the mark tells the kinds apart.
     let outcome = match &record.outcome {
@@ -73,7 +100,7 @@ fn row(record: &TraceRecord, pattern: &str) -> [String; COLUMNS] {
         format!("{mark} {outcome}"),
         tokens(record),
         record.time_to_first_token_ns().map_or_else(|| "–".to_owned(), humane_duration),
-        humane_duration(record.duration_ns),
+        humane_duration(nanos),
         record.cost.to_string(),
     ]
 }

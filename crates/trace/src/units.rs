@@ -158,6 +158,16 @@ pub fn clipped(text: &str, width: usize) -> String {
     out
 }
 
+/// A count with its noun: `1 call`, `12 calls`, `3 tries`.
+pub fn counted(of: u64, what: &str) -> String {
+    let stem = what.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u']));
+    match (of, stem) {
+        (1, _) => format!("1 {what}"),
+        (of, Some(stem)) => format!("{} {stem}ies", grouped(of)),
+        (of, None) => format!("{} {what}s", grouped(of)),
+    }
+}
+
 fn cells_of(c: char) -> usize {
     let wide = matches!(u32::from(c),
         0x1100..=0x115F | 0x2E80..=0xA4CF | 0xAC00..=0xD7A3 | 0xF900..=0xFAFF | 0xFE30..=0xFE6F
@@ -200,6 +210,16 @@ mod tests {
         assert_eq!(
             (grouped(999), grouped(32_768), grouped(1_234_567)),
             ("999".into(), "32,768".into(), "1,234,567".into())
+        );
+        assert_eq!(
+            [
+                counted(0, "block"),
+                counted(1, "block"),
+                counted(1_200, "call"),
+                counted(2, "try"),
+                counted(2, "key")
+            ],
+            ["0 blocks", "1 block", "1,200 calls", "2 tries", "2 keys"]
         );
         let time = UnixNanos::new(1_795_224_848_123_456_789);
         assert_eq!(format!("{} {}", utc_date(time), utc_time(time)), "2026-11-21 01:34:08");

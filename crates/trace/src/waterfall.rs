@@ -11,7 +11,9 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
-use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
+use crate::units::{
+    cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits,
+};
 
 /// How a drawing is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -334,8 +336,11 @@ impl Drawing<'_> {
     /// Who was asked, where somebody was asked in vain and then another one.
     fn attempts(&mut self) {
         let attempts = &self.record.attempts;
-        if !attempts.iter().any(|one| attempts.iter().any(|other| one.prompt == other.prompt && one != other))
-        {
+        let again = |one: &Attempt| attempts.iter().any(|other| one.prompt == other.prompt && one != other);
+        let in_vain = |one: &Attempt| {
+            matches!(one.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. })
+        };
+        if !attempts.iter().any(|one| again(one) || in_vain(one)) {
             return;
         }
         let several = attempts.iter().any(|attempt| attempt.prompt > 0);
@@ -361,7 +366,9 @@ impl Drawing<'_> {
             }
             Outcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
             Outcome::Failed { stage, message } => {
-                self.fact("failed", &format!("at {stage}"));
+                let failure = self.record.failure();
+                let told = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
+                self.fact("failed", &format!("at {stage}{}", told.unwrap_or_default()));
                 self.fact("", &plain(message));
             }
             Outcome::Refused(refusal) => {
@@ -493,7 +500,7 @@ fn kept_text(engine: &EngineTrace) -> Option<String> {
     if kept == 0 && beyond == 0 {
         return None;
     }
-    let mut text = format!("{} blocks are used up last, as the call wishes", grouped(kept.into()));
+    let mut text = format!("{} used up last, as the call wishes", counted(kept.into(), "block"));
     if beyond > 0 {
         let beyond = grouped(beyond.into());
         text.push_str(&format!(" · {beyond} more are not: the share of the organisation is full"));

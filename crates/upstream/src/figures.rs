@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_engine_api::RelayError;
+use headrace_engine_api::{RelayError, RelayWait};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -38,6 +38,8 @@ pub struct Figures {
     pub last_error_age: Option<Duration>,
     /// How long ago anything came from it.
     pub last_contact_age: Option<Duration>,
+    /// Why it was not reached when a connection was last tried. `None` if anything came from it since.
+    pub down: Option<String>,
 }
 
 /// The counters behind them.
@@ -55,6 +57,9 @@ pub(crate) struct Counters {
     /// Nanoseconds since `born`, plus one; 0: never.
     last_contact: AtomicU64,
     last_error: Mutex<Option<(String, Instant)>>,
+    /// Nanoseconds since `born`, plus one, when it was last not reached; 0: never.
+    last_unreached: AtomicU64,
+    unreached: Mutex<Option<String>>,
 }
 
 impl Counters {
@@ -71,7 +76,15 @@ impl Counters {
             bytes_received: AtomicU64::new(0),
             last_contact: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            last_unreached: AtomicU64::new(0),
+            unreached: Mutex::new(None),
         }
+    }
+
+    /// Nanoseconds since `born`, plus one.
+    fn moment(&self) -> u64 {
+        let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        now.saturating_add(1)
     }
 
     pub(crate) fn begin(&self, bytes: usize) {
@@ -88,8 +101,26 @@ impl Counters {
     /// Something came.
     pub(crate) fn received(&self, bytes: usize) {
         add(&self.bytes_received, bytes);
-        let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.last_contact.store(now.saturating_add(1), Ordering::Relaxed);
+        self.last_contact.store(self.moment(), Ordering::Relaxed);
+    }
+
+    /// A call or a question ended without an answer: notes whether the server was reached at all.
+    pub(crate) fn unanswered(&self, error: &RelayError) {
+        let is_unreached = match error {
+            RelayError::Connect { .. } => true,
+            RelayError::Timeout { what, .. } => *what == RelayWait::Connect,
+            RelayError::Status { .. }
+            | RelayError::Redirect { .. }
+            | RelayError::NotTheDialect { .. }
+            | RelayError::TooLarge { .. }
+            | RelayError::NoMemory
+            | RelayError::Cut { .. }
+            | RelayError::Unavailable { .. } => false,
+        };
+        if is_unreached {
+            *self.unreached.lock() = Some(error.to_string());
+            self.last_unreached.store(self.moment(), Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn failed(&self, error: &RelayError) {
@@ -112,6 +143,7 @@ impl Counters {
             add(&self.server_errors, usize::from(*status >= 500));
             add(&self.rate_limited, usize::from(*status == 429));
         }
+        self.unanswered(error);
         *self.last_error.lock() = Some((error.to_string(), Instant::now()));
     }
 
@@ -123,6 +155,7 @@ impl Counters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let last_error = self.last_error.lock().clone();
         let contact = of(&self.last_contact).checked_sub(1).map(Duration::from_nanos);
+        let is_down = of(&self.last_unreached) > of(&self.last_contact);
         let waiting = waiting as u64;
         Figures {
             in_flight: self.in_flight().saturating_sub(waiting),
@@ -136,6 +169,7 @@ impl Counters {
             bytes_received: of(&self.bytes_received),
             last_error_age: last_error.as_ref().map(|(_, at)| at.elapsed()),
             last_error: last_error.map(|(text, _)| text),
+            down: is_down.then(|| self.unreached.lock().clone()).flatten(),
             last_contact_age: contact.map(|at| self.born.elapsed().saturating_sub(at)),
         }
     }

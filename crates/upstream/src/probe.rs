@@ -195,7 +195,9 @@ pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes
         .map_err(|error| {
             let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
             let at = server.address.authority();
-            unreachable(fault::before_the_head(&error, &at, timeouts.connect, bounds.head_bytes))
+            let error = fault::before_the_head(&error, &at, timeouts.connect, bounds.head_bytes);
+            server.counters.unanswered(&error);
+            unreachable(error)
         })?;
     server.counters.received(0);
     let (head, mut body) = http::Response::<Body>::from(answer).into_parts();

@@ -22,6 +22,10 @@ const JUDGING_BYTES: u64 = 64 << 10;
 /// A result takes this as JSON, in a buffer that grows.
 const RESULT_BYTES: u64 = 6 << 10;
 
+/// What an answer adds if nothing was judged.
+const NO_RULES: &str =
+    ",\"note\":\"Nothing was judged: this server has no content rules (moderation.rules).\"";
+
 impl Gateway {
     /// `POST /v1/moderations`
     pub(super) async fn moderate_texts(&self, principal: &Principal, body: impl BodySource) -> Told {
@@ -42,7 +46,11 @@ impl Gateway {
                 told.push_str(if at > 0 { "," } else { "" });
                 told.push_str(&result.to_string());
             }
-            told.push_str("]}");
+            told.push(']');
+            if judge.is_none() {
+                told.push_str(NO_RULES);
+            }
+            told.push('}');
             Ok((told, memory))
         };
         // It takes time in proportion to the texts: the event loop's threads must stay free.

@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Attempt, CacheMiss, EngineSeen, Pauses, PriceTier, ServiceTier, Stage};
+use headrace_domain::{
+    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, Pauses, PriceTier, ServiceTier, Stage,
+};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
+use crate::unrepeated::unrepeated;
 
 use super::place::{self, Placed, Placing, Tries};
 use super::reply::Reply;
@@ -87,6 +90,7 @@ impl Round {
         record.why_estimated = source.why_estimated().map(Into::into);
         record.answer_notes = source.answer_notes();
         record.upstream_model = source.answered_as().map(str::to_owned);
+        record.upstream_id = source.answer_id().map(str::to_owned);
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
             engine.miss = source.first_miss().map(|(_, miss)| miss);
             record.engine = Some(match record.engine.take() {
@@ -104,9 +108,12 @@ impl Round {
         if std::mem::replace(&mut self.timed, true) {
             return;
         }
-        let Self { source, tries, pauses, .. } = self;
+        let Self { source, tries, pauses, work, .. } = self;
         let until_ns = dossier.elapsed_ns();
         place::close(&mut dossier.record.attempts, source, tries, until_ns);
+        for attempt in &mut dossier.record.attempts {
+            without_own_words(&mut attempt.outcome, &work.call);
+        }
         if !self.work.keeps_words {
             dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
         }
@@ -130,5 +137,23 @@ impl Round {
     /// The first of its prompts whose blocks were not all in the cache, and why.
     pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
         self.source.first_miss()
+    }
+}
+
+/// What is at fault in the call itself: an upstream that says so may repeat the call's words.
+const FAULTS_OF_CALLS: [Code; 4] =
+    [Code::UpstreamRefused, Code::ContextLengthExceeded, Code::ContentPolicy, Code::RequestTooLarge];
+
+/// Leaves out of what an upstream said what the call says, too.
+fn without_own_words(outcome: &mut AttemptOutcome, call: &Call) {
+    let (AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why }) = outcome else {
+        return;
+    };
+    if !FAULTS_OF_CALLS.iter().any(|fault| fault.name() == code) {
+        return;
+    }
+    if let Some((status, words)) = why.split_once(": ") {
+        let kept = unrepeated(words, call).filter(|kept| !kept.is_empty());
+        *why = kept.map_or_else(|| status.to_owned(), |kept| format!("{status}: {kept}"));
     }
 }

@@ -328,6 +328,14 @@ impl Source {
         }
     }
 
+    /// The id that an upstream gave its answer.
+    pub(crate) fn answer_id(&self) -> Option<&str> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.answer_id(),
+        }
+    }
+
     /// The model that somebody else's server says answered.
     pub(crate) fn answered_as(&self) -> Option<&str> {
         match self {

@@ -1,27 +1,39 @@
 //! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
 
 use headrace_domain::{Code, Stage};
-use headrace_identity::{EntitlementRefusal, may_use};
+use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
+use crate::catalog::Catalog;
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::stages::likely::likely;
 use crate::state::{Authorized, Parsed};
 
 impl Parsed {
     pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
-        let asked = asked.ok_or_else(|| unknown_model(&call.model))?;
+        let unknown = || unknown_model_of(&call.model, &principal, &catalog);
+        let asked = asked.ok_or_else(unknown)?;
         may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => Why::new(
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
             // Told apart from a model that does not exist, it would tell which models do.
-            EntitlementRefusal::Model => unknown_model(&call.model),
+            EntitlementRefusal::Model => unknown(),
         })?;
         dossier.mark(Stage::Authorize);
         Ok(Authorized { principal, call, taken, catalog, asked, model })
     }
+}
+
+/// The same with the name that the caller probably meant, if there is one among those that it may use.
+pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Why {
+    let mut why = unknown_model(name);
+    if let Some(meant) = likely(name, principal, catalog) {
+        why.message.push_str(&format!(" Did you mean `{meant}`?"));
+    }
+    why
 }
 
 /// A model that does not exist. The name is shown back cut and without control characters; it is a name only.

@@ -3,6 +3,7 @@
 //! dialect of those who answer (`messages`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use headrace_call_api::Reserved;
 use headrace_domain::{
@@ -84,9 +85,11 @@ impl Moderated {
         };
         let Taken { body_bytes, tree_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
+            written;
         screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
         dossier.record.kept_answers = past.told;
+        dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
@@ -139,11 +142,12 @@ impl Work {
         let own = (salt, Arc::clone(&self.memory), self.tenant.0);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), own, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, thought, pins, past, mut messages }, sampling) =
+        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
         let served = (&*self.catalog, &*model);
         screened(gateway, served, &call, messages.as_mut(), &self.residency, dossier).await?;
         dossier.record.kept_answers = past.told;
+        dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);
         let mut work = Self {
             body_bytes: self.body_bytes,
             tree_bytes: self.tree_bytes,
@@ -258,6 +262,20 @@ struct Means {
 }
 
 impl Means {
+    /// The grammar of a call's answers, and the nanoseconds that compiling it took.
+    fn grammar(
+        &self,
+        model: &ServedModel,
+        lane: &TokenLane,
+        call: &Call,
+        prompt: &str,
+    ) -> Result<(Option<SharedGrammar>, u64), Why> {
+        let begun = form::is_held(call).then(Instant::now);
+        let grammar = self.form_of(|owner| form::grammar(model, lane, call, prompt, owner))?;
+        let nanos = begun.map_or(0, |begun| u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        Ok((grammar, nanos))
+    }
+
     /// What `compile` makes in the tenant's name, with memory of the call's key.
     fn form_of<T>(&self, compile: impl FnOnce(&FormOwner<'_>) -> T) -> T {
         let reserve = |bytes| -> Option<Box<dyn Send>> {
@@ -296,6 +314,8 @@ struct Encoded {
     text: Option<String>,
     /// What its answers are held to.
     grammar: Option<SharedGrammar>,
+    /// Nanoseconds that compiling it took.
+    form_ns: u64,
     /// What ends their thoughts.
     thought: Option<Arc<ThoughtCap>>,
     /// What of the prompt is to be kept in a cache.
@@ -317,7 +337,7 @@ impl Encoded {
     /// Prompts, and nothing else.
     fn of(prompts: Vec<Arc<[u32]>>) -> Self {
         let (pins, past) = (Arc::default(), Kept::default());
-        Self { prompts, text: None, grammar: None, thought: None, pins, past, messages: None }
+        Self { prompts, text: None, grammar: None, form_ns: 0, thought: None, pins, past, messages: None }
     }
 
     /// With how tokens are chosen.
@@ -379,21 +399,21 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
             let kept = (&means.kept, &means.salt);
             let past::Past { ids, told, keeper } =
                 with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
-            let grammar = means.form_of(|owner| form::grammar(model, lane, call, &text, owner))?;
+            let (grammar, form_ns) = means.grammar(model, lane, call, &text)?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
             let prompts = vec![ids.into()];
             let past = Kept { told, keeper };
-            Ok(Encoded { text: Some(text), grammar, thought, pins, past, ..Encoded::of(prompts) })
+            Ok(Encoded { text: Some(text), grammar, form_ns, thought, pins, past, ..Encoded::of(prompts) })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let room = Room(&means.memory);
             let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, room));
-            let grammar = means.form_of(|owner| form::grammar(model, lane, call, "", owner))?;
+            let (grammar, form_ns) = means.grammar(model, lane, call, "")?;
             let prompts = each.collect::<Result<_, _>>()?;
-            Ok(Encoded { grammar, ..Encoded::of(prompts) })
+            Ok(Encoded { grammar, form_ns, ..Encoded::of(prompts) })
         }
     }
 }

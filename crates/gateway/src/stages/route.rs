@@ -10,12 +10,12 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Authorized, Routed};
 
-use super::authorize::unknown_model;
+use super::authorize::unknown_model_of;
 
 impl Authorized {
     pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
-        let model = model.ok_or_else(|| unknown_model(asked.as_str()))?;
+        let model = model.ok_or_else(|| unknown_model_of(asked.as_str(), &principal, &catalog))?;
         if let Some((name, notice)) = catalog.notice(&asked, &model.name)
             && notice.is_over(gateway.parts().clock.now())
             && !notice.moves

@@ -13,7 +13,7 @@ use crate::swaps::{offer, swap};
 use crate::told::{
     Told, answer_of, body, chat, chunk, data_event, delta, finish, head, server, spent, usage, whole, world,
 };
-use crate::world::{Script, Setup, World, chat_body, read, read_to_the_end};
+use crate::world::{Script, Setup, World, chat_body, read, read_to_the_end, trace_of};
 
 fn number() -> Value {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -53,6 +53,18 @@ fn with(fields: &Value, stream: bool) -> Value {
 
 fn failed_for_its_form(outcome: &AttemptOutcome) -> bool {
     matches!(outcome, AttemptOutcome::Failed { code, .. } if code == "answer_off_form")
+}
+
+/// Compiling is a part of rendering that has its own figure: it is nothing of the template and the tokenizer.
+#[tokio::test]
+async fn the_time_that_compiling_a_form_takes_is_recorded() {
+    let world = embedded(OffForm::Pass);
+    let answer = world.call(Endpoint::ChatCompletions, with(&number(), false)).await;
+    let record = trace_of(&world, answer).await;
+    assert!(record.form_ns > 0, "{:?}", record.outcome);
+    let answer = world.chat(false).await;
+    let record = trace_of(&world, answer).await;
+    assert_eq!(record.form_ns, 0, "no form, no time for one");
 }
 
 #[tokio::test]

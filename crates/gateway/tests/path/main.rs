@@ -22,6 +22,7 @@ mod inside;
 mod kept;
 mod memory;
 mod moves;
+mod named;
 mod notices;
 mod overlong;
 mod panics;

@@ -10,7 +10,7 @@ use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use serde_json::{Value, json};
 
 use crate::told::{Told, answer_of, body, offer, server, spent, whole};
-use crate::world::{MODEL, Setup, World, header, read};
+use crate::world::{MODEL, Setup, World, chat_body, header, read};
 
 pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -119,6 +119,36 @@ async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
     let text = told.to_string();
     assert_eq!(status, 404);
     assert!(text.contains("`moving` does not exist here") && !text.contains("a-1"), "{text}");
+}
+
+/// The name that was probably meant is told, if the key may use it: another one is not told apart from none.
+#[tokio::test]
+async fn a_near_name_is_told_to_a_key_that_may_use_it() {
+    let (one, two) = (server("one", Dialect::OpenAi, Vec::new()), server("two", Dialect::OpenAi, Vec::new()));
+    let mut world = World::new(Setup::default());
+    let models: [(&str, &[Arc<Told>]); 2] =
+        [("kettle-1.gguf", std::slice::from_ref(&one)), ("secret-model", std::slice::from_ref(&two))];
+    offer(&world, &models, route(&[("kettle-1.gguf", 1), ("secret-model", 1)], Sticky::None));
+    world.key = key_for(&world, "kettle-1.gguf");
+    for (asked, meant) in [
+        ("kettle-1", Some("kettle-1.gguf")),
+        ("Ketle-1.gguf", Some("kettle-1.gguf")),
+        ("gpu/kettle-1", Some("kettle-1.gguf")),
+        ("secret-modl", None),
+        ("secret-model", None),
+        ("another", None),
+    ] {
+        let mut body = chat_body(false);
+        body["model"] = asked.into();
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        assert_eq!(answer.status, 404, "{asked}");
+        let told: serde_json::Value = serde_json::from_str(&read(answer).await).unwrap();
+        let text = told["error"]["message"].as_str().unwrap().to_owned();
+        match meant {
+            Some(meant) => assert!(text.ends_with(&format!(" Did you mean `{meant}`?")), "{text}"),
+            None => assert!(!text.contains("Did you mean"), "{text}"),
+        }
+    }
 }
 
 /// A key that may ask for this name only.

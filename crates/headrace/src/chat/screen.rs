@@ -148,7 +148,7 @@ impl Screen {
 
     /// An error's line on standard error.
     pub(super) fn error(&mut self, text: &str) {
-        self.side(RED, "error: ", text);
+        self.side(RED, "headrace: ", text);
     }
 
     fn side(&mut self, colour: &str, lead: &str, text: &str) {
@@ -248,9 +248,9 @@ mod tests {
             (
                 true,
                 "\x1b[2mhm\x1b[0m\n\n\x1b[1myes\x1b[0m\n",
-                "\x1b[2mnote\x1b[0m\n\x1b[31merror: ␛\x1b[0m\n",
+                "\x1b[2mnote\x1b[0m\n\x1b[31mheadrace: ␛\x1b[0m\n",
             ),
-            (false, "**yes**\n", "note\nerror: ␛\n"),
+            (false, "**yes**\n", "note\nheadrace: ␛\n"),
         ] {
             let (mut screen, out, err) = screen(terminal, || 80);
             screen.begin_answer();

@@ -279,7 +279,8 @@ mod tests {
         let full = advice(&refused(400, "context_length_exceeded"), true).unwrap();
         assert!(full.contains("/clear"), "{full}");
         assert!(advice(&refused(401, "missing_api_key"), false).unwrap().contains("HEADRACE_API_KEY"));
-        assert_eq!(advice(&refused(401, "invalid_api_key"), true), None);
+        let unknown = advice(&refused(401, "invalid_api_key"), true).unwrap();
+        assert!(unknown.contains("--key") && unknown.contains("--data-dir"), "{unknown}");
     }
 
     #[test]

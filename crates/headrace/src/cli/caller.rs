@@ -8,14 +8,14 @@ use secrecy::SecretString;
 /// A server, and who asks it.
 #[derive(Debug, Args)]
 pub(crate) struct Caller {
-    /// Server to talk to [default: the one of --data-dir where no key is given, else http://127.0.0.1:8080]
+    /// Server to talk to [default: the one of --data-dir, else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL", global = true)]
     pub(crate) url: Option<String>,
-    /// API key (other users of this machine see it on a command line: prefer the variable). On the server's own machine none is
-    /// needed by whoever may read its data directory
+    /// API key (other users of this machine see it on a command line: prefer the variable). On the server's own machine the user who
+    /// may read its data directory needs none
     #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret, global = true)]
     pub(crate) key: Option<SecretString>,
-    /// Data directory of a server on this machine, which lends a key for some hours [default: ./headrace-data]
+    /// Data directory of the server, if it runs on this machine: it lends a key for some hours [default: ./headrace-data]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<String>,
     /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list

@@ -13,8 +13,14 @@ use crate::earth::Place;
     after_help = "Examples:\n  headrace ping http://127.0.0.1:8080 --count 50\n  headrace ping http://127.0.0.1:8080 --from zurich --to us-east-1      what light would need for that way\n  headrace ping http://127.0.0.1:8080 --call      what of a call was network"
 )]
 pub(crate) struct PingArgs {
-    /// The server
-    #[arg(value_name = "URL")]
+    /// The server [default: http://127.0.0.1:8080]
+    #[arg(
+        value_name = "URL",
+        env = "HEADRACE_BASE_URL",
+        hide_env = true,
+        default_value = "http://127.0.0.1:8080",
+        hide_default_value = true
+    )]
     pub(crate) url: String,
     /// How often each thing is measured
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -7,6 +7,7 @@ use headrace_domain::NanoDollars;
 use headrace_ledger::verify::VerifyReport;
 use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
 use headrace_store::journal::verify_file;
+use headrace_trace::counted;
 
 use crate::cli::{At, BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand};
 use crate::commands::{data_dir, execute, time, unexpected};
@@ -70,7 +71,7 @@ fn row(credit: CreditView) -> Vec<String> {
         credit.project.to_string(),
     ];
     match credit.budget {
-        None => row.extend(["–"; 4].map(str::to_owned)),
+        None => row.extend(["–", &format!("{} in all", credit.spent), "–", "–"].map(str::to_owned)),
         Some(BudgetView { budget, spent, left, resets, .. }) => {
             let per = if budget.period == BudgetPeriod::Month { "a month" } else { "in all" };
             let limit = format!("{} {per}", budget.limit);
@@ -105,7 +106,7 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
         LedgerCommand::Verify => verify(&args.at),
         LedgerCommand::OpenAccounts => execute(&args.at, AdminCommand::OpenAccounts, |reply| match reply {
             AdminReply::AccountsOpened { count } => {
-                format!("{count} accounts opened, each with a balance of zero\n")
+                format!("{} opened, each with a balance of zero\n", counted(count, "account"))
             }
             other => unexpected(&other),
         }),
@@ -153,14 +154,14 @@ fn describe(report: &VerifyReport) -> String {
     let rows =
         amounts.map(|(name, amount)| format!("  {name:<12} {amount:>24}\n", amount = amount.to_string()));
     let mut text = format!(
-        "{} rows, {} transactions, {} snapshots compared\n{}  {} organisations, {} projects; {} holds: {} settled, {} released, {} open\n",
-        report.rows,
-        report.transactions,
-        report.snapshots,
+        "{}, {}, {} compared\naccounts: money came from those below zero, and is in those above\n{}  {}, {}; {}: {} settled, {} released, {} open\n",
+        counted(report.rows, "row"),
+        counted(report.transactions, "transaction"),
+        counted(report.snapshots, "snapshot"),
         rows.concat(),
-        totals.orgs,
-        totals.projects,
-        totals.holds,
+        counted(totals.orgs, "organisation"),
+        counted(totals.projects, "project"),
+        counted(totals.holds, "hold"),
         totals.settled,
         totals.released,
         totals.open_holds,
@@ -171,7 +172,7 @@ fn describe(report: &VerifyReport) -> String {
     let verdict = if report.ok() {
         "every invariant holds; the accounts sum to zero\n".to_owned()
     } else {
-        format!("{} faults\n", report.finding_count)
+        format!("{}\n", counted(report.finding_count, "fault"))
     };
     text + &verdict
 }
@@ -202,4 +203,33 @@ fn json(report: &VerifyReport) -> serde_json::Value {
             "open_holds": totals.open_holds,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::{OrgId, ProjectId};
+
+    use super::*;
+
+    #[test]
+    fn what_was_spent_is_shown_without_a_budget() {
+        let view = CreditView {
+            org: OrgId::new("acme").unwrap(),
+            project: ProjectId::new("shop").unwrap(),
+            balance: NanoDollars::new(9_000_000_000),
+            held: NanoDollars::ZERO,
+            available: NanoDollars::new(9_000_000_000),
+            spent: NanoDollars::new(1_000_000_000),
+            budget: None,
+        };
+        assert_eq!(row(view)[5..], ["–", "$1.00 in all", "–", "–"]);
+    }
+
+    #[test]
+    fn the_signs_of_accounts_are_explained_and_counts_have_their_number() {
+        let report = VerifyReport { rows: 1, transactions: 2, ..VerifyReport::default() };
+        let text = describe(&report);
+        assert!(text.starts_with("1 row, 2 transactions, 0 snapshots compared\n"), "{text}");
+        assert!(text.contains("accounts: money came from those below zero, and is in those above"), "{text}");
+    }
 }

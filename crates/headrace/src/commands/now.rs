@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
-use headrace_trace::humane_duration;
+use headrace_trace::{counted, humane_duration};
 use serde_json::Value;
 
 use crate::cli::At;
@@ -35,8 +35,8 @@ fn describe(now: &Value) -> String {
     text += &format!("\nengines       {} running · {} waiting", count("/batch/now"), count("/queue_depth"));
     text += &format!(" · {} of {} KV blocks held\n", count("/kv/used_blocks"), count("/kv/blocks"));
     text += &format!(
-        "last minute   {} calls: {} completed · {} refused · {} cancelled · {} failed · ${}\n",
-        count("/per_minute/calls"),
+        "last minute   {}: {} completed · {} refused · {} cancelled · {} failed · ${}\n",
+        counted(count("/per_minute/calls"), "call"),
         count("/per_minute/completed"),
         count("/per_minute/refused"),
         count("/per_minute/cancelled"),

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use headrace_admin::{AdminCommand, AdminReply, CanaryFigures, RouteView};
 use headrace_domain::UnixNanos;
 
+use headrace_trace::counted;
+
 use crate::cli::names::RoutesArgs;
 use crate::commands::{execute, time, unexpected};
 use crate::output;
@@ -56,6 +58,12 @@ fn figures(canary: &CanaryFigures) -> [String; 6] {
         errors[0].to_string(),
         refusals[0].to_string(),
         ms(times[0]),
-        format!("{} calls, {} failed, {} refused, {}", calls[1], errors[1], refusals[1], ms(times[1])),
+        format!(
+            "{}, {} failed, {} refused, {}",
+            counted(calls[1], "call"),
+            errors[1],
+            refusals[1],
+            ms(times[1])
+        ),
     ]
 }

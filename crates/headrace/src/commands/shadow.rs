@@ -8,8 +8,8 @@ use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{ShadowPair, TraceReader, shadow_pairs};
 
 use crate::cli::names::ShadowArgs;
-use crate::commands::{CommandError, data_dir};
-use crate::{datadir, output};
+use crate::commands::{CommandError, traces};
+use crate::output;
 
 /// Most copies that are read: a few megabytes of records.
 const MOST: usize = 20_000;
@@ -33,11 +33,7 @@ pub(crate) fn run(args: &ShadowArgs) -> ExitCode {
 }
 
 fn find(args: &ShadowArgs) -> Result<Vec<ShadowPair>, CommandError> {
-    let path = datadir::trace_file(&data_dir(&args.at)?);
-    if !path.exists() {
-        let why = "name the server's data directory with --data-dir";
-        return Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())));
-    }
+    let path = traces(&args.at)?;
     let failed = |error: headrace_trace::TraceError| CommandError::Other(error.to_string());
     let ago = Duration::from_secs(u64::from(args.hours) * 3600);
     let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply, ServerStatus, StoreView};
 
+use headrace_trace::counted;
+
 use crate::cli::{At, AuditArgs};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
@@ -29,12 +31,12 @@ pub(crate) fn reload(at: &At) -> ExitCode {
 
 fn describe(status: &ServerStatus) -> String {
     let books = format!(
-        "  available  {}\n  held       {} by {} calls\n  revenue    {}, {} calls settled\n",
+        "  available  {}\n  held       {} by {}\n  revenue    {}, {} settled\n",
         status.totals.available,
         status.totals.held,
-        status.totals.open_holds,
+        counted(status.totals.open_holds, "call"),
         status.totals.revenue,
-        status.totals.settled
+        counted(status.totals.settled, "call")
     );
     if status.pid == 0 {
         return format!("no server runs on this data directory: start it with `headrace up`\n{books}");
@@ -64,8 +66,8 @@ fn stores(status: &ServerStatus) -> String {
     }
     if status.revocations_waiting > 0 {
         lines.push_str(&format!(
-            "  revoked    {} keys are revoked, and wait to be written\n",
-            status.revocations_waiting
+            "  revoked    {}, waiting to be written\n",
+            counted(status.revocations_waiting, "key")
         ));
     }
     lines

@@ -1,20 +1,27 @@
 //! `headrace trace`: reads the stored traces beside a running or a stopped server, and draws or explains them.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{TraceError, TraceReader, WaterfallOptions, operator_json, table, waterfall};
+use headrace_trace::{
+    TraceError, TraceReader, WaterfallOptions, operator_json, slowest_table, table, waterfall,
+};
 use serde::Serialize;
 
-use crate::cli::{TraceArgs, TraceCommand};
-use crate::commands::{CommandError, counterfactual, data_dir};
-use crate::{datadir, output};
+use crate::cli::{At, NamedCall, TraceArgs, TraceCommand};
+use crate::commands::{CommandError, counterfactual, data_dir, recent_calls, traces};
+use crate::output;
 
 /// Most calls in a list.
 const MOST: usize = 10_000;
+/// Most calls that are asked for from a running server's memory.
+const MOST_IN_MEMORY: usize = 1_000;
 /// `--slowest` looks this far back.
 const SLOWEST_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// A trace is written a moment after its answer: how often and how long one that is not there is looked for.
@@ -32,19 +39,14 @@ pub(crate) fn run(args: &TraceArgs) -> ExitCode {
 }
 
 fn find(args: &TraceArgs) -> Result<String, CommandError> {
-    let path = datadir::trace_file(&data_dir(&args.at)?);
-    if !path.exists() {
-        let why = "name the server's data directory with --data-dir";
-        return Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())));
-    }
-    let reader = SqliteTraceReader::open(&path).map_err(failed)?;
+    let traces = Traces::open(&args.at)?;
     let (width, color) = output::terminal();
     let json = args.at.json;
     if let Some(TraceCommand::Diff { first, second }) = &args.command {
-        let difference = diff(&one(&reader, *first)?, &one(&reader, *second)?);
+        let difference = diff(&traces.one(first)?, &traces.one(second)?);
         return Ok(told(&difference, json, || difference.text(width)));
     }
-    let records = chosen(args, &reader)?;
+    let records = traces.chosen(args)?;
     if args.explain || args.why_cost {
         let missing = || CommandError::Other("there is no call to explain: none is traced yet".to_owned());
         let record = records.first().ok_or_else(missing)?;
@@ -52,11 +54,11 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
             let cost = why_cost(record);
             Ok(told(&cost, json, || cost.text(width)))
         } else {
-            explained(args, &reader, record, width)
+            explained(args, &traces.reader, record, width)
         };
     }
     let options = WaterfallOptions { width, color };
-    Ok(show(&records, json, args.id.is_some() || args.last == Some(1), &options))
+    Ok(show(&records, args, &options))
 }
 
 /// What an explanation says, and what came of a lever where one is to be tried.
@@ -83,30 +85,76 @@ struct Explained<'a> {
     trial: &'a Trial,
 }
 
-fn chosen(args: &TraceArgs, reader: &SqliteTraceReader) -> Result<Vec<TraceRecord>, CommandError> {
-    Ok(match (args.id, args.last, args.slowest) {
-        (Some(id), ..) => vec![one(reader, id)?],
-        (None, Some(count), _) => {
-            let newest =
-                patiently(|| reader.last(count.min(MOST)).map(|all| Some(all).filter(|all| !all.is_empty())));
-            newest.map_err(failed)?.unwrap_or_default()
-        }
-        (None, None, count) => {
-            let now = SystemClock::new().now();
-            let ago = u64::try_from(SLOWEST_WITHIN.as_nanos()).unwrap_or(u64::MAX);
-            let since = UnixNanos::new(now.get().saturating_sub(ago));
-            reader.slowest(count.unwrap_or(1).min(MOST), since).map_err(failed)?
-        }
-    })
+/// The stored traces, and the directory of the server that may run beside them.
+struct Traces {
+    reader: SqliteTraceReader,
+    data_dir: PathBuf,
 }
 
-fn one(reader: &SqliteTraceReader, id: RequestId) -> Result<TraceRecord, CommandError> {
-    let record = patiently(|| reader.get(id)).map_err(failed)?;
-    record.ok_or_else(|| {
-        CommandError::Other(format!(
-            "there is no trace of {id}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)"
-        ))
-    })
+impl Traces {
+    fn open(at: &At) -> Result<Self, CommandError> {
+        let reader = SqliteTraceReader::open(&traces(at)?).map_err(failed)?;
+        Ok(Self { reader, data_dir: data_dir(at)? })
+    }
+
+    fn chosen(&self, args: &TraceArgs) -> Result<Vec<TraceRecord>, CommandError> {
+        match (&args.id, args.last, args.slowest) {
+            (Some(call), ..) => Ok(vec![self.one(call)?]),
+            (None, Some(count), _) => self.newest(count.min(MOST)),
+            (None, None, count) => {
+                let now = SystemClock::new().now();
+                let ago = u64::try_from(SLOWEST_WITHIN.as_nanos()).unwrap_or(u64::MAX);
+                let since = UnixNanos::new(now.get().saturating_sub(ago));
+                self.reader.slowest(count.unwrap_or(1).min(MOST), since).map_err(failed)
+            }
+        }
+    }
+
+    /// The newest calls, without copies of calls. A running server also knows calls that it does not store: it samples the refusals
+    /// of callers without a good key.
+    fn newest(&self, count: usize) -> Result<Vec<TraceRecord>, CommandError> {
+        let mut newest = recent_calls(&self.data_dir, count.min(MOST_IN_MEMORY));
+        let known: HashSet<RequestId> = newest.iter().map(|record| record.request_id).collect();
+        let mut wanted = count;
+        loop {
+            let stored = self.reader.last(wanted).map_err(failed)?;
+            let all = stored.len() < wanted;
+            let calls: Vec<TraceRecord> =
+                stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
+            // Copies may take the place of calls among the newest.
+            if calls.len() >= count || all || wanted >= MOST {
+                newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
+                break;
+            }
+            wanted = wanted.saturating_mul(2).clamp(16, MOST);
+        }
+        newest.sort_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        newest.truncate(count);
+        Ok(newest)
+    }
+
+    fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
+        let own = |id| patiently(|| self.in_store_or_memory(id));
+        let found = call.id.map(own).transpose().map_err(failed)?.flatten();
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.reader.named(&call.name).map_err(failed)?.into_iter().next(),
+        };
+        found.ok_or_else(|| {
+            CommandError::Other(format!(
+                "there is no trace of {}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)\n  try: headrace trace --last 20",
+                call.name
+            ))
+        })
+    }
+
+    fn in_store_or_memory(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError> {
+        if let Some(stored) = self.reader.get(id)? {
+            return Ok(Some(stored));
+        }
+        let in_memory = recent_calls(&self.data_dir, MOST_IN_MEMORY);
+        Ok(in_memory.into_iter().find(|record| record.request_id == id))
+    }
 }
 
 fn failed(error: TraceError) -> CommandError {
@@ -120,10 +168,13 @@ fn told(what: &impl Serialize, json: bool, text: impl Fn() -> String) -> String 
     }
 }
 
-fn show(records: &[TraceRecord], json: bool, one: bool, options: &WaterfallOptions) -> String {
+fn show(records: &[TraceRecord], args: &TraceArgs, options: &WaterfallOptions) -> String {
     match records {
-        records if json => records.iter().map(|record| format!("{}\n", operator_json(record))).collect(),
-        [record] if one => waterfall(record, options),
+        records if args.at.json => {
+            records.iter().map(|record| format!("{}\n", operator_json(record))).collect()
+        }
+        [record] if args.id.is_some() || args.last == Some(1) => waterfall(record, options),
+        records if args.slowest.is_some() => slowest_table(records, options),
         records => table(records, options),
     }
 }

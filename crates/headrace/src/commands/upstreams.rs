@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply, LoadView, UpstreamAct, UpstreamView};
 
+use headrace_trace::counted;
+
 use crate::cli::upstreams::{UpstreamsArgs, UpstreamsCommand};
 use crate::commands::{execute, unexpected};
 use crate::output;
@@ -82,7 +84,7 @@ fn describe(views: &[UpstreamView]) -> String {
                 part(model.failed_permille_last_minute),
                 part(model.failed_permille_last_5_minutes),
                 model.first_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms")),
-                format!("{} blocks", model.cached_blocks),
+                counted(model.cached_blocks, "block"),
                 model.load.as_ref().map_or_else(|| "not told".to_owned(), load),
                 model.standing.clone(),
             ]

@@ -8,7 +8,7 @@ use headrace_trace::{Month, TraceError, UsageReader};
 
 use crate::cli::At;
 use crate::cli::usage::{StatementArgs, UsageArgs};
-use crate::commands::{CommandError, data_dir, tell};
+use crate::commands::{CommandError, data_dir, recent_calls, tell};
 use crate::datadir;
 
 /// Calls, tokens and money.
@@ -44,6 +44,8 @@ pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
 
 fn open(at: &At) -> Result<SqliteUsage, CommandError> {
     let dir = data_dir(at)?;
+    // Calls that have ended are settled and stored before usage is read.
+    recent_calls(&dir, 0);
     let ledger = datadir::ledger_file(&dir);
     if !ledger.exists() {
         let why = "name the server's data directory with --data-dir";

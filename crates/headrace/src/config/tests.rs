@@ -424,6 +424,12 @@ fn model_flags() {
     let rows = [
         ("llama=/models/x".to_owned(), Ok(("llama".to_owned(), "/models/x".to_owned()))),
         ("/models/llama-1b".to_owned(), Ok(("llama-1b".to_owned(), "/models/llama-1b".to_owned()))),
+        ("/models/tiny.gguf".to_owned(), Ok(("tiny".to_owned(), "/models/tiny.gguf".to_owned()))),
+        (
+            "/m/big-q4-00001-of-00003.GGUF".to_owned(),
+            Ok(("big-q4".to_owned(), "/m/big-q4-00001-of-00003.GGUF".to_owned())),
+        ),
+        ("/m/qwen3-0.6b".to_owned(), Ok(("qwen3-0.6b".to_owned(), "/m/qwen3-0.6b".to_owned()))),
         (odd.display().to_string(), Ok(("a=b".to_owned(), odd.display().to_string()))),
         (DEMO_PATH.to_owned(), Ok((DEMO_NAME.to_owned(), DEMO_PATH.to_owned()))),
         ("=/x".to_owned(), Err(())),

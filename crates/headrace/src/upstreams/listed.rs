@@ -2,6 +2,8 @@
 
 use headrace_upstream::Listing;
 
+use crate::config::{Config, without_ending};
+
 /// The most models that are told by name.
 pub(super) const NAMES_TOLD: usize = 8;
 
@@ -20,4 +22,41 @@ pub(super) fn told(models: &Listing) -> String {
         left_out => format!("; {left_out} further entries are left out"),
     };
     format!("{}{more}{left_out}", names.join(", "))
+}
+
+/// By which a listed model is called here. A server of one file lists the file's path: its name without folders and ending is used,
+/// unless a price of the configuration is for the whole path.
+pub(super) fn short_id<'a>(config: &Config, upstream: &str, id: &'a str) -> &'a str {
+    let whole = format!("{upstream}/{id}");
+    if config.prices.iter().any(|price| price.model.as_str() == whole) { id } else { without_folders(id) }
+}
+
+/// A file's name without folders and ending, of an id that is a path.
+fn without_folders(id: &str) -> &str {
+    let is_file = id.rsplit_once('.').is_some_and(|(_, ending)| ending.eq_ignore_ascii_case("gguf"));
+    if !is_file && !id.starts_with('/') {
+        return id;
+    }
+    let last = without_ending(id.rsplit(['/', '\\']).next().unwrap_or(id));
+    if last.is_empty() { id } else { last }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_called_by_its_file_and_a_name_stays() {
+        for (id, name) in [
+            ("/path/to/tiny.gguf", "tiny"),
+            ("models/tiny-Q8_0.GGUF", "tiny-Q8_0"),
+            ("C:\\models\\tiny.gguf", "tiny"),
+            ("/models/Qwen3-0.6B", "Qwen3-0.6B"),
+            ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+            ("gpt-4.1", "gpt-4.1"),
+            ("/", "/"),
+        ] {
+            assert_eq!(without_folders(id), name, "{id}");
+        }
+    }
 }

@@ -4,13 +4,41 @@ use std::time::Duration;
 
 use headrace_admin::{LoadView, UpstreamModelView, UpstreamView};
 use headrace_engine_api::{LoadReport, Reported};
-use headrace_fleet::WorkerStatus;
+use headrace_fleet::{Standing, WorkerStatus};
+use headrace_upstream::Figures;
 
 use super::Site;
+
+/// A server that was not heard for this long is asked whether it is well when operators look.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+/// How long it may take to say so.
+const WELL_WITHIN: Duration = Duration::from_secs(1);
+
+/// Asks the servers that have not been heard for a while whether they are well, all at once. Their figures say what came of it.
+pub(super) async fn ask_silent(sites: &[Site]) {
+    let is_silent = |site: &&Site| {
+        let heard = site.upstream.figures().last_contact_age;
+        heard.is_none_or(|age| age >= SILENT_FOR)
+    };
+    let asks: Vec<_> = sites
+        .iter()
+        .filter(is_silent)
+        .map(|site| {
+            let upstream = site.upstream.clone();
+            tokio::spawn(async move { drop(tokio::time::timeout(WELL_WITHIN, upstream.probe()).await) })
+        })
+        .collect();
+    for ask in asks {
+        // A question that panicked says nothing.
+        drop(ask.await);
+    }
+}
 
 impl Site {
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
+        let own: Vec<&WorkerStatus> =
+            workers.iter().filter(|worker| worker.site.as_deref() == Some(self.upstream.name())).collect();
         let [name, kind, at, said] = self.describe();
         let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
         UpstreamView {
@@ -19,7 +47,7 @@ impl Site {
             lane: String::new(),
             at,
             region: self.config.region.clone(),
-            state: if self.upstream.health().is_up() { "up".to_owned() } else { "drained".to_owned() },
+            state: state(self.upstream.health().is_up(), &figures, &own),
             said,
             in_flight: figures.in_flight,
             waiting: figures.waiting,
@@ -31,21 +59,32 @@ impl Site {
             last_contact_age_s: seconds(figures.last_contact_age),
             load_fault: self.upstream.load_fault(),
             cache_fault: self.upstream.cache_fault(),
-            models: workers
-                .iter()
-                .filter(|worker| worker.site.as_deref() == Some(self.upstream.name()))
-                .map(model_view)
-                .collect(),
+            models: own.iter().map(|worker| model_view(worker, figures.down.is_some())).collect(),
         }
     }
 }
 
-fn model_view(worker: &WorkerStatus) -> UpstreamModelView {
+/// `up`, `drained`, `down: WHY` if no connection came about when one was last tried, or `failing: WHY` if the breaker of each of
+/// its models is open.
+fn state(takes_calls: bool, figures: &Figures, workers: &[&WorkerStatus]) -> String {
+    let all_open = !workers.is_empty() && workers.iter().all(|worker| worker.breaker.state != "closed");
+    match (&figures.down, &figures.last_error) {
+        _ if !takes_calls => "drained".to_owned(),
+        (Some(why), _) => format!("down: {}", why.strip_prefix("no connection: ").unwrap_or(why)),
+        (None, Some(why)) if all_open => format!("failing: {why}"),
+        _ => "up".to_owned(),
+    }
+}
+
+fn model_view(worker: &WorkerStatus, is_down: bool) -> UpstreamModelView {
     let permille = |part: Option<f64>| part.map(|part| (part * 1000.0).round() as u32);
     UpstreamModelView {
         model: worker.model.clone(),
         worker: worker.id.to_string(),
-        standing: worker.standing.to_string(),
+        standing: match &worker.standing {
+            Standing::Ready if is_down => "its server was not reached; the next call tries it".to_owned(),
+            standing => standing.to_string(),
+        },
         breaker: worker.breaker.state.to_owned(),
         trips: worker.breaker.trips,
         in_flight: worker.in_flight,

@@ -11,6 +11,7 @@ use headrace_trace::{CallRow, Pace, decode_record};
 use sqlx::sqlite::SqliteConnection;
 
 use super::calls;
+use super::names;
 use super::table::{FORMAT, INDEXES, count};
 use crate::sqlite::{Database, Durability, FormatError};
 
@@ -91,6 +92,7 @@ pub(super) fn fill(path: &Path) -> Result<(), FormatError> {
 /// it since, it begins again.
 pub(super) async fn prepare(connection: &mut SqliteConnection, stored: u64) -> Result<u64, sqlx::Error> {
     sqlx::raw_sql(calls::SCHEMA).execute(&mut *connection).await?;
+    sqlx::raw_sql(names::SCHEMA).execute(&mut *connection).await?;
     let state: Option<(i64,)> =
         sqlx::query_as("SELECT traces FROM unfilled").fetch_optional(&mut *connection).await?;
     let (filled,): (i64,) = sqlx::query_as("SELECT count(*) FROM call").fetch_one(&mut *connection).await?;

@@ -123,7 +123,9 @@ impl Once<'_> {
         let answer = answer.map_err(|error| {
             let at = server.address.authority();
             let head_bytes = spec.bounds.head_bytes;
-            Unanswered::Relay(fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes))
+            let error = fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes);
+            server.counters.unanswered(&error);
+            Unanswered::Relay(error)
         })?;
         server.counters.received(0);
         let (head, mut body) = http::Response::<Body>::from(answer).into_parts();

@@ -247,6 +247,45 @@ async fn nobody_there_is_told_in_words_without_the_key() {
     assert_eq!(figures.last_error.as_deref(), Some(error.to_string().as_str()));
 }
 
+/// It is down from the first connection that is refused, to a call or to a question, until anything comes from it.
+#[tokio::test]
+async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    assert_eq!(upstream.figures().down, None, "nothing is known of it");
+    all(&upstream, chat("good", false)).await;
+    assert_eq!(upstream.figures().down, None);
+    for by_a_call in [true, false] {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let upstream = Upstream::new(spec(&format!("http://{free}"), Kind::Vllm)).unwrap();
+        if by_a_call {
+            failure(&upstream, chat("good", true)).await;
+        } else {
+            upstream.probe().await.unwrap_err();
+        }
+        let figures = upstream.figures();
+        assert_eq!(figures.down, Some(format!("no connection: connection refused at {free}")));
+        assert_eq!(figures.failures[0], u64::from(by_a_call), "a question is no call");
+        // It answers with an error: it is there.
+        let listener = TcpListener::bind(free).await.unwrap();
+        let answers = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut seen = [0; 4096];
+            let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut seen).await;
+            let answer = b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.unwrap();
+        });
+        failure(&upstream, chat("good", false)).await;
+        answers.await.unwrap();
+        assert_eq!(upstream.figures().down, None);
+    }
+    // One that answers late is slow, and not down.
+    let mut call = chat("no_head", true);
+    call.head_within = Some(Duration::from_millis(20));
+    failure(&upstream, call).await;
+    assert_eq!(upstream.figures().down, None);
+}
+
 /// A proxy gets the whole address, and nothing goes around it.
 #[tokio::test]
 async fn calls_go_through_the_proxy() {

@@ -116,9 +116,8 @@ fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>
         // Its words may repeat the caller's.
         why = why.keeping("The upstream turned the request down.");
         why.param = param.map(str::to_owned);
-        // Its words may be the caller's, which no trace keeps.
-        let cause = cause.split(": ").next().unwrap_or_default().to_owned();
-        Fault { why, cause, may_move: false, broke: false }
+        // Its words may be the caller's, which no trace keeps: those are left out where the tries are noted.
+        Fault { why, cause: cause.clone(), may_move: false, broke: false }
     };
     match class {
         FailureClass::BadRequest => caller(Code::UpstreamRefused),

@@ -550,6 +550,10 @@ impl MessageSource {
         self.asked.as_ref()?.reader.finish(choice).map(FinishReason::name)
     }
 
+    pub(super) fn answer_id(&self) -> Option<&str> {
+        self.asked.as_ref()?.reader.upstream_id()
+    }
+
     pub(super) fn answered_as(&self) -> Option<&str> {
         self.asked.as_ref()?.reader.model()
     }

@@ -7,6 +7,8 @@ use headrace_lens::{Diagnosis, Examined, Facts, Finding, Severity, diagnose, pri
 use serde::Serialize;
 
 use super::which::{Found, find};
+use headrace_trace::counted;
+
 use crate::cli::lens::DoctorArgs;
 use crate::output;
 
@@ -63,7 +65,12 @@ fn draw(report: &Report, width: usize, color: bool) -> String {
     let (faults, warnings, notes) = (count(Severity::Fault), count(Severity::Warning), count(Severity::Note));
     out.push_str(&match (faults, warnings, notes) {
         (0, 0, 0) => "\nnothing is wrong with it\n".to_owned(),
-        _ => format!("\n{faults} faults, {warnings} warnings, {notes} notes\n"),
+        _ => format!(
+            "\n{}, {}, {}\n",
+            counted(faults as u64, "fault"),
+            counted(warnings as u64, "warning"),
+            counted(notes as u64, "note")
+        ),
     });
     out
 }

@@ -43,16 +43,27 @@ pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
     let weights: u64 = plan.tensors.iter().map(Tensor::weights).sum();
     let bytes: u64 = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
     output::say(&format!(
-        "{}: {:.3} billion random weights of seed {} in {:.2} GB ({}), a vocabulary of {} tokens, a ChatML template\n\
+        "{}: {} random weights of seed {} in {} ({}), a vocabulary of {}, a ChatML template\n\
          look into it with `headrace models inspect {0}`, serve it with `headrace up --model {0}`\n",
         args.out.display(),
-        weights as f64 / 1e9,
+        scaled(weights, [" thousand", " million", " billion"]),
         args.seed,
-        bytes as f64 / 1e9,
+        scaled(bytes, [" KB", " MB", " GB"]),
         args.r#type,
-        words.tokens.len(),
+        headrace_trace::counted(words.tokens.len() as u64, "token"),
     ));
     Ok(())
+}
+
+/// A count with three digits and the largest unit that it has one of: thousands, millions or billions.
+fn scaled(count: u64, units: [&str; 3]) -> String {
+    let [thousand, million, billion] = units;
+    let (unit, size) = match count {
+        0..1_000_000 => (thousand, 1e3),
+        1_000_000..1_000_000_000 => (million, 1e6),
+        _ => (billion, 1e9),
+    };
+    format!("{}{unit}", headrace_trace::three_digits(count as f64 / size))
 }
 
 /// The file under another name until it is whole.

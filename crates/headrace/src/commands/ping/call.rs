@@ -32,7 +32,7 @@ pub(super) struct Called {
 /// Asks, over a connection that stands.
 pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<Called, ClientError> {
     let at = At { data_dir: args.data_dir.clone(), config: None, json: false };
-    let key = match (&args.key, crate::commands::data_dir(&at)) {
+    let key = match (crate::caller::given(&args.key), crate::commands::data_dir(&at)) {
         (Some(key), _) => Some(key.clone()),
         (None, Ok(data_dir)) => House::of(data_dir, Some(args.url.clone())).await.map(|house| house.key),
         (None, Err(_)) => None,

@@ -1,0 +1,49 @@
+//! The newest calls of a running server, for commands that read the stored traces beside it. Waits until the calls that have
+//! ended are stored.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use headrace_domain::{RequestId, Stage};
+use headrace_gateway::Gateway;
+use headrace_trace::{Recorded, Recorder};
+use serde_json::Value;
+
+/// How long calls that have sent their last byte may take to be recorded.
+const ENDED_WAIT: Duration = Duration::from_millis(500);
+/// How often they are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How long the store may take to write what was recorded.
+const STORE_WAIT: Duration = Duration::from_secs(2);
+
+/// The recorder, and the calls that have not reached it yet.
+pub(crate) struct NewestCalls {
+    gateway: Weak<Gateway>,
+    recorder: Arc<Recorder>,
+}
+
+impl NewestCalls {
+    pub(crate) fn new(gateway: &Arc<Gateway>, recorder: &Arc<Recorder>) -> Self {
+        Self { gateway: Arc::downgrade(gateway), recorder: Arc::clone(recorder) }
+    }
+
+    /// Waits until every call that has ended is stored, and returns at most `most` of the newest in memory. It blocks.
+    pub(crate) fn settled(&self, most: usize) -> Vec<Value> {
+        let ended = self.ended();
+        let deadline = Instant::now() + ENDED_WAIT;
+        while ended.iter().any(|id| self.recorder.recent(*id).is_none()) && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        // A store that cannot be written keeps the records in memory: they are returned all the same.
+        self.recorder.flush(STORE_WAIT);
+        let json = |record: &Recorded| serde_json::to_value(&**record).ok();
+        self.recorder.newest(most).iter().filter_map(json).collect()
+    }
+
+    /// The calls whose last byte may have been sent before their record was made.
+    fn ended(&self) -> Vec<RequestId> {
+        let calls = self.gateway.upgrade().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
+        let last_steps = [Stage::Settle, Stage::Deliver];
+        calls.iter().filter(|call| last_steps.contains(&call.stage)).map(|call| call.id).collect()
+    }
+}

@@ -1,0 +1,44 @@
+//! Copies of a store's file that are whole at one moment, also while a server writes to it. Knows nothing of what is in it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use sqlx::Connection;
+
+use crate::sqlite::{Durability, block_on, create_private, open};
+
+/// Why a file was not copied.
+#[derive(Debug)]
+pub struct CopyError {
+    from: PathBuf,
+    why: String,
+}
+
+impl fmt::Display for CopyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot copy {}: {}", self.from.display(), self.why)
+    }
+}
+
+impl std::error::Error for CopyError {}
+
+/// Writes the content of a store's file, as it was at one moment, to a new file that only its owner can read. Blocks for as long as
+/// copying takes, and no writer waits for it.
+///
+/// Source: <https://www.sqlite.org/lang_vacuum.html>, `VACUUM INTO`.
+///
+/// # Errors
+/// If the file cannot be read, or the new one not written. A part of it may be there then.
+pub fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
+    let failed = |why: String| CopyError { from: from.to_owned(), why };
+    let target = to.to_str().ok_or_else(|| failed(format!("{} is not UTF-8", to.display())))?;
+    create_private(to).map_err(|error| failed(error.to_string()))?;
+    let copied = block_on(async {
+        let mut connection = open(from, Durability::Normal, true).await?;
+        let copied = sqlx::query("VACUUM INTO ?").bind(target).execute(&mut connection).await;
+        // It wrote nothing here; a close that fails loses nothing.
+        let _ = connection.close().await;
+        copied.map(drop)
+    });
+    copied.map_err(|error| failed(error.to_string()))
+}

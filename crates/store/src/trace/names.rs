@@ -1,0 +1,62 @@
+//! The table of other names of calls: the ids that upstreams gave their answers, and W3C trace ids. It is no part of the file's
+//! format: it is made where it is missing, and calls that an older program recorded have no row in it.
+
+use headrace_domain::TraceRecord;
+use headrace_trace::{MAX_NAMED, Pace, other_names};
+use sqlx::sqlite::SqliteConnection;
+
+use super::inserts::{Inserts, give_way};
+use super::table::integer;
+
+/// Table, and what removes a call's names together with its trace. The trigger reads the names from the record, so that the table
+/// needs no second index.
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS call_name (
+        name TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (name, seq)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER IF NOT EXISTS call_name_gone AFTER DELETE ON trace BEGIN
+        DELETE FROM call_name WHERE seq = OLD.seq
+            AND name IN (json_extract(OLD.record, '$.upstream_id'), json_extract(OLD.record, '$.trace_id'));
+    END;
+";
+
+/// How a name is put in.
+const INSERTS: Inserts = Inserts { head: "INSERT OR IGNORE INTO call_name (name, seq) ", columns: 2 };
+
+/// Adds the other names of new records, under their traces' numbers.
+pub(super) async fn insert(
+    connection: &mut SqliteConnection,
+    records: &[(i64, &TraceRecord)],
+    pace: Pace,
+) -> Result<(), sqlx::Error> {
+    let mut names: Vec<(&str, i64)> = Vec::new();
+    for (number, record) in records {
+        names.extend(other_names(record).map(|name| (name, *number)));
+    }
+    for chunk in Inserts::chunks(&names, pace) {
+        let mut query = INSERTS.query(chunk.len());
+        for (name, number) in chunk {
+            query = query.bind(*name).bind(*number);
+        }
+        query.execute(&mut *connection).await?;
+        give_way(pace);
+    }
+    Ok(())
+}
+
+/// The newest records with a name. None if no program has made the table yet.
+pub(super) async fn find(
+    connection: &mut SqliteConnection,
+    name: &str,
+) -> Result<Vec<(String,)>, sqlx::Error> {
+    let table = "SELECT name FROM sqlite_schema WHERE name = 'call_name'";
+    let table: Option<(String,)> = sqlx::query_as(table).fetch_optional(&mut *connection).await?;
+    if table.is_none() {
+        return Ok(Vec::new());
+    }
+    let query = "SELECT trace.record FROM call_name JOIN trace ON trace.seq = call_name.seq \
+                 WHERE call_name.name = ? ORDER BY trace.started DESC, trace.seq DESC LIMIT ?";
+    sqlx::query_as(query).bind(name).bind(integer(MAX_NAMED)).fetch_all(connection).await
+}
