@@ -199,6 +199,7 @@ macro_rules! commands {
 commands! {
     Status => "GET /status" | "GET /ledger/totals";
     Now => "GET /now" | "GET /events";
+    RecentCalls => "GET /requests";
     Reload => "POST /reload";
     Upstreams => "GET /upstreams" | "POST /upstreams/{name}/drain" | "POST /upstreams/{name}/resume" | "POST /upstreams/{name}/probe";
     Routes => "GET /routes" | "POST /routes/{name}/resume";

@@ -293,7 +293,7 @@ fn written(call: &Call, events: &[ReplyEvent], failed: bool) -> String {
 fn events_of(stream: &str) -> Vec<Value> {
     let mut events = SseReader::new().push(stream.as_bytes()).unwrap();
     // Behind a failure there is no `[DONE]`.
-    let ends_well = !events.last().is_some_and(|event| event.name == "response.failed");
+    let ends_well = events.last().is_none_or(|event| event.name != "response.failed");
     assert!(!ends_well || events.pop().unwrap().is_done());
     let read = events.iter().enumerate().map(|(at, event)| {
         let data: Value = serde_json::from_str(&event.data).unwrap();
