@@ -3,6 +3,7 @@
 
 mod by_workers;
 mod listed;
+mod silent;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -280,7 +281,8 @@ impl Upstreams {
                 }
                 tracing::info!(?act, "an operator's act on an upstream");
             }
-            runtime.block_on(view::ask_silent(&sites));
+            let asked = sites.iter().map(|site| site.upstream.clone()).collect();
+            runtime.block_on(silent::ask_silent(asked));
             let fleet = gateway.upgrade().map(|gateway| Arc::clone(gateway.catalog().fleet()));
             let workers = fleet.map_or_else(Vec::new, |fleet| fleet.status());
             Ok(upstreams.views(&workers))

@@ -9,31 +9,6 @@ use headrace_upstream::Figures;
 
 use super::Site;
 
-/// A server that was not heard for this long is asked whether it is well when operators look.
-const SILENT_FOR: Duration = Duration::from_secs(5);
-/// How long it may take to say so.
-const WELL_WITHIN: Duration = Duration::from_secs(1);
-
-/// Asks the servers that have not been heard for a while whether they are well, all at once. Their figures say what came of it.
-pub(super) async fn ask_silent(sites: &[Site]) {
-    let is_silent = |site: &&Site| {
-        let heard = site.upstream.figures().last_contact_age;
-        heard.is_none_or(|age| age >= SILENT_FOR)
-    };
-    let asks: Vec<_> = sites
-        .iter()
-        .filter(is_silent)
-        .map(|site| {
-            let upstream = site.upstream.clone();
-            tokio::spawn(async move { drop(tokio::time::timeout(WELL_WITHIN, upstream.probe()).await) })
-        })
-        .collect();
-    for ask in asks {
-        // A question that panicked says nothing.
-        drop(ask.await);
-    }
-}
-
 impl Site {
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
