@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+/// Room for the parent's key and a full block's tokens.
+const MESSAGE_BYTES: usize = 96;
 /// Bytes of the key that a block's own begins with.
 const PARENT_BYTES: usize = 16;
 /// Tokens in one KV block.
@@ -21,13 +23,29 @@ impl CacheSalt {
     /// prefixes; `narrowing` is the caller's own salt and can only split that further.
     pub fn derive(secret: &[u8; 32], tenant: &str, model: &str, narrowing: Option<&str>) -> Self {
         // In one piece: hashing bit by bit costs more than the hash.
-        let mut message: SmallVec<[u8; 256]> = SmallVec::new();
-        for part in [tenant, model] {
-            message.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            message.extend_from_slice(part.as_bytes());
+        let narrowed = [u8::from(narrowing.is_some())];
+        let narrowing = narrowing.unwrap_or_default();
+        let (tenant_bytes, model_bytes) =
+            ((tenant.len() as u64).to_le_bytes(), (model.len() as u64).to_le_bytes());
+        let parts: [&[u8]; 6] = [
+            &tenant_bytes,
+            tenant.as_bytes(),
+            &model_bytes,
+            model.as_bytes(),
+            &narrowed,
+            narrowing.as_bytes(),
+        ];
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let mut message: SmallVec<[u8; 256]> = match bytes {
+            0..=256 => SmallVec::from_buf_and_len([0; 256], bytes),
+            _ => SmallVec::from_elem(0, bytes),
+        };
+        let mut rest = message.as_mut_slice();
+        for part in parts {
+            let Some((head, tail)) = rest.split_at_mut_checked(part.len()) else { break };
+            head.copy_from_slice(part);
+            rest = tail;
         }
-        message.push(u8::from(narrowing.is_some()));
-        message.extend_from_slice(narrowing.unwrap_or_default().as_bytes());
         Self(*blake3::keyed_hash(secret, &message).as_bytes())
     }
 
@@ -91,14 +109,19 @@ pub struct BlockKey([u8; 16]);
 impl BlockKey {
     /// The key of the block that follows `parent` (`None` for a sequence's first block) and holds `tokens`.
     pub fn chain(salt: &CacheSalt, parent: Option<&Self>, tokens: &[u32]) -> Self {
-        let mut message: SmallVec<[u8; 96]> = SmallVec::new();
-        message.extend_from_slice(&parent.map_or([0; PARENT_BYTES], |p| p.0));
-        let mut bytes = [0; BLOCK_TOKENS * 4];
-        for piece in tokens.chunks(BLOCK_TOKENS) {
-            for (slot, token) in bytes.chunks_exact_mut(4).zip(piece) {
+        let bytes = PARENT_BYTES + tokens.len() * 4;
+        // Zeros stand for the parent of the first block.
+        let mut message: SmallVec<[u8; MESSAGE_BYTES]> = match bytes {
+            0..=MESSAGE_BYTES => SmallVec::from_buf_and_len([0; MESSAGE_BYTES], bytes),
+            _ => SmallVec::from_elem(0, bytes),
+        };
+        if let Some((head, rest)) = message.split_at_mut_checked(PARENT_BYTES) {
+            if let Some(parent) = parent {
+                head.copy_from_slice(&parent.0);
+            }
+            for (slot, token) in rest.chunks_exact_mut(4).zip(tokens) {
                 slot.copy_from_slice(&token.to_le_bytes());
             }
-            message.extend_from_slice(bytes.get(..piece.len() * 4).unwrap_or_default());
         }
         let hash = blake3::keyed_hash(&salt.0, &message);
         let (key, _) =

@@ -79,8 +79,34 @@ impl Cache {
 
 /// The first valid one of several counts of the same thing.
 fn first<const N: usize>(counts: [Count; N]) -> Count {
-    let valid = counts.into_iter().find(|count| matches!(count, Count::Is(count) if *count <= MOST_TOKENS));
-    valid.or_else(|| counts.into_iter().find(|count| *count != Count::Absent)).unwrap_or_default()
+    let mut first = Count::Absent;
+    for count in counts {
+        match count {
+            Count::Absent => {}
+            Count::Is(tokens) if tokens <= MOST_TOKENS => return count,
+            _ if first == Count::Absent => first = count,
+            _ => {}
+        }
+    }
+    first
+}
+
+/// Puts a count into its slot, if it is valid. Returns whether it is.
+fn put(slot: &mut Option<u64>, count: Count, name: &'static str, notes: &mut Notes) -> bool {
+    match (count, *slot) {
+        (Count::Is(now), Some(before)) if now <= MOST_TOKENS && now < before => {
+            notes.add(FaultKind::UsageFell, || format!("{name} fell from {before} to {now}"));
+            true
+        }
+        (Count::Is(now), _) if now <= MOST_TOKENS => {
+            *slot = Some(now);
+            true
+        }
+        _ => {
+            notes.add(FaultKind::UsageAbsurd, || format!("`{name}` is no count of tokens"));
+            false
+        }
+    }
 }
 
 impl Counts {
@@ -88,20 +114,11 @@ impl Counts {
     /// `None` if the report has none.
     pub(super) fn take(&mut self, body: &UsageBody<'_>, notes: &mut Notes) -> Option<bool> {
         let (mut any, mut all_valid) = (false, true);
-        let mut take = |slot: &mut Option<u64>, count: Count, name: &'static str| match count {
-            Count::Absent => {}
-            Count::Is(now) if now <= MOST_TOKENS => {
+        let mut take = |slot: &mut Option<u64>, count: Count, name: &'static str| {
+            // Most counts of a report are absent.
+            if count != Count::Absent {
                 any = true;
-                match *slot {
-                    Some(before) if now < before => {
-                        notes.add(FaultKind::UsageFell, || format!("{name} fell from {before} to {now}"));
-                    }
-                    _ => *slot = Some(now),
-                }
-            }
-            Count::Is(_) | Count::Absurd => {
-                (any, all_valid) = (true, false);
-                notes.add(FaultKind::UsageAbsurd, || format!("`{name}` is no count of tokens"));
+                all_valid &= put(slot, count, name, notes);
             }
         };
         let (prompt, input) = (&body.prompt_tokens_details, &body.input_tokens_details);
