@@ -74,11 +74,11 @@ impl Asked {
     /// Returns the next event. After the end of an answer it does not wait. An answer whose content is whole is over after a short
     /// wait, whatever its transport does: silence and heartbeats keep no call.
     pub(super) async fn next(&mut self) -> Option<RelayEvent> {
+        if self.ended {
+            return self.answer.as_mut()?.next().now_or_never().flatten();
+        }
         let until = self.over_at();
         let answer = self.answer.as_mut()?;
-        if self.ended {
-            return answer.next().now_or_never().flatten();
-        }
         let Some(until) = until else { return answer.next().await };
         let next = timeout_at(until, answer.next()).await;
         if next.is_err() {
