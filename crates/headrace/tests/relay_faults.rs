@@ -114,7 +114,8 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         | Fault::BadChunk
         | Fault::NotUtf8 => (FAILED, BROKEN),
         Fault::Stall => (LATE, Break(504, "upstream_timeout")),
-        Fault::NoFinish => (Answer, BROKEN),
+        // The end that the server writes says that nothing is missing.
+        Fault::NoFinish => both(Answer),
         Fault::NoEnd => (AnswerOf(3), BROKEN),
         Fault::NoUsage => (AnswerOf(3), AnswerOf(5)),
         // The larger of two reports counts.
