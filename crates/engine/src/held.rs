@@ -154,6 +154,27 @@ impl Held {
         }
     }
 
+    /// Takes the replies that are there, and hands the state on if ids came while it was away: a thought's ending is forced without a
+    /// look at the form.
+    pub(crate) fn poll_and_send(&mut self, masks: &mut dyn MaskRunner) {
+        self.poll();
+        self.send(masks);
+    }
+
+    /// Waits until the next id can be chosen, or never, or `until`. Returns whether that is known.
+    pub(crate) fn wait_ready(&mut self, until: Instant, masks: &mut dyn MaskRunner) -> bool {
+        self.poll_and_send(masks);
+        while !self.is_ready() {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.back.recv_timeout(left) {
+                Ok(reply) => self.receive(reply),
+                Err(_) => return false,
+            }
+            self.poll_and_send(masks);
+        }
+        true
+    }
+
     /// Takes replies until `enough` or `until`. Returns whether it was enough.
     pub(crate) fn wait(&mut self, until: Instant, enough: impl Fn(&Self) -> bool) -> bool {
         self.poll();
@@ -231,5 +252,89 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.link.dropped.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::Form;
+
+    use super::*;
+
+    /// Allows every id and forces none.
+    #[derive(Debug)]
+    struct Free(Arc<Form>);
+
+    struct Anything;
+
+    impl Grammar for Free {
+        fn form(&self) -> &Arc<Form> {
+            &self.0
+        }
+
+        fn begin(&self) -> Box<dyn GrammarState> {
+            Box::new(Anything)
+        }
+
+        fn state_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    impl GrammarState for Anything {
+        fn mask(&mut self, _: &mut [u32]) -> Result<(), GrammarFailed> {
+            Ok(())
+        }
+
+        fn accept(&mut self, _: u32) -> Result<(), GrammarFailed> {
+            Ok(())
+        }
+
+        fn forced(&self) -> &[u32] {
+            &[]
+        }
+
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    /// Keeps tasks until they are to run.
+    #[derive(Default)]
+    struct Later(Vec<MaskTask>);
+
+    impl MaskRunner for Later {
+        fn submit(&mut self, task: MaskTask) {
+            self.0.push(task);
+        }
+    }
+
+    impl Later {
+        fn run(&mut self) {
+            for task in std::mem::take(&mut self.0) {
+                crate::masks::InlineMasks.submit(task);
+            }
+        }
+    }
+
+    /// The ids that end a thought are taken without a look at the form, while a task may have its state.
+    #[test]
+    fn ids_that_come_while_the_state_is_away_are_sent_once_it_is_back() {
+        let grammar = Free(Arc::new(Form::Regex("a".into())));
+        let wake: Wake = Arc::new(|| {});
+        let mut held = Held::new(&grammar, (64, 1), WorkBudget::of_choice(1), &wake);
+        let mut masks = Later::default();
+        held.send(&mut masks);
+        for id in [1, 2, 3] {
+            held.take(id).unwrap();
+            held.send_behind(&mut masks);
+        }
+        assert_eq!(masks.0.len(), 1, "the first task has the state");
+        masks.run();
+        held.poll_and_send(&mut masks);
+        assert!(!held.is_ready() && masks.0.len() == 1, "the ids are on their way");
+        masks.run();
+        held.poll_and_send(&mut masks);
+        assert!(held.is_ready() && masks.0.is_empty());
     }
 }

@@ -184,10 +184,10 @@ impl Choice {
     }
 
     /// Whether the next id can be chosen, if need be after a wait for its form until `until`.
-    pub(crate) fn is_ready(&mut self, until: impl FnOnce() -> Instant) -> bool {
+    pub(crate) fn is_ready(&mut self, masks: &mut dyn MaskRunner, until: impl FnOnce() -> Instant) -> bool {
         let Some(held) = &mut self.held else { return true };
-        held.poll();
-        held.is_ready() || held.wait(until(), Held::is_ready)
+        held.poll_and_send(masks);
+        held.is_ready() || held.wait_ready(until(), masks)
     }
 
     /// Notes the id that comes next with its form. An id that ends the answer is none of the form's.

@@ -136,7 +136,7 @@ impl Stepper {
         let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { return Ok(true) };
         let Some(taken) = job.choices.get_mut(choice) else { return Ok(true) };
         let Some(held) = &mut taken.held else { return Ok(true) };
-        held.poll();
+        held.poll_and_send(&mut *self.masks);
         if taken.pending.is_some() || !held.is_ready() {
             return Ok(false);
         }

@@ -63,7 +63,8 @@ impl Stepper {
         let last = row + rows.saturating_sub(1);
         let logits = self.logits.row(last).filter(|_| rows > 0).ok_or_else(missing)?;
         let taken = job.choices.get_mut(choice).ok_or_else(missing)?;
-        if !taken.is_ready(|| mask_until(&mut self.mask_until, self.times.forward_ns)) {
+        let until = || mask_until(&mut self.mask_until, self.times.forward_ns);
+        if !taken.is_ready(&mut *self.masks, until) {
             self.late.push(chunk.seq);
             return Ok(Outcome::Repeat);
         }
