@@ -13,9 +13,8 @@ from conftest import BINARY, MODEL, ROOT
 def run(source, url, **variables):
     """Runs a program in an interpreter of its own; what it printed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    # A recipe's own server, and other people's models behind it: here they are one.
-    for there in ("http://127.0.0.1:8080", "http://127.0.0.1:8081"):
-        source = source.replace(there, url)
+    # Each recipe has a port of its own, and other people's models behind it: here they are one server.
+    source = re.sub(r"http://127\.0\.0\.1:80\d\d", url, source)
     for model in ("openai/gpt-5", "claude/claude-sonnet-4-5"):
         source = source.replace(model, MODEL)
     done = subprocess.run(
