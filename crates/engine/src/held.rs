@@ -161,29 +161,21 @@ impl Held {
         self.send(masks);
     }
 
-    /// Waits until the next id can be chosen, or never, or `until`. Returns whether that is known.
-    pub(crate) fn wait_ready(&mut self, until: Instant, masks: &mut dyn MaskRunner) -> bool {
+    /// Takes replies until `enough` or `until`, and hands the state on as [`Self::poll_and_send`] does. Returns whether it was enough.
+    pub(crate) fn wait(
+        &mut self,
+        until: Instant,
+        masks: &mut dyn MaskRunner,
+        enough: impl Fn(&Self) -> bool,
+    ) -> bool {
         self.poll_and_send(masks);
-        while !self.is_ready() {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.back.recv_timeout(left) {
-                Ok(reply) => self.receive(reply),
-                Err(_) => return false,
-            }
-            self.poll_and_send(masks);
-        }
-        true
-    }
-
-    /// Takes replies until `enough` or `until`. Returns whether it was enough.
-    pub(crate) fn wait(&mut self, until: Instant, enough: impl Fn(&Self) -> bool) -> bool {
-        self.poll();
         while !enough(self) {
             let left = until.saturating_duration_since(Instant::now());
             match self.back.recv_timeout(left) {
                 Ok(reply) => self.receive(reply),
                 Err(_) => return false,
             }
+            self.poll_and_send(masks);
         }
         true
     }

@@ -187,7 +187,7 @@ impl Choice {
     pub(crate) fn is_ready(&mut self, masks: &mut dyn MaskRunner, until: impl FnOnce() -> Instant) -> bool {
         let Some(held) = &mut self.held else { return true };
         held.poll_and_send(masks);
-        held.is_ready() || held.wait_ready(until(), masks)
+        held.is_ready() || held.wait(until(), masks, Held::is_ready)
     }
 
     /// Notes the id that comes next with its form. An id that ends the answer is none of the form's.

@@ -39,7 +39,8 @@ impl Stepper {
             let taken = self.jobs.get_mut(job_at).and_then(Option::as_mut);
             let taken = taken.filter(|job| job.failure.is_none());
             let Some(taken) = taken.and_then(|job| job.choices.get_mut(choice)) else { continue };
-            let in_time = taken.held.as_mut().is_none_or(|held| held.wait(until, Held::has_accepted));
+            let masks = &mut *self.masks;
+            let in_time = taken.held.as_mut().is_none_or(|held| held.wait(until, masks, Held::has_accepted));
             if !in_time {
                 self.late.push(seq);
                 continue;
