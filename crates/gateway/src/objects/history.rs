@@ -9,6 +9,7 @@ use headrace_objects::{History, Stored};
 use headrace_wire::with_history;
 
 use crate::Gateway;
+use crate::memory::NoMemory;
 use crate::refused::Why;
 use crate::stages::render::estimate;
 use crate::state::Taken;
@@ -48,24 +49,25 @@ impl Gateway {
                 Arc::new(lists)
             }
         };
-        // Their bytes are reserved. What their elements take is known now that they are here.
-        let trees = lists.iter().map(|list| estimate::tree_bytes(list.as_bytes()));
-        taken.tree_bytes = trees.fold(taken.tree_bytes, u64::saturating_add);
-        let needed = estimate::reading(taken.body_bytes, taken.tree_bytes);
-        self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
         if let Some(turns) = turns {
             turns.goes_on_from(Arc::clone(&lists), self.memory(), &principal.key);
         }
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {
+            // Their bytes are reserved. What their elements take is counted here: long lists would keep the event loop.
+            let trees = lists.iter().map(|list| estimate::tree_bytes(list.as_bytes()));
+            let trees = trees.fold(0, u64::saturating_add);
+            taken.tree_bytes = taken.tree_bytes.saturating_add(trees);
+            let reserved = taken.memory.add(trees);
+            reserved.map_err(|full| NoMemory::of(&taken.memory, full).at(Stage::Parse))?;
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
-            (with_history(*call, &lists, &limits).map(Box::new), taken)
+            let call = with_history(*call, &lists, &limits)?;
+            Ok::<_, Why>((Box::new(call), taken))
         });
-        let (call, taken) = reading.await.map_err(|_| {
+        reading.await.map_err(|_| {
             Why::new(Code::InternalError, "The conversation could not be read. Nothing was charged.")
                 .at(Stage::Parse)
-        })?;
-        Ok((call?, taken))
+        })?
     }
 
     /// Reserves the memory and takes the turn for `bytes` of history beside the call's body.
