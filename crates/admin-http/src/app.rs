@@ -24,8 +24,8 @@ const MAX_BLOCKING: usize = 16;
 /// Pages and programs that look on at once, in all and of one operator.
 const MAX_SUBSCRIBERS: usize = 64;
 const MAX_SUBSCRIBERS_PER_OPERATOR: usize = 16;
-/// Of a listener's connections, three in so many may serve requests of operators at once, and one in so many those of one
-/// operator: there is always one for health, and for another operator.
+/// Divides a listener's connections. Three parts of this many serve requests of operators at once, and one part those of one
+/// operator. The rest is left for health checks.
 const SERVING_SHARE: usize = 4;
 /// Rows about one subject that are looked through for one operator's.
 const MAX_NOTED: usize = 64;

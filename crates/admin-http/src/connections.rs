@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A peer has at most one in so many connections. Of one more, its own oldest gives way.
+/// A peer has at most the listener's connections divided by this. If it opens another one, its own oldest one closes.
 const PEER_SHARE: usize = 2;
 
 /// The open connections, by number.

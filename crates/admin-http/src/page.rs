@@ -39,7 +39,7 @@ fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     }
 }
 
-/// Whether a page may have so many rows.
+/// Returns whether `rows` is an allowed length of a page.
 pub(crate) fn is_limit(rows: u32) -> bool {
     (1..=MAX_ROWS).contains(&rows)
 }

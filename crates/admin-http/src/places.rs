@@ -45,7 +45,7 @@ pub(crate) enum NoPlace {
 }
 
 impl<K: Eq + Hash + Clone> Places<K> {
-    /// `all` slots, of which one holder has at most `of_holder`.
+    /// Makes a table of `all` slots. One holder has at most `of_holder` of them.
     pub(crate) fn new(all: usize, of_holder: usize) -> Self {
         let taken = Mutex::new(Taken { all: 0, of_holder: HashMap::new() });
         Self { shared: Arc::new(Shared { all, of_holder, taken }) }

@@ -17,7 +17,7 @@ impl AdminHttp {
         Self { parts }
     }
 
-    /// The routes, for a listener of so many connections.
+    /// Makes the routes for a listener that takes `most_connections`.
     pub(crate) fn router(self, most_connections: usize) -> Router {
         router::router(App::new(self.parts, most_connections))
     }

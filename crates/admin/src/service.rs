@@ -41,7 +41,7 @@ pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 /// Shows the calls under way and the minute before.
 pub type NowSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
-/// Waits until the traces of calls that have ended are stored, and returns the newest of them, at most so many. It blocks.
+/// Returns the newest traces, at most as many as its argument. It blocks until the traces of all calls that have ended are stored.
 pub type RecentSource = Box<dyn Fn(usize) -> Vec<serde_json::Value> + Send + Sync>;
 
 /// Says what new keys, projects and organisations get now.

@@ -269,7 +269,7 @@ pub struct TracedRefusal {
     pub message: String,
 }
 
-/// What the caller of a failed call was told.
+/// The error that the caller of a failed call received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedFailure {
     /// The error's `code`.
@@ -405,7 +405,7 @@ pub struct TraceRecord {
     pub moderation: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
-    /// The code and the status that its caller was told, if it failed. Read it by [`TraceRecord::failure`].
+    /// The error that the caller received. `None` unless the call failed. [`TraceRecord::failure`] reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_with: Option<TracedFailure>,
     /// Whose copy it is; `None`: it is a caller's own call.
@@ -419,7 +419,7 @@ impl TraceRecord {
         self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())
     }
 
-    /// The code and the HTTP status that its caller was told, if it failed.
+    /// Returns the code and the HTTP status of the error that the caller received. `None` unless the call failed.
     pub fn failure(&self) -> Option<TracedFailure> {
         if !matches!(self.outcome, Outcome::Failed { .. }) {
             return None;

@@ -9,7 +9,7 @@ use crate::peer::{Allowances, Peer};
 
 /// Connections that are looked at when one must give way.
 const MOST_LOOKED_AT: usize = 4_096;
-/// One in so many places is kept for peers that have few connections. A peer with as many as that is no such peer.
+/// All places divided by this are kept for peers with few connections: with fewer than the kept places.
 const KEPT_SHARE: usize = 16;
 
 /// See the top of the file.
@@ -87,7 +87,7 @@ impl Registry {
         self.most
     }
 
-    /// Has up to so many connections give way, those that have been idle longest, for what they hold is needed elsewhere.
+    /// Closes up to `most` connections, those that have been idle longest first, because their descriptors are needed.
     pub(crate) fn let_go_of(&self, most: usize) {
         let mut table = self.table();
         for _ in 0..most {

@@ -32,8 +32,8 @@ use crate::{EdgeConfig, EdgeError, tls};
 
 /// Refusals of connections over the limit that are being written at once; one more is closed without a word.
 const REFUSALS_AT_ONCE: usize = 64;
-/// Sockets of connections that have given way, or are refused, and are not closed yet: one for so many places, within bounds.
-/// Beyond them no connection is taken.
+/// A socket is still open for a while after its connection lost its place or was refused. One such socket is allowed for this many
+/// places, within the bounds below. Beyond them the server takes no connection.
 const PLACES_PER_CLOSING: usize = 4;
 const LEAST_CLOSING: usize = 8;
 const MOST_CLOSING: usize = 2 * REFUSALS_AT_ONCE;
@@ -220,7 +220,7 @@ fn listen_at(address: SocketAddr, send_buffer: usize) -> Result<(TcpListener, So
     Ok((listener, local))
 }
 
-/// How many sockets may be open where there are so many places.
+/// Returns the most sockets that a listener with `places` may have open.
 fn most_sockets(places: usize) -> usize {
     places.saturating_add((places / PLACES_PER_CLOSING).clamp(LEAST_CLOSING, MOST_CLOSING))
 }

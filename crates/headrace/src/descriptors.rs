@@ -4,12 +4,12 @@
 use headrace_trace::Metrics;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// One in so many descriptors is kept from callers, and [`LEAST_KEPT`] at least, but never more than five in eight.
+/// Callers leave the descriptors divided by this to the server: at least [`LEAST_KEPT`], and at most five of eight.
 const KEPT_SHARE: u64 = 4;
 /// For stores, logs and pipes 64, connections of callers that are being closed or refused 128, operators 64, metrics 32, the
 /// control socket 16, and some room.
 const LEAST_KEPT: u64 = 320;
-/// Of the descriptors, one in so many is for operators' connections.
+/// The descriptors divided by this are for operators' connections.
 const ADMIN_SHARE: u64 = 16;
 
 /// How many files the process may have open.

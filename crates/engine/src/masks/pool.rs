@@ -12,7 +12,7 @@ use super::{InlineMasks, MaskRunner, MaskTask};
 /// Bounds of the number of threads.
 const MIN_THREADS: usize = 2;
 const MAX_THREADS: usize = 4;
-/// One thread for each so many processors.
+/// The pool has a thread for this many processors.
 const PROCESSORS_PER_THREAD: usize = 4;
 
 /// Threads for mask tasks. They start with the first task and end when the pool is dropped.

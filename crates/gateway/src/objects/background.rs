@@ -127,8 +127,8 @@ async fn note(
     }
 }
 
-/// Whether one more may be worked on, while so many are and so many of these are the organisation's own. What one organisation
-/// leaves is enough for others.
+/// Checks that one more response may run while `all` run, `of_org` of them of its own organisation. An organisation with many leaves
+/// places for others.
 fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
     let most = if of_org < FEW { MOST_RUNNING } else { MOST_RUNNING - KEPT_FOR_FEW };
     if all < most {

@@ -81,7 +81,7 @@ impl Quote {
         self.every_price().any(|prices| prices.web_search.is_some())
     }
 
-    /// The most that so many searches can be charged.
+    /// Returns the most that `searches` can cost.
     ///
     /// # Errors
     /// `Overflow`.

@@ -8,7 +8,7 @@ use super::rows;
 use crate::disk::DiskGuard;
 use crate::pair::Pair;
 
-/// A disk with so many bytes free beside the reserve is not what refused a write.
+/// If the disk has this many bytes free beside the reserve, a refused write has another cause.
 const LEAST_ROOM: u64 = 1 << 20;
 
 /// See the top of the file.
@@ -45,7 +45,7 @@ impl Kept {
         }
     }
 
-    /// Checks that the disk has room for so many bytes, which are written to the log and then to the file.
+    /// Checks that the disk has room for `more` bytes, which are written to the log and then to the file.
     pub(super) fn check(&self, more: u64) -> Result<(), ObjectError> {
         self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_mul(2)))
     }
