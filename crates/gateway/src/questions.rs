@@ -113,13 +113,16 @@ impl Gateway {
             (desk.answer(body, &taken.memory)?, taken)
         } else {
             // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
-            let reading = tokio::task::spawn_blocking(move || (desk.answer(body, &taken.memory), taken));
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut taken = taken;
+                taken.reserve_trees(&body)?;
+                Ok::<_, Why>((desk.answer(body, &taken.memory)?, taken))
+            });
             let stopped = |_| {
                 Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
                     .at(Stage::Parse)
             };
-            let (answered, taken) = reading.await.map_err(stopped)?;
-            (answered?, taken)
+            reading.await.map_err(stopped)??
         };
         let passed = match answered {
             Answered::Here(body) => return Ok(keeping(taken.memory, Answer::json(200, body))),

@@ -9,7 +9,6 @@ use headrace_objects::{History, Stored};
 use headrace_wire::with_history;
 
 use crate::Gateway;
-use crate::memory::NoMemory;
 use crate::refused::Why;
 use crate::stages::render::estimate;
 use crate::state::Taken;
@@ -55,11 +54,7 @@ impl Gateway {
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {
             // Their bytes are reserved. What their elements take is counted here: long lists would keep the event loop.
-            let trees = lists.iter().map(|list| estimate::tree_bytes(list.as_bytes()));
-            let trees = trees.fold(0, u64::saturating_add);
-            taken.tree_bytes = taken.tree_bytes.saturating_add(trees);
-            let reserved = taken.memory.add(trees);
-            reserved.map_err(|full| NoMemory::of(&taken.memory, full).at(Stage::Parse))?;
+            lists.iter().try_for_each(|list| taken.reserve_trees(list.as_bytes()))?;
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
             let call = with_history(*call, &lists, &limits)?;
             Ok::<_, Why>((Box::new(call), taken))
