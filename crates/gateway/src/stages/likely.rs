@@ -1,6 +1,7 @@
 //! The model that a caller probably meant by a name that is none's. Knows only the names that the caller may use.
 
 use headrace_identity::Principal;
+use strsim::levenshtein;
 
 use crate::catalog::Catalog;
 
@@ -38,7 +39,7 @@ fn distance_of(asked: &str, name: &str) -> Option<usize> {
     let bound = 1 + asked.len() / 4;
     let far = |one: &str, other: &str| {
         let alike = one.len().abs_diff(other.len()) <= bound;
-        alike.then(|| distance(one, other)).filter(|far| *far <= bound)
+        alike.then(|| levenshtein(one, other)).filter(|far| *far <= bound)
     };
     far(asked, name).into_iter().chain(far(core(asked), core(name))).min()
 }
@@ -47,23 +48,6 @@ fn distance_of(asked: &str, name: &str) -> Option<usize> {
 fn core(name: &str) -> &str {
     let last = name.rsplit('/').next().unwrap_or(name);
     last.strip_suffix(".gguf").unwrap_or(last)
-}
-
-/// Levenshtein's distance, in bytes.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let (mut diagonal, mut left) = (i, i + 1);
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, b) in row.iter_mut().skip(1).zip(other.bytes()) {
-            let here = (diagonal + usize::from(a != b)).min(*cell + 1).min(left + 1);
-            diagonal = std::mem::replace(cell, here);
-            left = here;
-        }
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use headrace_explain::{AdminErrorPage, ErrorPage};
 use serde_json::{Value, json};
 
 use crate::cli::ErrorsArgs;
-use crate::config::layers::distance;
 use crate::output;
 
 /// How alike a name must be to be named instead of one that is none: so many letters of each may differ.
@@ -97,7 +96,7 @@ fn list() -> String {
 fn unknown(name: &str) -> String {
     let names = Code::ALL.iter().map(|code| code.name());
     let names = names.chain(AdminCode::ALL.iter().map(|code| code.name()));
-    let nearest = names.map(|known| (distance(name, known), known)).min();
+    let nearest = names.map(|known| (strsim::levenshtein(name, known), known)).min();
     match nearest.filter(|(distance, _)| *distance <= ALIKE) {
         Some((_, known)) => format!("there is no code `{name}`: did you mean `{known}`?"),
         None => format!("there is no code `{name}`: `headrace errors` lists them"),

@@ -235,31 +235,13 @@ fn is_section(path: &str) -> bool {
 
 /// That a name is unknown, with the nearest known one.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = String>) -> String {
-    let near = known.map(|known| (distance(name, &known), known)).min();
+    let near = known.map(|known| (strsim::levenshtein(name, &known), known)).min();
     match near {
         Some((far, known)) if far <= 1 + name.len() / 4 => {
             format!("there is no such setting; did you mean `{known}`?")
         }
         _ => "there is no such setting; `headrace config reference` lists all".to_owned(),
     }
-}
-
-/// Levenshtein's distance, in bytes.
-pub(crate) fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, b) in row.iter_mut().skip(1).zip(other.bytes()) {
-            let here = (diagonal + usize::from(a != b)).min(*cell + 1).min(left + 1);
-            diagonal = std::mem::replace(cell, here);
-            left = here;
-        }
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -329,13 +311,5 @@ mod tests {
             "{:?}",
             settings.problems
         );
-    }
-
-    #[test]
-    fn distances() {
-        for (a, b, d) in [("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3), ("listn", "listen", 1)]
-        {
-            assert_eq!(distance(a, b), d, "{a} {b}");
-        }
     }
 }
