@@ -18,7 +18,7 @@ const MOST_REFUSALS: u32 = 16;
 /// For how long a connection has had nothing to do whose buffers are let go.
 const RESTS_AFTER: Duration = Duration::from_millis(500);
 /// How long a new connection has to send its first request before it gives way like an idle one.
-const FIRST_REQUEST: Duration = Duration::from_secs(2);
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// How long a peer that was only refused may take to read the last of it.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -283,6 +283,11 @@ impl Activity {
     /// Asks the connection to finish or close.
     pub(crate) fn wish(&self, wish: Wish) {
         self.wish.fetch_max(wish as u8, Ordering::AcqRel);
+        self.wished.notify_one();
+    }
+
+    /// Has the connection look at its wish once more.
+    pub(crate) fn remind(&self) {
         self.wished.notify_one();
     }
 

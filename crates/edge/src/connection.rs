@@ -42,6 +42,8 @@ const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
 /// How long what a refused peer still sends is read and thrown away, so that closing does not destroy the refusal
 /// before the peer has read it (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
+/// How long a connection that gives way before its first request waits for that request: it may be on its way.
+const LAST_CHANCE: Duration = Duration::from_millis(100);
 /// The most bytes that are read for it: the largest body of the usual configuration.
 const MOST_LINGER_BYTES: usize = 8 * 1024 * 1024;
 /// What an HTTP/2 peer may send of one request, and of all its requests together, before the server has read it.
@@ -230,16 +232,10 @@ impl Wiring {
     {
         let (protocol, ahead) = match protocol {
             Some(protocol) => (protocol, Bytes::new()),
-            None => {
-                let sniffed = tokio::select! {
-                    sniffed = timeout(self.patience.header, sniff(&mut io)) => sniffed,
-                    () = activity.next_wish() => return,
-                };
-                match sniffed {
-                    Ok(Ok(Some(sniffed))) => sniffed,
-                    _ => return,
-                }
-            }
+            None => match self.first_bytes(&mut io, activity).await {
+                Some(sniffed) => sniffed,
+                None => return,
+            },
         };
         match protocol {
             Protocol::Http1 => {
@@ -261,6 +257,30 @@ impl Wiring {
                 self.tally(&end);
             }
         }
+    }
+
+    /// Reads the first bytes of a connection. Returns `None` if none came in time. A connection that gives way meanwhile is served
+    /// if its request was already on its way.
+    async fn first_bytes<I: AsyncRead + Unpin>(
+        &self,
+        io: &mut I,
+        activity: &Activity,
+    ) -> Option<(Protocol, Bytes)> {
+        let mut sniffed = pin!(timeout(self.patience.header, sniff(io)));
+        let result = tokio::select! {
+            biased;
+            result = sniffed.as_mut() => result,
+            () = activity.next_wish() => {
+                if activity.wished() == Wish::Close {
+                    return None;
+                }
+                let result = timeout(LAST_CHANCE, sniffed).await.ok()?;
+                // The request is read and answered, then the connection acts on this.
+                activity.remind();
+                result
+            }
+        };
+        result.ok()?.ok()?
     }
 
     /// While the peer has nothing to say the library's buffers are let go: a connection that rests has room for its first bytes only.

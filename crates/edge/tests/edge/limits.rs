@@ -343,6 +343,26 @@ async fn when_all_places_are_taken_the_longest_idle_gives_way_and_no_call_in_fli
 }
 
 #[tokio::test]
+async fn a_new_connection_that_gives_way_is_answered_if_its_request_is_here() {
+    let mut config = config();
+    config.max_connections = 1;
+    config.max_connections_per_peer = 1;
+    let served = serve(config).await;
+    // All requests are in the kernel before the server's tasks, which share this thread, see a connection.
+    let connect = |_| {
+        let mut stream = std::net::TcpStream::connect(served.address).unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        std::io::Write::write_all(&mut stream, request).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        tokio::net::TcpStream::from_std(stream).unwrap()
+    };
+    let mut streams: Vec<_> = (0..6).map(connect).collect();
+    for stream in &mut streams {
+        assert_status(&rest(stream).await, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_peer_that_is_refused_too_often_is_cut_short_and_good_keys_of_its_address_are_not() {
     let mut config = config();
     config.max_refusals_per_peer = 5;
