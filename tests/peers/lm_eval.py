@@ -115,7 +115,7 @@ def main():
     checkpoint = options.model.resolve()
     with tempfile.TemporaryDirectory() as directory:
         names = tasks(directory)
-        model = f'[[models]]\nname = "m"\npath = "{checkpoint}"\nparse_special = "all"\n[[prices]]\nmodel = "m"\ninput = 1\noutput = 1\n'
+        model = f'[[models]]\nname = "m"\npath = "{checkpoint}"\nparse_special = "all"\n[[prices]]\nmodel = "m"\ninput = "0.10"\noutput = "0.40"\n'
         headrace = Headrace(options.program, directory, model)
         try:
             os.environ["OPENAI_API_KEY"] = headrace.key

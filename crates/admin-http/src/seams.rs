@@ -77,7 +77,7 @@ pub struct ServedModel {
     pub lane: &'static str,
     /// The most tokens of one sequence, prompt and answer together; `null`: not known here.
     pub context_window: Option<u32>,
-    /// Length of an answer whose caller names none; `null`: the gateway's.
+    /// The length of an answer whose caller names none. `null` if the model writes no text.
     pub default_max_tokens: Option<u32>,
     /// What it takes: `text`, and `image`, `document`, `audio`, `video` where it does; `null`: its servers decide.
     pub input: Option<Vec<&'static str>>,

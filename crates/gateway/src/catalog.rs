@@ -13,6 +13,7 @@ use headrace_moderation::Judge;
 
 use crate::canary::{CanaryView, Trial, Trials, Watch};
 use crate::lane::Lane;
+use crate::names::{ModelStatus, NameRules, name_faults};
 use crate::notices::Notice;
 use crate::policy::Policy;
 use crate::routes::{Arm, Asker, Draw, Route};
@@ -56,17 +57,6 @@ pub struct Offer {
     pub weights: BTreeMap<OrgId, u32>,
     /// What holds for names beside what they lead to.
     pub names: NameRules,
-}
-
-/// What holds for names, be they models', aliases' or routes'.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct NameRules {
-    /// Whose calls are copied, and where to.
-    pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
-    /// Which of them end, and when.
-    pub notices: BTreeMap<ModelName, Notice>,
-    /// Answers to calls by a name that may lead elsewhere tomorrow say where it led.
-    pub tell_aliases: bool,
 }
 
 /// What is on offer now.
@@ -115,10 +105,20 @@ impl Catalog {
                 faults.push(format!("model `{}` is served twice under one name", twice.name));
             }
         }
-        let names = Names { models: &models, aliases: &aliases };
-        aliases.iter().for_each(|(alias, route)| names.check_route(alias, route, &mut faults));
-        rules.notices.iter().for_each(|(name, notice)| names.check_notice(name, notice, &mut faults));
-        rules.shadows.iter().for_each(|(name, shadow)| names.check_shadow(name, shadow, &mut faults));
+        let status = |name: &ModelName| match models.contains_key(name) {
+            true => ModelStatus::Served,
+            false => ModelStatus::Unknown,
+        };
+        faults.extend(name_faults(&status, &aliases, &rules).into_iter().map(|fault| fault.why));
+        for (alias, route) in &aliases {
+            let is_messages = |name: &ModelName| models.get(name).map(|model| model.lane.is_messages());
+            let reachable =
+                |other: &ModelName| route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other));
+            let apart = route.fallbacks.all().filter(|other| models.contains_key(*other) && !reachable(other));
+            faults.extend(apart.map(|other| {
+                format!("`{alias}` falls back on `{other}`, which no model that it leads to is asked alike")
+            }));
+        }
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
@@ -342,76 +342,6 @@ impl Catalog {
 fn trials(name: &ModelName, route: &Route) -> Option<Trials> {
     let watch = |arm: &Arm| Some(Watch::new(name, &arm.model, arm.weight, arm.canary?));
     Trials::of(route.arms.iter().filter_map(watch))
-}
-
-/// All names that are on offer, to check what refers to them.
-struct Names<'a> {
-    models: &'a HashMap<ModelName, Arc<ServedModel>>,
-    aliases: &'a BTreeMap<ModelName, Route>,
-}
-
-impl Names<'_> {
-    fn known(&self, name: &ModelName) -> bool {
-        self.models.contains_key(name) || self.aliases.contains_key(name)
-    }
-
-    fn check_route(&self, alias: &ModelName, route: &Route, faults: &mut Vec<String>) {
-        if self.models.contains_key(alias) {
-            faults.push(format!("alias `{alias}` has the name of a served model"));
-        }
-        if route.arms.iter().all(|arm| arm.weight == 0) {
-            faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
-        }
-        let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
-        if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
-            faults.push(format!(
-                "alias `{alias}` has only canaries: give it a model that they are compared with"
-            ));
-        }
-        let missing = route.models().filter(|model| !self.models.contains_key(*model));
-        faults
-            .extend(missing.map(|model| format!("alias `{alias}` points to `{model}`, which is not served")));
-        let is_messages = |name: &ModelName| self.models.get(name).map(|model| model.lane.is_messages());
-        let reachable =
-            |other: &ModelName| route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other));
-        let apart =
-            route.fallbacks.all().filter(|other| self.models.contains_key(*other) && !reachable(other));
-        faults.extend(apart.map(|other| {
-            format!(
-                "alias `{alias}` falls back on `{other}`, which takes {}, and no model that it leads to does: name one \
-                 that is reached alike",
-                if is_messages(other) == Some(true) { "messages" } else { "token ids" }
-            )
-        }));
-    }
-
-    fn check_notice(&self, name: &ModelName, notice: &Notice, faults: &mut Vec<String>) {
-        if !self.known(name) {
-            faults.push(format!("`{name}` has a day on which it retires and is not served"));
-        }
-        match &notice.successor {
-            Some(successor) if !self.known(successor) => {
-                faults.push(format!("the successor of `{name}` is `{successor}`, which is not served"));
-            }
-            Some(successor) if successor == name => faults.push(format!("`{name}` is its own successor")),
-            None if notice.moves => {
-                faults.push(format!("calls of `{name}` cannot move on when it retires: name its successor"));
-            }
-            _ => {}
-        }
-    }
-
-    fn check_shadow(&self, name: &ModelName, shadow: &ShadowSpec, faults: &mut Vec<String>) {
-        if !self.known(name) {
-            faults.push(format!("`{name}` has a shadow and is not served"));
-        }
-        if !self.models.contains_key(&shadow.model) {
-            faults.push(format!(
-                "the shadow of `{name}` is `{}`, which is no model that is served",
-                shadow.model
-            ));
-        }
-    }
 }
 
 /// What a gateway cannot be served with. Every fault at once.

@@ -206,6 +206,11 @@ impl Gateway {
         &self.parts
     }
 
+    /// The length of an answer whose caller names none, for models without one of their own.
+    pub fn default_max_tokens(&self) -> u32 {
+        self.config.default_max_tokens
+    }
+
     pub(crate) fn config(&self) -> &GatewayConfig {
         &self.config
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
-use headrace_domain::{Code, Dialect, ModelName, RequestId, TraceRecord};
+use headrace_domain::{Code, Dialect, ModelName, RequestId, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::{AuthRefusal, Principal, credential};
-use headrace_wire::{ModelCard, ModelsPage, model_body, models_body, named_request};
+use headrace_wire::{ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
-use crate::catalog::ServedModel;
+use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::notices::Notice;
 use crate::refused::Why;
@@ -47,7 +47,9 @@ impl Gateway {
                 .filter(|(_, _, notice)| {
                     !notice.is_some_and(|(_, notice)| notice.is_over(now) && !notice.moves)
                 })
-                .map(|(name, model, notice)| card(name, model, notice.map(|(_, notice)| notice)))
+                .map(|(name, model, notice)| {
+                    card(name, model, notice.map(|(_, notice)| notice), pricing(&catalog, model, now))
+                })
                 .collect();
             cards.sort_by(|a, b| a.id.cmp(&b.id));
             Ok(Answer::json(200, models_body(&cards, dialect, &page, now)))
@@ -70,8 +72,10 @@ impl Gateway {
                         Err(Why::retired(notice.refusal(ended)))
                     }
                     notice => {
-                        let card = card(&name, model, notice.map(|(_, notice)| notice));
-                        Ok(Answer::json(200, model_body(&card, dialect, self.parts().clock.now())))
+                        let now = self.parts().clock.now();
+                        let pricing = pricing(&catalog, model, now);
+                        let card = card(&name, model, notice.map(|(_, notice)| notice), pricing);
+                        Ok(Answer::json(200, model_body(&card, dialect, now)))
                     }
                 },
                 None => Err(unknown_model_of(name, &principal, &catalog)),
@@ -164,7 +168,23 @@ pub(crate) fn tell(dossier: &Dossier, looked: Looked) -> Answer {
     }
 }
 
-fn card(name: &ModelName, model: &ServedModel, notice: Option<&Notice>) -> ModelCard {
+/// What tokens of a model cost now, in the ordinary class of service.
+fn pricing(catalog: &Catalog, model: &ServedModel, now: UnixNanos) -> Option<ModelPricing> {
+    let quote = catalog.prices().quote(&model.name, now)?;
+    let price = |class| quote.usual().price(class);
+    Some(ModelPricing {
+        input: price(TokenClass::Input),
+        cached_input: price(TokenClass::CachedInput),
+        output: price(TokenClass::Output),
+    })
+}
+
+fn card(
+    name: &ModelName,
+    model: &ServedModel,
+    notice: Option<&Notice>,
+    pricing: Option<ModelPricing>,
+) -> ModelCard {
     ModelCard {
         id: name.to_string(),
         created: model.created_unix_s,
@@ -176,6 +196,7 @@ fn card(name: &ModelName, model: &ServedModel, notice: Option<&Notice>) -> Model
         deprecated: notice.and_then(|notice| notice.deprecated),
         retires: notice.map(|notice| notice.retires),
         successor: notice.and_then(|notice| notice.successor.as_ref()).map(ToString::to_string),
+        pricing,
     }
 }
 

@@ -118,6 +118,13 @@ impl Route {
         Self { arms: vec![Arm { model, weight: 1, canary: None }], ..Self::default() }
     }
 
+    /// Whether it is a further name of one model and nothing more.
+    pub fn is_plain(&self) -> bool {
+        self.arms.len() == 1
+            && self.arms.iter().all(|arm| arm.weight > 0 && arm.canary.is_none())
+            && self.fallbacks.all().next().is_none()
+    }
+
     /// Every model that may answer under the name.
     pub fn models(&self) -> impl Iterator<Item = &ModelName> {
         self.arms.iter().map(|arm| &arm.model).chain(self.fallbacks.all())

@@ -5,14 +5,17 @@
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use headrace_domain::{Clock, ModelName, SystemClock};
 use headrace_edge::EdgeError;
 use headrace_engine_api::PrefixCache;
+use headrace_gateway::{ModelStatus, NameFault, name_faults};
 use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
 use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
+use crate::config::admin::AdminListen;
 use crate::config::layers::{Origin, Settings};
 use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig, find_upstream};
 use crate::config::{Config, ConfigError};
@@ -21,6 +24,7 @@ use crate::first_start::KEY_VARIABLE;
 use crate::key_text::read_key;
 use crate::models::Plan;
 use crate::running::InMemory;
+use crate::upstreams::Upstreams;
 use crate::wordbooks::{self, Wordbooks};
 
 /// A configuration that can be served, as far as it can be known.
@@ -52,6 +56,16 @@ pub(crate) fn check(
     names(&config, &mut faults);
     files(&config, first_key, &mut faults);
     let (mut plan, mut books) = (None, Wordbooks::new());
+    // Files of certificates and keys are read as a start reads them. Nothing is asked.
+    if !faults.within("upstreams")
+        && let Err(found) = Upstreams::new(Arc::new(SystemClock::new()), None).sites_of(&config)
+    {
+        for fault in found {
+            // Each begins with its setting.
+            let (setting, why) = fault.split_once(": ").unwrap_or(("upstreams", &fault));
+            faults.add(setting, why);
+        }
+    }
     // A model that is not where it is said to be has been reported as such.
     if !faults.within("models") && !faults.within("engine") {
         match Plan::new(&config, present) {
@@ -139,7 +153,11 @@ fn listeners(config: &Config, faults: &mut Faults) {
         faults.add(setting, format!("{}: {detail}", file.display()));
     }
     let metrics = edge.metrics_listen.map(|address| ("server.metrics_listen", address));
-    for (setting, address) in [("server.listen", edge.listen)].into_iter().chain(metrics) {
+    let admin = match config.admin.listen {
+        AdminListen::At(address) => Some(("admin.listen", address)),
+        AdminListen::Usual | AdminListen::Off => None,
+    };
+    for (setting, address) in [("server.listen", edge.listen)].into_iter().chain(metrics).chain(admin) {
         match TcpListener::bind(address) {
             Err(error) if error.kind() != ErrorKind::AddrInUse => {
                 faults.add(setting, format!("cannot listen on {address}: {error}"));
@@ -184,47 +202,24 @@ fn names(config: &Config, faults: &mut Faults) {
     config.relayed.iter().for_each(|model| targets(model, config, faults));
     let here = config.models.iter().map(|model| &model.name);
     let names: Vec<&ModelName> = here.chain(config.relayed.iter().map(|model| &model.name)).collect();
-    let served = |name: &ModelName| names.contains(&name);
-    for (alias, route) in &config.aliases {
-        let setting = if route.arms.len() > 1 { "routes" } else { "aliases" };
-        for target in route.models() {
-            if !served(target) && !may_be_listed(config, target) {
-                let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-                let known = known.join(", ");
-                faults.add(
-                    setting,
-                    format!("`{alias}` points to `{target}`, which is not served; there is {known}"),
-                );
-            }
+    let status = |name: &ModelName| {
+        if names.contains(&name) {
+            ModelStatus::Served
+        } else if may_be_listed(config, name) {
+            ModelStatus::MayBeListed
+        } else {
+            ModelStatus::Unknown
         }
-        if served(alias) {
-            faults.add(setting, format!("`{alias}` is the name of a model that is served"));
-        }
-    }
-    for (name, notice) in &config.names.notices {
-        let setting = if config.aliases.contains_key(name) { "routes" } else { "models" };
-        let stands = |next: &ModelName| {
-            served(next) || config.aliases.contains_key(next) || may_be_listed(config, next)
+    };
+    let known = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    for NameFault { name, why } in name_faults(&status, &config.aliases, &config.names) {
+        let setting = match config.aliases.get(&name) {
+            Some(route) if route.is_plain() => "aliases",
+            Some(_) => "routes",
+            None => "models",
         };
-        match &notice.successor {
-            Some(next) if next == name => faults.add(setting, format!("`{name}` is its own successor")),
-            Some(next) if !stands(next) => {
-                faults.add(setting, format!("the successor of `{name}` is `{next}`, which is not served"));
-            }
-            None if notice.moves => {
-                faults.add(
-                    setting,
-                    format!("calls of `{name}` cannot move on when it retires: name its `successor`"),
-                );
-            }
-            _ => {}
-        }
-    }
-    for (name, shadow) in &config.names.shadows {
-        if !served(&shadow.model) && !may_be_listed(config, &shadow.model) {
-            let setting = if config.aliases.contains_key(name) { "routes" } else { "models" };
-            faults.add(setting, format!("the shadow of `{name}` is `{}`, which is not served", shadow.model));
-        }
+        let unserved = why.ends_with("which is not served");
+        faults.add(setting, if unserved { format!("{why}; there is {known}") } else { why });
     }
     if faults.within("prices") {
         return;

@@ -232,11 +232,14 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show each value and where it comes from, and every fault
+    /// Show every fault, what was set and where, and what will be served
     Check {
         /// The configuration (TOML)
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Show also the settings that have their default values
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         flags: Box<Flags>,
     },

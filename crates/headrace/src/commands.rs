@@ -35,16 +35,14 @@ use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
 use headrace_trace::decode_record;
 
-use crate::check::{self, Checked, check};
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
 use crate::config::upstreams::{targets_flag, upstream_flag};
 use crate::config::value::Parsed;
-use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference, show};
+use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference};
 use crate::datadir::{DataDir, DataDirError};
-use crate::running::InMemory;
 use crate::stored::{self, Found, Places};
-use crate::{datadir, first_start, output};
+use crate::{datadir, output};
 
 /// Who acts when a command works on a stopped data directory.
 const ACTOR: &str = "command line";
@@ -173,27 +171,8 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             output::say(&headrace_wire::parameters_page());
             ExitCode::SUCCESS
         }
-        ConfigCommand::Check { config, flags } => {
-            let settings = settings(config.as_deref(), flags);
-            output::say(&show::table(&settings));
-            let key = first_start::first_key();
-            match check(
-                settings,
-                !flags.model.is_empty() || !flags.upstream.is_empty(),
-                key.as_ref(),
-                &InMemory::default(),
-            ) {
-                Ok(Checked { config, plan, books, .. }) => {
-                    output::say(&format!("\n{}\n", plan.describe(&config)));
-                    for remark in check::remarks(&config) {
-                        output::say(&format!("remark: {remark}\n"));
-                    }
-                    look::look(&config, books);
-                    output::say("no faults\n");
-                    ExitCode::SUCCESS
-                }
-                Err(error) => output::refuse(&error.to_string()),
-            }
+        ConfigCommand::Check { config, all, flags } => {
+            look::check_configuration(config.as_deref(), *all, flags)
         }
     }
 }

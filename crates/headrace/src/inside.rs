@@ -66,7 +66,12 @@ impl House for Inside {
                 Lane::Messages(_) => "messages",
             },
             context_window: model.lane.context_window(),
-            default_max_tokens: model.default_max_tokens,
+            default_max_tokens: match &model.lane {
+                Lane::Vectors(_) => None,
+                Lane::Tokens(_) | Lane::Messages(_) => {
+                    Some(model.default_max_tokens.unwrap_or_else(|| gateway.default_max_tokens()))
+                }
+            },
             input: input(&model.lane),
             endpoints: model.lane.endpoints().to_vec(),
             aliases: catalog

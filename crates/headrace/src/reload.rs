@@ -122,12 +122,14 @@ impl Reloader {
         self.in_force.try_lock().map(|settings| settings.clone()).map_err(|_| busy())
     }
 
-    /// The prices in force, as they are configured.
+    /// The prices in force: those of the configuration, and those of models that upstreams list.
     ///
     /// # Errors
     /// As of [`Reloader::settings`].
     pub(crate) fn prices(&self) -> Result<Vec<PriceConfig>, AdminError> {
-        Ok(self.config()?.prices)
+        let mut prices = self.config()?.prices;
+        prices.extend(self.upstreams.prices());
+        Ok(prices)
     }
 
     /// The configuration in force.
@@ -192,15 +194,19 @@ impl Reloader {
     /// All of what was read, or why not.
     fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
-        let Checked { mut config, plan, books, log } =
-            checked.map_err(|error| error.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
-        let faults: Vec<String> =
-            changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path)).collect();
-        if !faults.is_empty() {
-            return Err(faults);
-        }
+        let frozen = changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path));
+        let Checked { mut config, plan, books, log } = match checked {
+            Err(error) => return Err(error.0.iter().map(ToString::to_string).chain(frozen).collect()),
+            Ok(checked) => {
+                let frozen: Vec<String> = frozen.collect();
+                if !frozen.is_empty() {
+                    return Err(frozen);
+                }
+                checked
+            }
+        };
         let stopping = || vec!["the server is stopping".to_owned()];
         let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
         let former = self.engines.running();

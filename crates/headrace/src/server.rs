@@ -47,7 +47,7 @@ use crate::prompts::Sights;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, Reloader, Runs};
 use crate::running::InMemory;
-use crate::upstreams::{Fronted, Listed, Upstreams};
+use crate::upstreams::{Fronted, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
 use crate::{
@@ -445,12 +445,8 @@ impl House {
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
         for site in &sites {
-            if let Listed::Failed(why) = &site.listed {
-                let (name, kind) = (site.upstream.name(), site.upstream.kind());
-                let at = site.upstream.authority();
-                output::note(&format!(
-                    "warning: upstream `{name}` ({kind} at {at}) does not say what it serves: {why}; it is asked again"
-                ));
+            if let Some(fault) = site.fault() {
+                output::note(&format!("warning: {fault}; it is asked again"));
             }
         }
         let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.books), sites);

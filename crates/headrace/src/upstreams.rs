@@ -56,6 +56,8 @@ struct Desk {
     sites: Vec<Site>,
     workers: BTreeMap<WorkerKey, Arc<Worker>>,
     books: Wordbooks,
+    /// Prices of listed models that `[[prices]]` does not name.
+    prices: Vec<PriceConfig>,
 }
 
 /// What makes a worker another one.
@@ -138,6 +140,11 @@ impl Upstreams {
         self.desk().sites.clone()
     }
 
+    /// Prices of listed models, from their upstreams' tables.
+    pub(crate) fn prices(&self) -> Vec<PriceConfig> {
+        self.desk().prices.clone()
+    }
+
     /// The servers of a configuration: those that are known by the same settings, with what they said last, and new ones.
     ///
     /// # Errors
@@ -211,6 +218,7 @@ impl Upstreams {
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
         desk.books = fronted.books;
+        desk.prices = fronted.prices;
     }
 
     /// Asks every server that has not said what it serves again and again, and the others now and then, until the future is
@@ -364,17 +372,6 @@ fn unknown(name: &str, sites: &[Site]) -> AdminError {
 }
 
 impl Site {
-    /// In words, for operators: what it is, and what it said.
-    pub(crate) fn describe(&self) -> [String; 4] {
-        let said = match &self.listed {
-            Listed::NotAsked => "has not been asked".to_owned(),
-            Listed::Failed(why) => why.clone(),
-            Listed::Models(models) => told(models),
-        };
-        let Self { upstream, .. } = self;
-        [upstream.name().to_owned(), upstream.kind().to_string(), upstream.authority(), said]
-    }
-
     /// Whether it answered when it was asked last, and if not, why.
     fn answered(&self) -> Result<(), &str> {
         match &self.listed {

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{program, said};
+use common::{Server, program, said};
 
 /// Each text, what must be said of it; `DIR` stands for the test's directory.
 const BAD: &[(&str, &[&str])] = &[
@@ -43,6 +43,23 @@ const BAD: &[(&str, &[&str])] = &[
             "aliases: `headrace-demo` is the name of a model",
         ],
     ),
+    (
+        "[[routes]]\nname = \"r\"\nto = [{ model = \"headrace-demo\", weight = 1, canary = true }]",
+        &["routes: `r` has only canaries: give it a model that they are compared with"],
+    ),
+    (
+        "[[routes]]\nname = \"r\"\nto = [\"headrace-demo\"]\nfallbacks = { failed = [\"nosuch\"] }",
+        &["routes: `r` points to `nosuch`, which is not served; there is headrace-demo"],
+    ),
+    (
+        "[[routes]]\nname = \"r\"\nto = [\"headrace-demo\"]\nfallbacks = { failed = [\"s\"] }\n\
+         [aliases]\ns = \"headrace-demo\"",
+        &["routes: `r` points to `s`, which is an alias or a route: name a model that is served"],
+    ),
+    (
+        "[[upstreams]]\nname = \"u\"\nkind = \"openai\"\nurl = \"https://127.0.0.1:9\"\nca_file = \"DIR/text\"",
+        &["upstreams[0]"],
+    ),
     ("[log]\nfilter = \"blah\"", &["log.filter: `blah` is no level (off, error, warn, info, debug, trace)"]),
     ("[log]\nfilter = \"headrace=loud\"", &["log.filter: `headrace=loud` is no filter"]),
     (
@@ -75,6 +92,14 @@ const BAD: &[(&str, &[&str])] = &[
         &["prices: the prices of `headrace-demo` all begin later"],
     ),
     ("[[prices]]\nmodel = \"headrace-demo\"\ninput = 0.1", &["prices[0].input: 0.1 must stand in quotes"]),
+    (
+        "[[prices]]\nmodel = \"headrace-demo\"\ninput = 10\noutput = 40",
+        &["prices[0].input: 10 must stand in quotes", "prices[0].output: 40 must stand in quotes"],
+    ),
+    (
+        "[[upstreams]]\nname = \"u\"\nkind = \"openai\"\nurl = \"http://127.0.0.1:9\"\nprice = { input = 10, output = 40 }",
+        &["upstreams[0].price.input: 10 must stand in quotes"],
+    ),
     (
         "[[moderation.rules]]\nname = \"r\"\nkind = \"regex\"\npattern = \"(\"\naction = \"block\"",
         &["moderation.rules: "],
@@ -138,4 +163,45 @@ fn a_good_configuration_shows_what_will_be_served() {
     for part in ["headrace-demo", "777 tokens (gateway.default_max_tokens)", "63 MiB", "no faults"] {
         assert!(said.contains(part), "{part}\n{said}");
     }
+    // The verdict comes first, then what was set, then what it costs; the rest with --all.
+    assert!(said.starts_with("no faults\n"), "{said}");
+    for part in ["--all shows them", "dollars per million tokens", "$0.10", "$0.01", "$0.40"] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    assert!(!said.contains("server.max_header"), "{said}");
+    let output = program().args(["config", "check", "--all", "--config"]).arg(&file).output().unwrap();
+    assert!(common::said(&output).contains("server.max_header"), "{}", common::said(&output));
+}
+
+#[test]
+fn a_reload_refuses_what_config_check_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap().to_owned();
+    std::fs::write(dir.path().join("text"), "neither a key nor a certificate").unwrap();
+    std::fs::create_dir(dir.path().join("gpt9")).unwrap();
+    let config = r#"{"architectures":["Gpt9ForCausalLM"],"model_type":"gpt9"}"#;
+    std::fs::write(dir.path().join("gpt9/config.json"), config).unwrap();
+    let mut server = Server::serve(dir.path(), "", None);
+    let file = dir.path().join("headrace.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    for (text, expected) in BAD {
+        // The first key is read at a first start alone, and a flag names the address of this server.
+        if text.contains("first_start") || text.contains("listen = \"1") {
+            continue;
+        }
+        let price = "\n[[prices]]\nmodel = \"m\"\ninput = \"0.10\"\noutput = \"0.40\"\n";
+        std::fs::write(&file, format!("{}{price}", text.replace("DIR", &root))).unwrap();
+        let output = server.command(&["reload"]);
+        let said = said(&output);
+        assert!(!output.status.success(), "{text}: {said}");
+        for part in *expected {
+            // A reload counts the settings that need a restart, too. Models that run fit already.
+            let found = part.ends_with("faults")
+                || said.contains(&part.replace("DIR", &root))
+                || said.contains("engine.kv_memory needs a restart");
+            assert!(found, "{text}\n{part}\n---\n{said}");
+        }
+    }
+    std::fs::write(&file, good).unwrap();
+    server.stop();
 }

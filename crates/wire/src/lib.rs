@@ -51,7 +51,7 @@ pub use files::{
     upload_body,
 };
 pub use limits::WireLimits;
-pub use models::{ModelCard, ModelsPage, model_body, models_body};
+pub use models::{ModelCard, ModelPricing, ModelsPage, model_body, models_body};
 pub use moderations::{MODERATION_MODEL, moderation_result, moderation_texts};
 pub use parameters::parameters_page;
 pub use questions::{

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{Code, Dialect, UnixNanos};
+use headrace_domain::{Code, Dialect, NanoDollarsPerMillion, UnixNanos};
 
 use crate::BadRequest;
 use crate::json_out::{list, raw, value};
@@ -30,6 +30,19 @@ pub struct ModelCard {
     pub retires: Option<UnixNanos>,
     /// What is to be used instead.
     pub successor: Option<String>,
+    /// What its tokens cost now. `None` if the model has no price today.
+    pub pricing: Option<ModelPricing>,
+}
+
+/// Prices of a model in its ordinary class of service, as `pricing` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelPricing {
+    /// Of a prompt token that is computed.
+    pub input: NanoDollarsPerMillion,
+    /// Of a prompt token from the prefix cache.
+    pub cached_input: NanoDollarsPerMillion,
+    /// Of a generated token.
+    pub output: NanoDollarsPerMillion,
 }
 
 /// Models of a page where its caller names no number: Anthropic's.
@@ -154,6 +167,9 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
         raw(out, ",\"dimensions\":");
         value(out, &width);
     }
+    if let Some(pricing) = &model.pricing {
+        write_pricing(out, pricing);
+    }
     // Mistral's names for the same.
     if let Some(retires) = model.retires {
         raw(out, ",\"deprecation\":");
@@ -164,6 +180,27 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
         value(out, successor);
     }
     raw(out, "}");
+}
+
+/// Prices in OpenRouter's shape: text, in dollars for one token.
+/// Source: <https://openrouter.ai/docs/api-reference/list-available-models>.
+fn write_pricing(out: &mut BytesMut, pricing: &ModelPricing) {
+    let ModelPricing { input, cached_input, output } = pricing;
+    raw(out, ",\"pricing\":{\"prompt\":");
+    value(out, &per_token(*input));
+    raw(out, ",\"completion\":");
+    value(out, &per_token(*output));
+    raw(out, ",\"input_cache_read\":");
+    value(out, &per_token(*cached_input));
+    raw(out, "}");
+}
+
+/// Dollars for one token, exact. A price has nine decimals for a million tokens, so fifteen for one.
+fn per_token(price: NanoDollarsPerMillion) -> String {
+    const UNIT: i64 = 1_000_000_000_000_000;
+    let (whole, fraction) = (price.get() / UNIT, price.get() % UNIT);
+    let text = format!("{whole}.{fraction:015}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Where a model stands in its life, and its numbers by Anthropic's names.
@@ -199,6 +236,21 @@ mod tests {
     const NOW: UnixNanos = UnixNanos::new(1_750_000_000_000_000_000);
 
     #[test]
+    fn prices_are_exact_dollars_for_one_token() {
+        let rows = [
+            (0, "0"),
+            (1, "0.000000000000001"),
+            (100_000_000, "0.0000001"),
+            (3_000_000_000, "0.000003"),
+            (2_000_000_000_000_000, "2"),
+            (i64::MAX, "9223.372036854775807"),
+        ];
+        for (price, expected) in rows {
+            assert_eq!(per_token(NanoDollarsPerMillion::new(price).unwrap()), expected);
+        }
+    }
+
+    #[test]
     fn golden() {
         let model = ModelCard {
             id: "demo".into(),
@@ -211,6 +263,7 @@ mod tests {
             deprecated: None,
             retires: None,
             successor: None,
+            pricing: None,
         };
         let models = [
             model.clone(),
@@ -263,6 +316,7 @@ mod tests {
             deprecated: None,
             retires: None,
             successor: None,
+            pricing: None,
         };
         let at = |seconds: u64| Some(UnixNanos::new(seconds * 1_000_000_000));
         for (deprecated, retires, expected) in [
@@ -293,6 +347,7 @@ mod tests {
             deprecated: None,
             retires: None,
             successor: None,
+            pricing: None,
         };
         let models: Vec<ModelCard> = (0..25).map(card).collect();
         let page = |query: &[(&str, &str)]| {

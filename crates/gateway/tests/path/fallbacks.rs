@@ -346,7 +346,7 @@ async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
         names: headrace_gateway::NameRules::default(),
     };
     let faults = Catalog::checked(apart, world.clock.now()).err().unwrap().faults.join("\n");
-    assert!(faults.contains("alias `moving` points to `nowhere`, which is not served"), "{faults}");
+    assert!(faults.contains("`moving` points to `nowhere`, which is not served"), "{faults}");
     routes.get_mut(&name("moving")).unwrap().arms.push(Arm { model: name(MODEL), weight: 0, canary: None });
     offer(&world, &[("a-1", &[one])], routes);
     assert_eq!(ask(&world, &json!({})).await.0, 502);

@@ -1,40 +1,125 @@
-//! What `config check` says of upstreams: it asks them. Must not know a server that runs.
+//! `config check`: faults and warnings first, then what was set, what will be served, and what it costs. It asks upstreams what
+//! they serve. Must not know a server that runs.
 
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use headrace_domain::SystemClock;
+use headrace_domain::{NanoDollars, SystemClock};
+use headrace_ledger::prices::PriceConfig;
 
-use crate::config::Config;
-use crate::output;
+use super::settings;
+use crate::check::{self, Checked, check};
+use crate::cli::Flags;
+use crate::config::{Config, show};
+use crate::running::InMemory;
 use crate::upstreams::{Upstreams, asked};
 use crate::wordbooks::Wordbooks;
+use crate::{first_start, output};
 
-/// Asks the upstreams of a configuration what they serve, and says what they answered and what follows from it. What is wrong with one
-/// keeps no server from starting.
-pub(crate) fn look(config: &Config, books: Wordbooks) {
-    let beyond = config.storage.beyond_the_disk(&config.files, &config.data_dir);
-    beyond.iter().for_each(|note| output::note(&format!("warning: {note}")));
-    if config.upstreams.is_empty() {
-        return;
-    }
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
-    match upstreams.sites_of(config) {
-        Err(faults) => faults.iter().for_each(|fault| output::note(&format!("warning: {fault}"))),
-        Ok(sites) => {
-            let sites = runtime.block_on(asked(sites));
-            let rows = sites.iter().map(|site| site.describe().to_vec()).collect();
-            output::say(&output::table(&["upstream", "kind", "at", "serves"], rows));
-            let fronted = upstreams.fronted(config, books, sites);
-            let rows = fronted.models.iter().map(|model| {
-                let window = model.lane.context_window();
-                vec![
-                    model.name.to_string(),
-                    window.map_or_else(|| "–".to_owned(), |window| format!("{window} tokens")),
-                ]
-            });
-            output::say(&format!("\n{}\n", output::table(&["sent on as", "context"], rows.collect())));
-            fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
+/// Says whether a configuration can be served. With `all`, settings at their defaults are shown too.
+pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags) -> ExitCode {
+    let settings = settings(file, flags);
+    let set = show::table(&settings, all);
+    let key = first_start::first_key();
+    let play_prices = !flags.model.is_empty() || !flags.upstream.is_empty();
+    match check(settings, play_prices, key.as_ref(), &InMemory::default()) {
+        Err(error) => {
+            let code = output::refuse(&error.to_string());
+            output::say(&format!("\n{set}"));
+            code
+        }
+        Ok(Checked { config, plan, books, .. }) => {
+            let mut warnings = check::remarks(&config);
+            let seen = look(&config, books, &mut warnings);
+            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+            let verdict = match warnings.len() {
+                0 => "no faults".to_owned(),
+                1 => "no faults, 1 warning".to_owned(),
+                several => format!("no faults, {several} warnings"),
+            };
+            let prices = prices(config.prices.iter().chain(&seen.prices));
+            output::say(&format!("{verdict}\n\n{set}\n{}\n", plan.describe(&config)));
+            if !prices.is_empty() {
+                output::say(&format!("dollars per million tokens\n{prices}\n"));
+            }
+            output::say(&seen.tables);
+            ExitCode::SUCCESS
         }
     }
+}
+
+/// What upstreams said that they serve.
+#[derive(Default)]
+struct Seen {
+    tables: String,
+    /// Of models that upstreams list and `[[prices]]` does not name.
+    prices: Vec<PriceConfig>,
+}
+
+/// Asks the upstreams of a configuration what they serve. A fault of an upstream keeps no server from starting, so it is a warning.
+fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
+    warnings.extend(config.storage.beyond_the_disk(&config.files, &config.data_dir));
+    if config.upstreams.is_empty() {
+        return Seen::default();
+    }
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Seen::default();
+    };
+    let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
+    // The check has built them once without a fault.
+    let Ok(sites) = upstreams.sites_of(config) else { return Seen::default() };
+    let sites = runtime.block_on(asked(sites));
+    warnings.extend(sites.iter().filter_map(|site| site.fault()));
+    let rows = sites.iter().map(|site| site.describe().to_vec()).collect();
+    let asked = output::table(&["upstream", "kind", "at", "serves"], rows);
+    let fronted = upstreams.fronted(config, books, sites);
+    let rows = fronted.models.iter().map(|model| {
+        let window = model.lane.context_window();
+        vec![
+            model.name.to_string(),
+            window.map_or_else(|| "–".to_owned(), |window| format!("{window} tokens")),
+        ]
+    });
+    let sent_on = output::table(&["sent on as", "context"], rows.collect());
+    warnings.extend(fronted.notes);
+    Seen { tables: format!("{asked}\n{sent_on}\n"), prices: fronted.prices }
+}
+
+/// A line per table of prices, with a column for each kind of token that has a price in one of them.
+fn prices<'a>(prices: impl Iterator<Item = &'a PriceConfig>) -> String {
+    type Read = fn(&PriceConfig) -> Option<i64>;
+    const CLASSES: [(&str, Read); 7] = [
+        ("input", |price| price.input),
+        ("cached_input", |price| price.cached_input),
+        ("cache_write", |price| price.cache_write),
+        ("cache_write_1h", |price| price.cache_write_1h),
+        ("output", |price| price.output),
+        ("reasoning", |price| price.reasoning),
+        // Kept for a million searches, shown for a thousand, as vendors list it.
+        ("1,000 searches", |price| Some(price.per_search? / 1_000)),
+    ];
+    let all: Vec<&PriceConfig> = prices.collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let classes: Vec<_> =
+        CLASSES.into_iter().filter(|(_, read)| all.iter().any(|price| read(price).is_some())).collect();
+    let rows = all.iter().map(|price| {
+        let from = price.from.iter().map(|day| format!("from {day}"));
+        let tier = price.tier.iter().map(|tier| tier.name().to_owned());
+        let above = price.above.iter().map(|tokens| format!("above {tokens} prompt tokens"));
+        let applies: Vec<String> = from.chain(tier).chain(above).collect();
+        let money = |read: &Read| {
+            read(price).map_or_else(|| "–".to_owned(), |nanos| NanoDollars::new(nanos).to_string())
+        };
+        let name = [
+            price.model.to_string(),
+            if applies.is_empty() { "always".to_owned() } else { applies.join(", ") },
+        ];
+        name.into_iter().chain(classes.iter().map(|(_, read)| money(read))).collect()
+    });
+    let head: Vec<&str> =
+        ["model", "applies"].into_iter().chain(classes.iter().map(|(name, _)| *name)).collect();
+    output::table(&head, rows.collect())
 }

@@ -1,4 +1,4 @@
-//! What tokens cost, as tables write it, in dollars or nano-dollars. Must not know which models there are.
+//! What tokens cost, as tables write it: dollars in quotes. Must not know which models there are.
 
 use headrace_domain::{ModelName, PriceTier};
 use headrace_ledger::prices::PriceConfig;
@@ -52,9 +52,12 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
     })
 }
 
-/// The price of a search: text is dollars for each, an integer is nano-dollars per million.
+/// The price of a search: text, in dollars for each.
+///
+/// # Errors
+/// Why the value is not a price.
 fn nano_dollars_per_million_searches(value: &toml::Value) -> Result<i64, String> {
-    let toml::Value::String(text) = value else { return nano_dollars_per_million(value, false) };
+    let toml::Value::String(text) = value else { return Err(not_in_quotes(value, "for each search")) };
     let each = headrace_domain::NanoDollars::from_dollars(text).ok();
     let million = each.and_then(|each| each.get().checked_mul(1_000_000));
     million.ok_or_else(|| {
@@ -62,17 +65,26 @@ fn nano_dollars_per_million_searches(value: &toml::Value) -> Result<i64, String>
     })
 }
 
-/// A price: text is dollars per million tokens (or per thousand), an integer is nano-dollars per million.
+/// A price: text, in dollars per million tokens or per thousand.
+///
+/// # Errors
+/// Why the value is not a price.
 fn nano_dollars_per_million(value: &toml::Value, per_thousand: bool) -> Result<i64, String> {
     match value {
         toml::Value::String(text) if per_thousand => dollars(&times_thousand(text), text),
         toml::Value::String(text) => dollars(text, text),
-        toml::Value::Integer(nanos) if !per_thousand => Ok(*nanos),
-        toml::Value::Integer(_) => Err(format!(
-            "{value} is a whole number, which means nano-dollars per million tokens: with per = \"thousand\" write dollars in quotes, such as \"0.0001\""
-        )),
-        toml::Value::Float(_) => Err(format!("{value} must stand in quotes to be exact: \"{value}\"")),
-        _ => Err(format!("{value} is no price: write dollars in quotes, such as \"0.10\"")),
+        _ if per_thousand => Err(not_in_quotes(value, "per thousand tokens")),
+        _ => Err(not_in_quotes(value, "per million tokens")),
+    }
+}
+
+/// Why a value that is not text is not a price, and how to write it.
+fn not_in_quotes(value: &toml::Value, unit: &str) -> String {
+    match value {
+        toml::Value::Integer(_) | toml::Value::Float(_) => {
+            format!("{value} must stand in quotes to be exact: \"{value}\" is ${value} {unit}")
+        }
+        _ => format!("{value} is not a price: write dollars {unit} in quotes, such as \"0.10\""),
     }
 }
 
@@ -137,8 +149,10 @@ mod tests {
             (text("one"), true, None),
             (text("0.é"), true, None),
             (text(""), true, None),
-            (toml::Value::Integer(7), false, Some(7)),
+            (toml::Value::Integer(7), false, None),
             (toml::Value::Integer(7), true, None),
+            (toml::Value::Integer(0), false, None),
+            (toml::Value::Integer(100_000_000), false, None),
             (toml::Value::Float(0.1), false, None),
             (toml::Value::Boolean(true), false, None),
         ];
@@ -148,5 +162,23 @@ mod tests {
         }
         let quoted = nano_dollars_per_million(&toml::Value::Float(0.1), false).unwrap_err();
         assert!(quoted.contains("in quotes to be exact: \"0.1\""), "{quoted}");
+        for (number, per_thousand, expected) in [
+            (
+                toml::Value::Integer(10),
+                false,
+                "10 must stand in quotes to be exact: \"10\" is $10 per million tokens",
+            ),
+            (
+                toml::Value::Integer(2),
+                true,
+                "2 must stand in quotes to be exact: \"2\" is $2 per thousand tokens",
+            ),
+            (toml::Value::Float(0.5), true, "\"0.5\" is $0.5 per thousand tokens"),
+        ] {
+            let why = nano_dollars_per_million(&number, per_thousand).unwrap_err();
+            assert!(why.contains(expected), "{why}");
+        }
+        let search = nano_dollars_per_million_searches(&toml::Value::Integer(1)).unwrap_err();
+        assert!(search.contains("\"1\" is $1 for each search"), "{search}");
     }
 }

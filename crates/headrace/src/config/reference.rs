@@ -45,8 +45,8 @@ each value, its origin, and what each model will be served as; it finds whatever
 
 **Durations** are written \"500ms\", \"30s\", \"5m\", \"1h\", \"30d\", **sizes** \"256MiB\", \"10GB\" or in bytes.
 
-**Prices** are dollars in quotes, per million tokens or, with `per = \"thousand\"`, per thousand: `input = \"0.10\"`. A whole
-number without quotes is nano-dollars per million tokens, in which they are kept; what is finer is refused, never rounded.
+**Prices** are dollars in quotes, per million tokens or, with `per = \"thousand\"`, per thousand: `input = \"0.10\"`. A number
+without quotes is refused. Prices are kept in nano-dollars per million tokens; a finer price is refused, never rounded.
 
 **Environment.** `HEADRACE_` and the setting's name in capitals, with `__` for each dot: `server.listen` is
 `HEADRACE_SERVER__LISTEN`. Lists and tables are written as TOML: `HEADRACE_PRICES='[{ model = \"m\", input = \"0.10\", output = \"0.40\" }]'`.

@@ -52,8 +52,8 @@ fn a_whole_file_is_understood() {
         limits = { concurrency = 2 }
         [[prices]]
         model = "demo-2026"
-        input = 1
-        output = 2
+        input = "1"
+        output = "2"
         [aliases]
         "gpt-4o-mini" = "demo-2026"
         [[routes]]
@@ -129,15 +129,15 @@ fn what_upstreams_charge_is_read_as_prices_are() {
     assert_eq!((second.price.tier, second.price.above), (Some(PriceTier::Batch), Some(272_000)));
     for (more, expected) in [
         (
-            "[[costs]]\nupstream = \"b\"\nmodel = \"m\"\ninput = 1\noutput = 1",
+            "[[costs]]\nupstream = \"b\"\nmodel = \"m\"\ninput = \"1\"\noutput = \"1\"",
             "costs[2].upstream: there is no upstream `b`",
         ),
-        ("[[costs]]\nmodel = \"m\"\ninput = 1\noutput = 1", "costs[2].upstream: "),
-        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1", "costs[2].output: is missing"),
-        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = -1\noutput = 1", "costs: "),
-        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1\noutput = 1\nabove = 5", "costs: "),
+        ("[[costs]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"1\"", "costs[2].upstream: "),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = \"1\"", "costs[2].output: is missing"),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = \"-1\"\noutput = \"1\"", "costs: "),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = \"1\"\noutput = \"1\"\nabove = 5", "costs: "),
         (
-            "[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1\noutput = 1\nmargin = 3",
+            "[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = \"1\"\noutput = \"1\"\nmargin = 3",
             "costs[2].margin: ",
         ),
     ] {
@@ -198,8 +198,8 @@ fn every_fault_is_reported_at_once() {
         threads = 0
         [[prices]]
         model = "b"
-        input = -1
-        output = 2
+        input = "-1"
+        output = "2"
         [[routes]]
         name = "r"
         to = [{ model = "b", weight = 0 }, { model = "b", weigth = 1 }, 5]
@@ -303,9 +303,11 @@ fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
         })
     };
     let dollars = prices("input = \"0.10\"\noutput = \"0.40\"").unwrap();
-    let nanos = prices("input = 100_000_000\noutput = 400_000_000").unwrap();
+    let bare = prices("input = 100_000_000\noutput = 4").unwrap_err();
+    assert!(bare.contains("prices[0].input: 100000000 must stand in quotes"), "{bare}");
+    assert!(bare.contains("\"4\" is $4 per million tokens"), "{bare}");
     let thousand = prices("per = \"thousand\"\ninput = \"0.0001\"\noutput = \"0.0004\"").unwrap();
-    assert_eq!((dollars, nanos, thousand), (500_000_000, 500_000_000, 500_000_000));
+    assert_eq!((dollars, thousand), (500_000_000, 500_000_000));
     let longer = "[[prices]]\nmodel = \"m\"\nabove = 272_000\ntier = \"priority\"\ninput = \"0.20\"\noutput = \"0.60\"";
     let longer = prices(&format!("input = \"0.10\"\noutput = \"0.40\"\n{longer}")).unwrap();
     assert_eq!(longer, 800_000_000, "a hold takes the dearest that could apply");
@@ -457,7 +459,7 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
         format!(
             "[[upstreams]]\nname = \"gpu\"\nkind = \"vllm\"\nurl = \"http://127.0.0.1:9\"\n\
              [[models]]\nname = \"m\"\ntargets = [\"gpu/m\"]\n{more}\n\
-             [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n"
+             [[prices]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"2\"\n"
         )
     };
     let policy = |more: &str| {
@@ -493,10 +495,10 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
         "{why}"
     );
     let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\ntools.order = \"canonical\"\n\
-               [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+               [[prices]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"2\"\n";
     assert_eq!(read(own).map(|config| config.models[0].tools_order), Ok(ToolsOrder::Canonical));
     let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\nthinking = { low = 0, xhigh = 9000, last_words = \"So.\" }\n\
-               [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+               [[prices]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"2\"\n";
     let thinking = read(own).map(|config| config.models[0].thinking.clone()).unwrap();
     let budgets =
         ["minimal", "low", "medium", "high", "xhigh", "max", "other"].map(|word| thinking.budget(word));
@@ -535,7 +537,7 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
 
 #[test]
 fn what_a_model_takes_and_who_may_spell_control_tokens_is_read() {
-    let prices = "[[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+    let prices = "[[prices]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"2\"\n";
     let far = |more: &str| {
         let upstream = "[[upstreams]]\nname = \"gpu\"\nkind = \"vllm\"\nurl = \"http://127.0.0.1:9\"\n";
         read(&format!("{upstream}[[models]]\nname = \"m\"\ntargets = [\"gpu/m\"]\n{more}\n{prices}"))

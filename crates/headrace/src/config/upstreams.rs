@@ -224,7 +224,14 @@ fn bounds(table: &mut Table, spec: &mut UpstreamSpec) {
 
 /// What tokens of its models cost that have no price of their own: the keys of `[[prices]]` but `model`.
 fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
-    let Some(Parsed::Raw(toml::Value::Table(prices))) = table.take("price", Kind::Names) else { return None };
+    let prices = match table.raw("price")? {
+        toml::Value::Table(prices) => prices,
+        other => {
+            let why = format!("{other} is not a table such as {{ input = \"0.10\", output = \"0.40\" }}");
+            table.problem("price", why);
+            return None;
+        }
+    };
     // Any name will do: it is put in where a model is priced.
     let model = ModelName::new(name).ok()?;
     let mut inner = Table::within(table, "price", prices);

@@ -7,9 +7,27 @@ use headrace_engine_api::{LoadReport, Reported};
 use headrace_fleet::{Standing, WorkerStatus};
 use headrace_upstream::Figures;
 
-use super::Site;
+use super::{Listed, Site, told};
 
 impl Site {
+    /// In words, for operators: what it is, and what it said.
+    pub(crate) fn describe(&self) -> [String; 4] {
+        let said = match &self.listed {
+            Listed::NotAsked => "has not been asked".to_owned(),
+            Listed::Failed(why) => why.clone(),
+            Listed::Models(models) => told(models),
+        };
+        let Self { upstream, .. } = self;
+        [upstream.name().to_owned(), upstream.kind().to_string(), upstream.authority(), said]
+    }
+
+    /// Why it did not say what it serves. `None` if it did, or was not asked.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let why = self.answered().err()?;
+        let (name, kind, at) = (self.upstream.name(), self.upstream.kind(), self.upstream.authority());
+        Some(format!("upstream `{name}` ({kind} at {at}) does not say what it serves: {why}"))
+    }
+
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
         let own: Vec<&WorkerStatus> =

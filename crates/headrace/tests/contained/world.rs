@@ -30,8 +30,8 @@ watch = "0s"
 credit = "1000"
 [[prices]]
 model = "headrace-demo"
-input = 200_000_000
-output = 400_000_000
+input = "0.20"
+output = "0.40"
 "#;
 
 /// Text that says what is wrong.

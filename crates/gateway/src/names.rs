@@ -1,0 +1,128 @@
+//! Faults of names beside the models that they refer to: routes, notices of retirement, shadows. One list for whoever checks a
+//! configuration and for the catalogue. Must not know how a model is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use headrace_domain::ModelName;
+
+use crate::notices::Notice;
+use crate::routes::{Arm, Route};
+use crate::shadows::ShadowSpec;
+
+/// What holds for names, be they models', aliases' or routes'.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NameRules {
+    /// Whose calls are copied, and where to.
+    pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
+    /// Which of them end, and when.
+    pub notices: BTreeMap<ModelName, Notice>,
+    /// Answers to calls by a name that may lead elsewhere tomorrow say where it led.
+    pub tell_aliases: bool,
+}
+
+/// Whether a model of a name is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelStatus {
+    /// It is.
+    Served,
+    /// An upstream may list it once it is asked.
+    MayBeListed,
+    /// It is not.
+    Unknown,
+}
+
+/// What is wrong with a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameFault {
+    /// The name of the alias, route or model that has the fault.
+    pub name: ModelName,
+    /// The fault, with the name.
+    pub why: String,
+}
+
+/// Every fault of routes, and of the rules for names, beside the models that `status` knows.
+pub fn name_faults(
+    status: &dyn Fn(&ModelName) -> ModelStatus,
+    aliases: &BTreeMap<ModelName, Route>,
+    rules: &NameRules,
+) -> Vec<NameFault> {
+    let mut names = Names { status, aliases, faults: Vec::new() };
+    aliases.iter().for_each(|(alias, route)| names.check_route(alias, route));
+    rules.notices.iter().for_each(|(name, notice)| names.check_notice(name, notice));
+    rules.shadows.iter().for_each(|(name, shadow)| names.check_shadow(name, shadow));
+    names.faults
+}
+
+struct Names<'a> {
+    status: &'a dyn Fn(&ModelName) -> ModelStatus,
+    aliases: &'a BTreeMap<ModelName, Route>,
+    faults: Vec<NameFault>,
+}
+
+impl Names<'_> {
+    fn add(&mut self, name: &ModelName, why: String) {
+        self.faults.push(NameFault { name: name.clone(), why });
+    }
+
+    fn is_model(&self, name: &ModelName) -> bool {
+        (self.status)(name) != ModelStatus::Unknown
+    }
+
+    fn is_known(&self, name: &ModelName) -> bool {
+        self.is_model(name) || self.aliases.contains_key(name)
+    }
+
+    fn check_route(&mut self, alias: &ModelName, route: &Route) {
+        if (self.status)(alias) == ModelStatus::Served {
+            self.add(alias, format!("`{alias}` is the name of a model that is served"));
+        }
+        if route.arms.iter().all(|arm| arm.weight == 0) {
+            self.add(alias, format!("`{alias}` leads nowhere: give a model a weight above 0"));
+        }
+        let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
+        if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
+            let why = format!("`{alias}` has only canaries: give it a model that they are compared with");
+            self.add(alias, why);
+        }
+        // A model may stand in several lists of fallbacks.
+        let unknown: BTreeSet<_> = route.models().filter(|target| !self.is_model(target)).collect();
+        for target in unknown {
+            let why = if self.aliases.contains_key(target) {
+                format!(
+                    "`{alias}` points to `{target}`, which is an alias or a route: name a model that is served"
+                )
+            } else {
+                format!("`{alias}` points to `{target}`, which is not served")
+            };
+            self.add(alias, why);
+        }
+    }
+
+    fn check_notice(&mut self, name: &ModelName, notice: &Notice) {
+        if !self.is_known(name) {
+            self.add(name, format!("`{name}` has a day on which it retires and is not served"));
+        }
+        match &notice.successor {
+            Some(next) if next == name => self.add(name, format!("`{name}` is its own successor")),
+            Some(next) if !self.is_known(next) => {
+                self.add(name, format!("the successor of `{name}` is `{next}`, which is not served"));
+            }
+            None if notice.moves => {
+                let why = format!("calls of `{name}` cannot move on when it retires: name its `successor`");
+                self.add(name, why);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_shadow(&mut self, name: &ModelName, shadow: &ShadowSpec) {
+        if !self.is_known(name) {
+            self.add(name, format!("`{name}` has a shadow and is not served"));
+        }
+        if !self.is_model(&shadow.model) {
+            let why = format!("the shadow of `{name}` is `{}`, which is not served", shadow.model);
+            self.add(name, why);
+        }
+    }
+}
