@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headrace_domain::{ModelName, TraceRecord, UnixNanos};
+use headrace_domain::{Code, ModelName, TraceRecord, UnixNanos};
 use parking_lot::Mutex;
 
 mod rule;
@@ -41,6 +41,19 @@ pub(crate) enum Went {
     /// Content was refused.
     Refused,
     Failed,
+}
+
+impl Went {
+    /// What a refusal says of the model. `None` if it says nothing.
+    pub(crate) const fn of_refusal(code: Code, status: u16) -> Option<Self> {
+        match code {
+            Code::ShuttingDown => None,
+            Code::ContentPolicy => Some(Self::Refused),
+            _ if status >= 500 || status == 429 => Some(Self::Failed),
+            // The caller can mend it.
+            _ => None,
+        }
+    }
 }
 
 /// Why a model was taken out of its route.

@@ -16,7 +16,7 @@ use crate::lane::Lane;
 use crate::names::{ModelStatus, NameRules, name_faults};
 use crate::notices::Notice;
 use crate::policy::Policy;
-use crate::routes::{Arm, Asker, Draw, Route};
+use crate::routes::{Arm, Asker, Draw, Fallbacks, Route};
 use crate::shadows::ShadowSpec;
 
 /// Names that a call moves on over, one after the other.
@@ -110,15 +110,6 @@ impl Catalog {
             false => ModelStatus::Unknown,
         };
         faults.extend(name_faults(&status, &aliases, &rules).into_iter().map(|fault| fault.why));
-        for (alias, route) in &aliases {
-            let is_messages = |name: &ModelName| models.get(name).map(|model| model.lane.is_messages());
-            let reachable =
-                |other: &ModelName| route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other));
-            let apart = route.fallbacks.all().filter(|other| models.contains_key(*other) && !reachable(other));
-            faults.extend(apart.map(|other| {
-                format!("`{alias}` falls back on `{other}`, which no model that it leads to is asked alike")
-            }));
-        }
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
@@ -246,8 +237,9 @@ impl Catalog {
         self.rules.tell_aliases
     }
 
-    /// The model that answers in the place of `failed`, where calls of `asked` end with this code at this stage: one that was not tried, and is
-    /// spoken to alike, as a body is read once; of those, one that is offered where the call may be worked on.
+    /// The model that answers instead of `failed` if calls of `asked` end with this code at this stage. It was not tried, and is
+    /// offered where the call may be worked on. The route's fallbacks come first. If the failure was the model's, the other models
+    /// that the route leads to come next.
     pub(crate) fn fallback(
         &self,
         asked: &str,
@@ -256,13 +248,24 @@ impl Catalog {
         tried: &[ModelName],
         residency: &Residency,
     ) -> Option<Arc<ServedModel>> {
-        let route = self.aliases.get(&ModelName::new(asked).ok()?)?;
-        let others = route.fallbacks.after(code, stage);
+        let asked = ModelName::new(asked).ok()?;
+        let route = self.aliases.get(&asked)?;
+        let trials = self.trials.get(&asked);
+        let stays = |arm: &&Arm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
+        let arms = route.open().filter(|_| Fallbacks::is_of_the_model(code, stage)).filter(stays);
+        let others = route.fallbacks.after(code, stage).chain(arms.map(|arm| &arm.model));
         let mut others = others.filter(|name| **name != failed.name && !tried.contains(name));
         others.find_map(|name| {
-            let model = self.models.get(name).filter(|_| self.fleet.serves_within(name, residency))?;
-            (model.lane.is_messages() == failed.lane.is_messages()).then(|| Arc::clone(model))
+            self.models.get(name).filter(|_| self.fleet.serves_within(name, residency)).map(Arc::clone)
         })
+    }
+
+    /// Whether a call of `asked` that was read to be rendered for `model` may be put to a model that is asked in messages.
+    pub(crate) fn may_fall_back_on_messages(&self, asked: &ModelName, model: &ServedModel) -> bool {
+        let is_messages =
+            |name: &ModelName| self.models.get(name).is_some_and(|model| model.lane.is_messages());
+        let route = self.aliases.get(asked).filter(|_| !model.lane.is_messages());
+        route.is_some_and(|route| route.models().any(is_messages))
     }
 
     /// What a call that asks for `asked`, and goes to `model`, is watched for.

@@ -102,12 +102,7 @@ impl Ended {
                 let refused = finish.iter().any(|name| name == FinishReason::ContentFilter.name());
                 Some(if refused { Went::Refused } else { Went::Well })
             }
-            (Ending::Failed(why) | Ending::Refused(why), _) => match why.code {
-                Code::ShuttingDown => None,
-                Code::ContentPolicy => Some(Went::Refused),
-                // What the caller could mend is the caller's.
-                _ => (why.status >= 500 || why.status == 429).then_some(Went::Failed),
-            },
+            (Ending::Failed(why) | Ending::Refused(why), _) => Went::of_refusal(why.code, why.status),
             _ => None,
         }
     }

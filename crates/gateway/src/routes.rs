@@ -57,6 +57,21 @@ impl Fallbacks {
         first.iter().chain(then)
     }
 
+    /// Whether a code at a stage says that the model failed, or that none of its workers takes calls, and not that the call is at fault.
+    pub(crate) fn is_of_the_model(code: Code, stage: Stage) -> bool {
+        match code {
+            // The breakers of all its workers are open, or their queues are full.
+            Code::UpstreamOverloaded => stage == Stage::Place,
+            Code::EngineUnavailable
+            | Code::EngineFailed
+            | Code::UpstreamUnreachable
+            | Code::UpstreamMisconfigured
+            | Code::UpstreamTimeout
+            | Code::UpstreamFailed => true,
+            _ => false,
+        }
+    }
+
     /// Keeps those of which this is true.
     pub fn retain(&mut self, stays: impl Fn(&ModelName) -> bool) {
         let Self { context_too_long, overloaded, failed, content_refused } = self;

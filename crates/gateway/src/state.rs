@@ -74,6 +74,8 @@ pub(crate) struct Taken {
     pub(crate) memory: Arc<Reserved>,
     /// Its turn, where it is long.
     pub(crate) turn: Option<Turn>,
+    /// Its body, if the call was read to be rendered and may fall back on a model that is asked in messages.
+    pub(crate) body: Option<Bytes>,
 }
 
 /// Its meaning is known.
@@ -125,6 +127,8 @@ pub(crate) struct Work {
     pub(crate) body_bytes: usize,
     /// What the JSON elements of that text take as trees.
     pub(crate) tree_bytes: u64,
+    /// The body of a call that was read to be rendered and may fall back on a model that is asked in messages.
+    pub(crate) body: Option<Bytes>,
     /// The memory that the call may take, until the last byte of its answer has gone.
     pub(crate) memory: Arc<Reserved>,
     pub(crate) catalog: Arc<Catalog>,

@@ -1,12 +1,14 @@
-//! What follows where nobody who serves a model answers a call, and nothing of an answer has gone out: the next model that the name
-//! asked for may fall back on, over the same hold. Must not know which models those are, or what an answer says.
+//! The next model of a route takes a call if no worker of the first one answers and nothing of an answer has gone out. The hold stays
+//! the same. Must not know which models those are, or what an answer says.
 
 use std::sync::Arc;
 
 use crate::Gateway;
+use crate::canary::Went;
 use crate::catalog::ServedModel;
 use crate::refused::Why;
 use crate::stages::hold::quoted;
+use crate::stages::render::passes_over;
 use crate::state::Work;
 
 use super::round::Round;
@@ -26,9 +28,13 @@ impl Carried {
         self.round.time(&mut self.dossier, self.reply.as_mut());
         loop {
             self.passed_over.push(next.name.clone());
-            if let Ok(work) = self.made_for(gateway, Arc::clone(&next)).await {
-                self.goes_over(work);
-                return true;
+            match self.made_for(gateway, Arc::clone(&next)).await {
+                Ok(work) => {
+                    self.watched_failure(gateway, why);
+                    self.goes_over(work);
+                    return true;
+                }
+                Err(unfit) => passes_over(&mut self.dossier, &next, &unfit),
             }
             let Some(further) = self.next(why) else { return false };
             next = further;
@@ -49,6 +55,14 @@ impl Carried {
         let quoted = quoted(&work, gateway.parts().clock.now())?;
         self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.dossier).await?;
         Ok(work)
+    }
+
+    /// Counts the call as failed for the model on trial, which another model's answer says nothing of.
+    fn watched_failure(&mut self, gateway: &Gateway, why: &Why) {
+        let Some(went) = Went::of_refusal(why.code, why.status) else { return };
+        if let Some(trial) = self.dossier.trial.take() {
+            trial.ended(went, &self.dossier.record, gateway.parts().clock.now());
+        }
     }
 
     /// From here on it is as if the other model had been asked at once, but for the tries that came to nothing.

@@ -50,7 +50,8 @@ impl Received {
         };
         let turn = dossier.turns.is_some().then(|| body.clone());
         let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
-        let (read, taken) = if taken.turn.is_some() {
+        let whole_body = catalog.looks().then(|| body.clone());
+        let (read, mut taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there while it is read, also when the client goes away.
             let (limits, catalog) = (config.wire.clone(), Arc::clone(&catalog));
@@ -70,6 +71,10 @@ impl Received {
             turns.refused(turn);
         }
         let Read { mut call, asked, model } = read?;
+        taken.body = whole_body.filter(|_| {
+            let names = asked.as_ref().zip(model.as_deref());
+            names.is_some_and(|(asked, model)| catalog.may_fall_back_on_messages(asked, model))
+        });
         if dossier.batch.is_some() {
             in_batch(&mut call)?;
         }
@@ -224,7 +229,7 @@ async fn take_with(gateway: &Gateway, memory: Reserved, body: &[u8], as_it_is: b
         true => Some(gateway.turns().enter(memory.key(), body_bytes).await?),
         false => None,
     };
-    Ok(Taken { body_bytes, tree_bytes, memory: Arc::new(memory), turn })
+    Ok(Taken { body_bytes, tree_bytes, memory: Arc::new(memory), turn, body: None })
 }
 
 fn stopped() -> Why {

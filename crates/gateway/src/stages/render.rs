@@ -26,6 +26,7 @@ use crate::memory::Room;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
+use reread::{Reread, read_for};
 use screen::{Cleared, Screen};
 
 pub(crate) mod estimate;
@@ -40,6 +41,8 @@ mod pins;
 
 mod raw;
 
+mod reread;
+
 pub(crate) mod screen;
 
 pub(crate) mod shorten;
@@ -52,6 +55,7 @@ pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
 pub(crate) use past::with_past;
+pub(crate) use reread::passes_over;
 pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
@@ -74,16 +78,29 @@ impl Moderated {
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
                 Ok(written) => break (written, salt),
                 // What is too long for one model may not be for another one that the name leads to.
-                Err(why) => {
+                Err(why) => loop {
                     let (ending, within) = ((why.code, why.stage), &principal.regions);
                     let next = catalog.fallback(&call.model, ending, &model, &passed_over, within);
-                    let next = next.ok_or(why)?;
+                    let Some(next) = next else { return Err(why) };
+                    passed_over.push(next.name.clone());
+                    match read_for(gateway, &next, &call, taken.body.as_ref(), &taken.memory).await {
+                        Ok(None) => {}
+                        Ok(Some(Reread { call: read, body, tree_bytes })) => {
+                            call = read;
+                            (taken.body, taken.tree_bytes) = (Some(body), tree_bytes);
+                        }
+                        Err(unfit) => {
+                            passes_over(dossier, &next, &unfit);
+                            continue;
+                        }
+                    }
                     dossier.served_by(&next);
                     passed_over.push(std::mem::replace(&mut model, next).name.clone());
-                }
+                    break;
+                },
             }
         };
-        let Taken { body_bytes, tree_bytes, memory, turn } = taken;
+        let Taken { body_bytes, tree_bytes, memory, turn, body } = taken;
         drop(turn);
         let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
             written;
@@ -98,6 +115,7 @@ impl Moderated {
             call,
             body_bytes,
             tree_bytes,
+            body,
             memory,
             catalog,
             model,
@@ -132,15 +150,20 @@ impl Work {
         dossier: &mut Dossier,
     ) -> Result<Self, Why> {
         let long = self.body_bytes > gateway.config().render_inline_bytes;
-        raw::may_spell(&model, &self.call, self.memory.key())?;
         let turn = match long {
             true => Some(gateway.turns().enter(self.memory.key(), self.body_bytes).await?),
             false => None,
         };
+        let read = read_for(gateway, &model, &self.call, self.body.as_ref(), &self.memory).await?;
+        let (call, body, tree_bytes) = match read {
+            Some(Reread { call, body, tree_bytes }) => (call, Some(body), tree_bytes),
+            None => (self.call.clone(), self.body.clone(), self.tree_bytes),
+        };
+        raw::may_spell(&model, &call, self.memory.key())?;
         let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
-        let salt = salt(gateway, project, &model, &self.call);
+        let salt = salt(gateway, project, &model, &call);
         let own = (salt, Arc::clone(&self.memory), self.tenant.0);
-        let written = write(gateway, &self.catalog, &model, self.call.clone(), own, turn, long).await?;
+        let written = write(gateway, &self.catalog, &model, call, own, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
         let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
@@ -150,7 +173,8 @@ impl Work {
         dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);
         let mut work = Self {
             body_bytes: self.body_bytes,
-            tree_bytes: self.tree_bytes,
+            tree_bytes,
+            body,
             memory: Arc::clone(&self.memory),
             catalog: Arc::clone(&self.catalog),
             prompts,

@@ -21,6 +21,7 @@ mod holds;
 mod inside;
 mod kept;
 mod memory;
+mod mixed;
 mod moves;
 mod named;
 mod notices;

@@ -123,6 +123,7 @@ impl Estimate {
             text: CALL
                 .saturating_add(TEXT.saturating_mul(work.body_bytes as u64))
                 .saturating_add(work.tree_bytes)
+                .saturating_add(work.body.as_ref().map_or(0, |body| body.len() as u64))
                 .saturating_add(text)
                 .saturating_add(PROMPT_TOKEN.saturating_mul(asked.prompt_tokens)),
             choices: STOP.saturating_mul(stop_bytes).saturating_add(CHOICE).saturating_mul(asked.choices),

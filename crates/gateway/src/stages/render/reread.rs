@@ -1,0 +1,118 @@
+//! A call read again for a model of another lane: what goes in messages is read otherwise than what is rendered here, from the same
+//! body. Must not know why another model takes the call.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_call_api::Reserved;
+use headrace_domain::{Attempt, AttemptOutcome, Call, Code, Endpoint, Prompt, ServiceTier, Stage};
+
+use crate::Gateway;
+use crate::catalog::ServedModel;
+use crate::dossier::Dossier;
+use crate::refused::Why;
+
+use super::estimate;
+
+/// A call as another model needs it read.
+pub(crate) struct Reread {
+    pub(crate) call: Box<Call>,
+    /// The body that the call was read from.
+    pub(crate) body: Bytes,
+    /// What the JSON elements of the body take as trees.
+    pub(crate) tree_bytes: u64,
+}
+
+/// Reads a call again from its body if `model` needs it read otherwise than it is. `None` if it is read as the model needs it.
+/// `kept` is the body of a call that was read to be rendered.
+///
+/// # Errors
+/// What the model's lane does not understand, and a body that was not kept.
+pub(crate) async fn read_for(
+    gateway: &Gateway,
+    model: &ServedModel,
+    call: &Call,
+    kept: Option<&Bytes>,
+    memory: &Arc<Reserved>,
+) -> Result<Option<Reread>, Why> {
+    let sent_on = match &call.prompt {
+        Prompt::Relayed(relayed) => Some(&relayed.body),
+        _ => None,
+    };
+    let wants_body = match call.endpoint {
+        Endpoint::Responses => sent_on.is_some() && model.lane.passes_responses(),
+        _ => model.lane.is_messages(),
+    };
+    if wants_body == sent_on.is_some() {
+        return Ok(None);
+    }
+    let body = sent_on.or(kept).ok_or_else(|| not_kept(model))?.clone();
+    let tree_bytes = estimate::tree_bytes(&body);
+    let most = estimate::reading(body.len(), tree_bytes).saturating_add(body.len() as u64);
+    gateway.memory().resize(memory, most).map_err(|full| full.at(Stage::Parse))?;
+    let (endpoint, limits) = (call.endpoint, &gateway.config().wire);
+    let mut read = if body.len() > gateway.config().render_inline_bytes {
+        let (limits, body, memory) = (limits.clone(), body.clone(), Arc::clone(memory));
+        // The memory stays reserved while the body is read, also when the client goes away.
+        let reading =
+            tokio::task::spawn_blocking(move || (read(endpoint, wants_body, body, &limits), memory));
+        reading.await.map_err(|_| stopped())?.0?
+    } else {
+        read(endpoint, wants_body, body.clone(), limits)?
+    };
+    if let Some(ask) = &read.response
+        && (ask.previous.is_some() || ask.conversation.is_some())
+    {
+        return Err(kept_elsewhere(model));
+    }
+    read.user = None;
+    if call.tier == ServiceTier::Batch {
+        read.tier = ServiceTier::Batch;
+    }
+    Ok(Some(Reread { call: Box::new(read), body, tree_bytes }))
+}
+
+/// Notes a model that could not take the call instead of another one. The reason repeats no word of the call.
+pub(crate) fn passes_over(dossier: &mut Dossier, model: &ServedModel, why: &Why) {
+    let reason = match &why.param {
+        Some(param) => format!("the model cannot take this call: `{param}`"),
+        None => "the model cannot take this call".to_owned(),
+    };
+    let name: Arc<str> = model.name.as_str().into();
+    let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: reason };
+    let (start_ns, worker) = (dossier.elapsed_ns(), Arc::clone(&name));
+    let attempt =
+        Attempt { prompt: 0, worker, model: Some(name), start_ns, duration_ns: 0, outcome, paid: None };
+    dossier.record.attempts.push(attempt);
+}
+
+fn read(
+    endpoint: Endpoint,
+    wants_body: bool,
+    body: Bytes,
+    limits: &headrace_wire::WireLimits,
+) -> Result<Call, headrace_wire::BadRequest> {
+    if wants_body {
+        headrace_wire::relay::skim(endpoint, body, limits)
+    } else {
+        headrace_wire::parse(endpoint, &body, limits)
+    }
+}
+
+fn not_kept(model: &ServedModel) -> Why {
+    let message = format!("`{}` is asked in messages, and the call's body was not kept.", model.name);
+    Why::new(Code::RenderFailed, message)
+}
+
+fn kept_elsewhere(model: &ServedModel) -> Why {
+    let message = format!(
+        "The call continues a response that another server keeps, so `{}` cannot answer it.",
+        model.name
+    );
+    Why::new(Code::Untranslatable, message).with_param("previous_response_id")
+}
+
+fn stopped() -> Why {
+    let message = "The request could not be read: its reading was stopped. Nothing was charged.";
+    Why::new(Code::InternalError, message).at(Stage::Parse)
+}
