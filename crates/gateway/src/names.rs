@@ -75,7 +75,7 @@ impl Names<'_> {
 
     fn check_route(&mut self, alias: &ModelName, route: &Route) {
         if (self.status)(alias) == ModelStatus::Served {
-            self.add(alias, format!("`{alias}` is the name of a model that is served"));
+            self.add(alias, format!("`{alias}` has the name of a served model"));
         }
         if route.arms.iter().all(|arm| arm.weight == 0) {
             self.add(alias, format!("`{alias}` leads nowhere: give a model a weight above 0"));

@@ -19,8 +19,7 @@ impl Carried {
     /// nobody can, and the ending stands.
     pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &Ending) -> bool {
         let (Ending::Refused(why) | Ending::Failed(why)) = ending else { return false };
-        // What has gone out cannot be taken back.
-        if self.line.has_begun() || !self.line.sender.is_empty() {
+        if !self.may_begin_anew() {
             return false;
         }
         let Some(mut next) = self.next(why) else { return false };
@@ -39,6 +38,16 @@ impl Carried {
             let Some(further) = self.next(why) else { return false };
             next = further;
         }
+    }
+
+    /// Whether the client has nothing of the answer, and nothing but the answer's opening waits for it. Throws the opening away.
+    pub(super) fn may_begin_anew(&self) -> bool {
+        let only_opened = self.reply.as_ref().is_none_or(|reply| !reply.is_meaningful());
+        if self.line.has_begun() || !(only_opened || self.line.sender.is_empty()) {
+            return false;
+        }
+        self.line.sender.cut();
+        true
     }
 
     /// One that was not tried. What the first failed with decides, whatever kept others from being tried.

@@ -46,7 +46,7 @@ impl Carried {
         let Ending::Failed(why) = ending else { return false };
         let work = &self.round.work;
         let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
-        if !wanted || self.line.has_begun() || !self.line.sender.is_empty() {
+        if !wanted || !self.may_begin_anew() {
             return false;
         }
         let off = |outcome: &AttemptOutcome| match outcome {
