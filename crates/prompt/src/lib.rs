@@ -25,6 +25,7 @@ mod python;
 mod rendered;
 mod reply;
 mod shown;
+mod simple;
 mod source;
 mod strings;
 mod template;

@@ -18,6 +18,7 @@ use crate::options::RenderOptions;
 use crate::outline::{self, Outline, Outlines};
 use crate::rendered::Rendered;
 use crate::shown::Shown;
+use crate::simple;
 use crate::source::Source;
 use crate::values::{self, Marks};
 
@@ -266,9 +267,20 @@ impl ChatTemplate {
         strings.extend(options.reasoning.and_then(|wish| wish.effort.as_deref()));
         let masker = Masker::new(&self.masks, strings)?;
         let messages = values::messages(conversation, marks, &masker);
-        let tools = values::tools(conversation, marks, &masker);
+        let tools = values::tools(conversation, &conversation.tools, marks, &masker);
+        let offers_tools = !tools.is_none();
         let extra = values::variables(conversation, options.reasoning, &masker);
-        let rendered = self.run(compiled, self.context(messages, tools, extra, options))?;
+        let context = |tools| self.context(messages.clone(), tools, extra.clone(), options);
+        let rendered = match self.run(compiled, context(tools)) {
+            // The template may need types and descriptions that generated schemas do not have.
+            Err(error @ (TemplateError::Render { .. } | TemplateError::Raised { .. })) if offers_tools => {
+                let simple = simple::tools(&conversation.tools);
+                let tools = values::tools(conversation, &simple, marks, &masker);
+                // A second failure has another cause, which the first one names better.
+                self.run(compiled, context(tools)).map_err(|_| error)?
+            }
+            rendered => rendered?,
+        };
         Ok((rendered, masker))
     }
 

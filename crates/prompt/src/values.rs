@@ -162,12 +162,14 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
 }
 
 /// The tools as `transformers` shows them, or `None` where there are none or they must not be used.
-pub(crate) fn tools(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
-    if conversation.tools.is_empty() || conversation.tool_choice == ToolChoice::None {
+///
+/// `tools` are those of the conversation, with schemas as they came or simplified.
+pub(crate) fn tools(conversation: &Conversation, tools: &[Tool], marks: Marks, masker: &Masker<'_>) -> Value {
+    if tools.is_empty() || conversation.tool_choice == ToolChoice::None {
         return Value::from(());
     }
     let tool = |(at, tool)| self::tool(at, tool, marks, masker);
-    conversation.tools.iter().enumerate().map(tool).collect()
+    tools.iter().enumerate().map(tool).collect()
 }
 
 fn tool(at: usize, tool: &Tool, marks: Marks, masker: &Masker<'_>) -> Value {
