@@ -24,6 +24,13 @@ impl ReplyFamily {
             || self.row().is_some_and(|row| matches!(row.body, Body::Object { .. } | Body::Named(_)))
     }
 
+    /// Whether a mark precedes each call and its arguments are one JSON object.
+    pub fn marks_json_calls(self) -> bool {
+        self.row().is_some_and(|row| {
+            row.bare.is_empty() && matches!(row.body, Body::Object { .. } | Body::Named(_))
+        })
+    }
+
     /// The grammar, in Lark as llguidance reads it, that an answer to `conversation` must follow from behind its thought on, so that
     /// the calls in it are calls of tools that may be called, with arguments of their schemas; `None`: nothing has to be held,
     /// or the family writes no calls.

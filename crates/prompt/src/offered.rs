@@ -91,6 +91,11 @@ impl OfferedTools {
         self.tool(name).is_some_and(|tool| tool.held)
     }
 
+    /// Whether a grammar holds the calls of all tools, so that text behind the mark of a call is always a call.
+    pub(crate) fn are_all_held(&self) -> bool {
+        !self.tools.is_empty() && self.tools.iter().all(|tool| tool.held)
+    }
+
     /// The types that an argument may have; `None`: any, or nobody knows.
     pub(crate) fn types(&self, name: &str, argument: &str) -> Option<Vec<&'static str>> {
         let root = self.tool(name)?.schema.as_ref()?;

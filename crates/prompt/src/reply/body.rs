@@ -28,7 +28,7 @@ impl Reader {
     /// A reader of what `body` says. `end`: a mark that also ends a call whose own is missing.
     pub(super) fn new(body: &Body, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
         match body {
-            Body::Object { array, .. } => Self::Object(Object::new(*array)),
+            Body::Object { array, .. } => Self::Object(Object::new(*array, end.is_some())),
             Body::Named(named) => Self::Named(NamedCall::new(named, end)),
             Body::Tagged(tagged) => Self::Tagged(Box::new(TaggedCall::new(*tagged, end, offered))),
             Body::Pythonic => Self::Pythonic(Pythonic::new(offered)),
@@ -36,9 +36,9 @@ impl Reader {
         }
     }
 
-    /// A reader of a further object in a list.
-    pub(super) fn next_object() -> Self {
-        Self::Object(Object::new(false))
+    /// A reader of a further object in a list, or between the marks of a call.
+    pub(super) fn next_object(marked: bool) -> Self {
+        Self::Object(Object::new(false, marked))
     }
 
     pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {

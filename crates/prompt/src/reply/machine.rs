@@ -46,6 +46,8 @@ pub(super) struct Machine {
     /// Text of the current call so far, to be given back if it is none.
     raw: String,
     draft: Draft,
+    /// Whole calls of one block, until its closing mark: of a block all objects become calls, or none does.
+    block: Vec<Draft>,
     /// So many bytes of the draft's arguments have been told; `None`: it has not.
     told: Option<usize>,
     /// Whether a grammar holds the call, once its name is known.
@@ -101,6 +103,7 @@ impl Machine {
             space: String::new(),
             raw: String::new(),
             draft: Draft::default(),
+            block: Vec::new(),
             told: None,
             is_held: None,
             reader: None,
@@ -187,14 +190,16 @@ impl Machine {
                 if opened {
                     self.fault.get_or_insert(CallFault::Unfinished);
                 }
-                if !self.cut_off() {
+                // Behind a mark a grammar lets nothing come but a call: its beginning is nothing for people.
+                let is_part_of_call = opened && self.offered.are_all_held();
+                if !self.cut_off() && !is_part_of_call {
                     let held = std::mem::take(&mut self.held);
                     self.raw.push_str(&held);
                     self.give_back();
                 }
             }
             // Only the syntax of a call that was made is held back.
-            State::Closing { .. } => {}
+            State::Closing { .. } => self.end_block(),
         }
         (self.state, self.reader) = (State::Text, None);
         self.held.clear();
@@ -368,6 +373,7 @@ impl Machine {
             Step::Whole => self.made(),
             Step::Before(tail) => {
                 self.raw.pop();
+                self.raw.truncate(self.raw.len().saturating_sub(tail.len()));
                 self.made();
                 if matches!(self.state, State::Closing { .. }) {
                     tail.chars().for_each(|c| self.step(c));
@@ -420,13 +426,18 @@ impl Machine {
                 }
             }
             Ok(()) if self.told.is_none() => {
-                let draft = &mut self.draft;
-                self.out.call(draft.id.take(), draft.name.take().unwrap_or_default());
-                self.out.arguments(&draft.arguments);
-                self.calls = self.calls.saturating_add(1);
+                self.block.push(std::mem::take(&mut self.draft));
+                if self.has_blocks() {
+                    // The text is kept: what follows may make it no call.
+                    self.visible = false;
+                    self.reader = None;
+                    self.state = State::Closing { from: 0 };
+                    return;
+                }
             }
             Ok(()) => {}
         }
+        self.end_block();
         self.raw.clear();
         self.space.clear();
         self.visible = false;
@@ -434,6 +445,22 @@ impl Machine {
         self.state = State::Closing { from: 0 };
         self.draft = Draft::default();
         self.end_closing();
+    }
+
+    /// Whether several calls may stand between one pair of marks, none of which has come out yet.
+    fn has_blocks(&self) -> bool {
+        let one_by_one = |row: &Row| matches!(row.body, Body::Object { array: false, .. });
+        self.row.is_some_and(|row| one_by_one(row) && row.bare.is_empty() && !row.close.is_empty())
+    }
+
+    /// The calls of a block come out.
+    fn end_block(&mut self) {
+        for mut draft in std::mem::take(&mut self.block) {
+            self.out.call(draft.id.take(), draft.name.take().unwrap_or_default());
+            self.out.arguments(&draft.arguments);
+            self.calls = self.calls.saturating_add(1);
+            self.raw.clear();
+        }
     }
 
     /// Tells what is known of a call that a grammar holds.
@@ -471,6 +498,7 @@ impl Machine {
         self.held.push(c);
         let marks = || (0..).zip(close).skip(from);
         if let Some((at, _)) = marks().find(|(_, mark)| **mark == self.held) {
+            self.end_block();
             self.held.clear();
             self.space.clear();
             self.state = State::Closing { from: usize::saturating_add(at, 1) };
@@ -480,6 +508,14 @@ impl Machine {
         } else if is_space(c) && self.held.len() == 1 {
             self.held.clear();
             self.space.push(c);
+        } else if !self.block.is_empty() && self.held == "{" {
+            self.raw.push_str(&std::mem::take(&mut self.space));
+            self.held.clear();
+            self.draft = Draft::default();
+            (self.told, self.is_held) = (None, Some(false));
+            self.state = State::Call;
+            self.reader = Some(Reader::next_object(true));
+            self.step_call(c);
         } else if self.in_list && self.held == "]" {
             self.held.clear();
             self.space.clear();
@@ -491,8 +527,10 @@ impl Machine {
             self.draft = Draft::default();
             self.is_held = None;
             self.state = State::Call;
-            self.reader = Some(Reader::next_object());
+            let marked = self.row.is_some_and(|row| row.bare.is_empty());
+            self.reader = Some(Reader::next_object(marked));
         } else {
+            self.end_block();
             self.state = State::Text;
             let held = std::mem::take(&mut self.space) + &std::mem::take(&mut self.held);
             held.chars().for_each(|c| self.step(c));
@@ -510,6 +548,7 @@ impl Machine {
 
     /// What was read is no call: it comes out as it was written.
     fn give_back(&mut self) {
+        self.block.clear();
         let raw = std::mem::take(&mut self.raw);
         self.out.text(&raw);
         self.visible = true;

@@ -37,7 +37,7 @@ impl NamedCall {
             return if draft.whole { Step::Whole } else { Step::More };
         }
         if self.form.or_array && c == '[' && self.head.chars().all(is_space) {
-            let mut list = Object::new(true);
+            let mut list = Object::new(true, true);
             let step = list.step(c, draft);
             self.list = Some(list);
             return step;

@@ -10,6 +10,8 @@ use super::step::Step;
 pub(super) struct Object {
     /// It may be the first of a list; behind the list's bracket, it is.
     array: bool,
+    /// A mark precedes the call: an object without arguments is a call, too.
+    marked: bool,
     in_list: bool,
     state: State,
     /// The string being read, quotes and escapes as written.
@@ -34,13 +36,18 @@ enum State {
     /// In a name, an id or a type.
     InString,
     InArguments,
+    /// In arguments that are written as a string of JSON.
+    InText,
+    /// In arguments that are `null`.
+    InNull,
     AfterValue,
 }
 
 impl Object {
-    pub(super) fn new(array: bool) -> Self {
+    pub(super) fn new(array: bool, marked: bool) -> Self {
         Self {
             array,
+            marked,
             in_list: false,
             state: State::Open,
             string: String::new(),
@@ -72,7 +79,8 @@ impl Object {
         }
         let was_whole = draft.whole;
         let next = match (self.state, c) {
-            (State::InKey | State::InString, _) => self.step_string(c, draft),
+            (State::InKey | State::InString | State::InText, _) => self.step_string(c, draft),
+            (State::InNull, _) => self.step_null(c, draft),
             (state, c) if is_space(c) => Some(state),
             (State::Open, '{') => Some(State::Key),
             (State::Open, '[') if self.array => {
@@ -82,6 +90,11 @@ impl Object {
             (State::Key, '"') => Some(self.begin(State::InKey)),
             (State::Colon, ':') => Some(State::Value),
             (State::Value, '"') if self.takes_string(draft) => Some(self.begin(State::InString)),
+            (State::Value, '"') if self.takes_arguments() => Some(self.begin(State::InText)),
+            (State::Value, 'n') if self.takes_arguments() => {
+                self.string = "n".to_owned();
+                Some(State::InNull)
+            }
             (State::Value, '{') if self.takes_arguments() => {
                 draft.arguments = "{".to_owned();
                 self.arguments = Some(Span::open());
@@ -89,6 +102,10 @@ impl Object {
             }
             (State::AfterValue, ',') => Some(State::Key),
             (State::AfterValue, '}') if draft.whole => return Step::Whole,
+            (State::AfterValue, '}') if self.marked && draft.name.is_some() && !self.has_arguments => {
+                self.has_no_arguments(draft);
+                return Step::Whole;
+            }
             _ => None,
         };
         match next {
@@ -123,6 +140,35 @@ impl Object {
         matches!(self.key.as_str(), "arguments" | "parameters") && !self.has_arguments
     }
 
+    fn has_no_arguments(&mut self, draft: &mut Draft) {
+        draft.arguments = "{}".to_owned();
+        self.has_arguments = true;
+        draft.whole = draft.name.is_some();
+    }
+
+    fn step_null(&mut self, c: char, draft: &mut Draft) -> Option<State> {
+        self.string.push(c);
+        if self.string == "null" {
+            self.has_no_arguments(draft);
+            return Some(State::AfterValue);
+        }
+        "null".starts_with(self.string.as_str()).then_some(State::InNull)
+    }
+
+    /// The arguments that a string holds: an object in JSON, or none.
+    fn arguments_in(&mut self, text: &str, draft: &mut Draft) -> Option<State> {
+        let text = text.trim();
+        if matches!(text, "" | "null") {
+            self.has_no_arguments(draft);
+            return Some(State::AfterValue);
+        }
+        serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).ok()?;
+        draft.arguments = text.to_owned();
+        self.has_arguments = true;
+        draft.whole = draft.name.is_some();
+        Some(State::AfterValue)
+    }
+
     fn step_string(&mut self, c: char, draft: &mut Draft) -> Option<State> {
         self.string.push(c);
         if self.escaped || c != '"' {
@@ -130,6 +176,9 @@ impl Object {
             return Some(self.state);
         }
         let text: String = serde_json::from_str(&std::mem::take(&mut self.string)).ok()?;
+        if self.state == State::InText {
+            return self.arguments_in(&text, draft);
+        }
         if self.state == State::InKey {
             let known = ["name", "id", "type", "arguments", "parameters"];
             self.key = text;

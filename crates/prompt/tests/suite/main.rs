@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod families;
 #[cfg(test)]
+mod generated_tools;
+#[cfg(test)]
 mod grammar;
 #[cfg(test)]
 mod hostile;
