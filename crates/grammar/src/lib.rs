@@ -29,4 +29,4 @@ pub use fault::GrammarFault;
 pub use gbnf::calls_as_gbnf;
 pub use quoted::within_json;
 pub use regex::in_lark;
-pub use tools::tool_schema;
+pub use tools::{loose_tool_schema, tool_schema};

@@ -47,6 +47,20 @@ pub fn in_lark(pattern: &str) -> Result<String, GrammarFault> {
     Ok(llguidance::regex_to_lark(pattern, "dw"))
 }
 
+/// Whether no dialect of regular expressions takes `pattern`: a group has one end only, or a repetition repeats nothing.
+pub(crate) fn is_broken(pattern: &str) -> bool {
+    use regex_syntax::ast::ErrorKind;
+    match regex_syntax::Parser::new().parse(pattern) {
+        Err(regex_syntax::Error::Parse(error)) => {
+            matches!(
+                error.kind(),
+                ErrorKind::GroupUnclosed | ErrorKind::GroupUnopened | ErrorKind::RepetitionMissing
+            )
+        }
+        _ => false,
+    }
+}
+
 fn refused(error: &regex_syntax::Error, at: &str) -> GrammarFault {
     use regex_syntax::ast::ErrorKind;
     let kind = match error {

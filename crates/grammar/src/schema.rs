@@ -27,7 +27,19 @@ pub(crate) const FORMATS: [&str; 10] =
 /// # Errors
 /// The first keyword, in the order of the text, that cannot be held to; a bound that is not kept.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarFault> {
-    let mut walk = Walk::new(schema);
+    prepare(Walk::new(schema))
+}
+
+/// A schema that can be compiled and allows all that `schema` allows: keywords that nothing here can enforce are left out.
+///
+/// # Errors
+/// The first part that is no JSON Schema; a bound that is not kept.
+pub(crate) fn prepared_loosely(schema: &Value) -> Result<Value, GrammarFault> {
+    prepare(Walk { is_loose: true, ..Walk::new(schema) })
+}
+
+fn prepare(mut walk: Walk<'_>) -> Result<Value, GrammarFault> {
+    let schema = walk.root;
     let mut root = walk.schema(schema, "", 0)?;
     let mut definitions = Map::new();
     let mut next = 0;
@@ -71,6 +83,8 @@ struct Walk<'a> {
     draft: Option<&'a str>,
     /// Before draft 2019-09 what stands beside a reference counts for nothing.
     is_old: bool,
+    /// Keywords that cannot be enforced are left out, not refused.
+    is_loose: bool,
     /// Pointers into the schema that are referred to, each once; and its place among them.
     referenced: Vec<String>,
     numbers: HashMap<String, usize>,
@@ -85,7 +99,7 @@ impl<'a> Walk<'a> {
         let draft = said.filter(|said| keywords::is_known_draft(said));
         let is_old = draft.is_some_and(keywords::is_old_draft);
         let (referenced, numbers, pairs) = (Vec::new(), HashMap::new(), PropertyPairs::default());
-        Self { root, draft, is_old, referenced, numbers, nodes: 0, patterns: 0, pairs }
+        Self { root, draft, is_old, is_loose: false, referenced, numbers, nodes: 0, patterns: 0, pairs }
     }
 
     /// The schema at `path`, so many levels deep.
@@ -108,21 +122,45 @@ impl<'a> Walk<'a> {
             let at = format!("{path}/{}", escaped(key));
             match self.keyword(map, (key, value), (path, &at), depth)? {
                 Some(pattern) if key == "format" && pattern.is_object() => format = Some(pattern),
+                // Which alternative excludes another one is not enforced.
+                Some(_) if self.is_loose && key == "oneOf" && map.contains_key("anyOf") => {}
+                Some(kept) if self.is_loose && key == "oneOf" => drop(out.insert("anyOf".to_owned(), kept)),
                 Some(kept) => drop(out.insert(key.clone(), kept)),
                 None => {}
             }
+        }
+        if self.is_loose && map.contains_key("patternProperties") && !out.contains_key("patternProperties") {
+            // Its names would count as additional ones.
+            out.shift_remove("additionalProperties");
         }
         if let Some(pattern) = format {
             let all = out.entry("allOf").or_insert_with(|| json!([]));
             all.as_array_mut().into_iter().for_each(|all| all.push(pattern.clone()));
         }
-        self.counts(&out, path)?;
+        match self.counts(&out, path) {
+            Err(_) if self.is_loose => drop(out.shift_remove("minProperties")),
+            counted => counted?,
+        }
         self.pairs.add(&out, path)?;
         Ok(Value::Object(out))
     }
 
     /// What of a keyword goes into the prepared schema.
     fn keyword(
+        &mut self,
+        map: &Map<String, Value>,
+        entry: (&str, &Value),
+        place: (&str, &str),
+        depth: usize,
+    ) -> Result<Option<Value>, GrammarFault> {
+        match self.enforced(map, entry, place, depth) {
+            Err(GrammarFault::Unsupported { .. }) if self.is_loose => Ok(None),
+            Err(GrammarFault::TooLarge { what: "as a count", .. }) if self.is_loose => Ok(None),
+            kept => kept,
+        }
+    }
+
+    fn enforced(
         &mut self,
         map: &Map<String, Value>,
         (key, value): (&str, &Value),
@@ -139,7 +177,10 @@ impl<'a> Walk<'a> {
                     Err(GrammarFault::unsupported(key, path, why))
                 };
             }
-            Keyword::Value => value.clone(),
+            Keyword::Value => {
+                keywords::check_value(key, value).map_err(|why| GrammarFault::invalid(at, why))?;
+                value.clone()
+            }
             Keyword::Schema => self.schema(value, at, depth + 1)?,
             Keyword::SchemaOrList if value.is_array() => self.list(value, at, depth)?,
             Keyword::SchemaOrList => self.schema(value, at, depth + 1)?,
@@ -170,6 +211,10 @@ impl<'a> Walk<'a> {
                 let is_bool = value.is_boolean() && key.starts_with("exclusive");
                 if !value.is_number() && !is_bool {
                     return Err(GrammarFault::invalid(at, "it must be a number"));
+                }
+                if is_bool && self.is_loose {
+                    // Draft 4 has a flag beside the bound. The bound alone allows one value more.
+                    return Ok(None);
                 }
                 if key == "multipleOf" && !value.as_f64().is_some_and(|n| n > 0.0) {
                     return Err(GrammarFault::invalid(at, "it must be above 0"));
@@ -213,7 +258,15 @@ impl<'a> Walk<'a> {
         bounded("regular expressions", self.patterns as u64, MAX_PATTERNS as u64, at)?;
         let pattern =
             value.as_str().ok_or_else(|| GrammarFault::invalid(at, "it must be a regular expression"))?;
-        regex::check(pattern, at)
+        match regex::check(pattern, at) {
+            // Other dialects of regular expressions have more.
+            Err(GrammarFault::Invalid { .. } | GrammarFault::TooLarge { .. })
+                if self.is_loose && !regex::is_broken(pattern) =>
+            {
+                Err(GrammarFault::unsupported("pattern", at, "it is of another dialect"))
+            }
+            checked => checked,
+        }
     }
 
     /// The number of the definition that a reference leads to.

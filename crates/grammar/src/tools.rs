@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::WHITE_SPACE;
 use crate::fault::GrammarFault;
-use crate::schema::{prepared, with_white_space};
+use crate::schema::{prepared, prepared_loosely, with_white_space};
 
 /// Beyond this a double no longer tells whole numbers apart.
 const LARGEST_NUMBER: i64 = 1_000_000_000_000_000;
@@ -14,7 +14,18 @@ const LARGEST_NUMBER: i64 = 1_000_000_000_000_000;
 /// # Errors
 /// What no answer can be held to.
 pub fn tool_schema(schema: &Value) -> Result<Value, GrammarFault> {
-    let mut prepared = prepared(schema)?;
+    for_calls(prepared(schema)?)
+}
+
+/// As [`tool_schema`], for a tool that is not strict: the schema without the keywords that cannot be enforced.
+///
+/// # Errors
+/// [`GrammarFault::Invalid`] if it is no JSON Schema. Others if it is one that no grammar can follow at all.
+pub fn loose_tool_schema(schema: &Value) -> Result<Value, GrammarFault> {
+    for_calls(prepared_loosely(schema)?)
+}
+
+fn for_calls(mut prepared: Value) -> Result<Value, GrammarFault> {
     if prepared == Value::Bool(false) {
         return Err(GrammarFault::Unsatisfiable { why: "the schema is `false`".to_owned() });
     }

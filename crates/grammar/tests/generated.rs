@@ -7,7 +7,7 @@
 mod support;
 
 use headrace_domain::{Form, GrammarSyntax};
-use headrace_grammar::{GrammarFault, calls_as_gbnf, tool_schema};
+use headrace_grammar::{GrammarFault, calls_as_gbnf, loose_tool_schema, tool_schema};
 use serde_json::{Map, Value, json};
 use support::{Rng, compile, schema, walk};
 
@@ -188,4 +188,19 @@ fn every_call_in_gbnf_fits_its_schema() {
     }
     println!("{seeds} schemas: {complete} calls fit, {refused} refused, {endless} walks found no end");
     assert!(complete > seeds && refused * 20 < seeds, "{complete} {refused} {endless}");
+}
+
+/// Tools as generators write them compile for calls within a server's bounds.
+#[test]
+fn tools_of_generators_compile() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../prompt/tests/data/generated-tools.json");
+    let tools: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(tools.len() > 50);
+    for tool in tools {
+        let name = format!("{} {}", tool["generator"], tool["name"]);
+        let prepared = loose_tool_schema(&tool["schema"]).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        let text = format!("start: \"<call>\" args \"</call>\"\nargs: %json {prepared}\n");
+        let compiled = compile(Form::Grammar { text, syntax: GrammarSyntax::Lark });
+        assert!(compiled.is_ok(), "{name}: {:?}", compiled.err());
+    }
 }

@@ -62,6 +62,43 @@ pub(super) fn keyword(name: &str) -> Keyword {
     }
 }
 
+/// The names of JSON Schema's types.
+const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "array", "null"];
+
+/// Checks the value of `type`, `enum` and `required`.
+///
+/// # Errors
+/// What the keyword takes, and what it has.
+pub(super) fn check_value(key: &str, value: &Value) -> Result<(), String> {
+    let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let some = |fits: &dyn Fn(&Value) -> bool| {
+        value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(fits))
+    };
+    let (fits, takes) = match key {
+        "type" => (
+            is_type(value) || some(&is_type),
+            "one of the types `string`, `number`, `integer`, `boolean`, `object`, `array`, `null`, or a list of them",
+        ),
+        "enum" => (some(&|_| true), "a list with at least one value"),
+        "required" => {
+            let names = value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
+            (names, "a list of names of properties")
+        }
+        _ => (true, ""),
+    };
+    if fits { Ok(()) } else { Err(format!("it must be {takes}, and it is {}", shortened(value))) }
+}
+
+/// A value as JSON, cut where it is long.
+fn shortened(value: &Value) -> String {
+    const MOST_CHARS: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("`{}…`", text.get(..end).unwrap_or("")),
+        None => format!("`{text}`"),
+    }
+}
+
 /// Whether a keyword that is not supported holds for everything here.
 pub(super) fn changes_nothing(name: &str, value: &Value, beside: &Map<String, Value>) -> bool {
     let is_empty = value.as_object().is_some_and(Map::is_empty);

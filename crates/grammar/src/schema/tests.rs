@@ -95,3 +95,67 @@ fn a_deep_schema_is_refused() {
     }
     assert!(fault(schema).contains("levels of nesting"));
 }
+
+/// Of a tool that is not strict, what no grammar can enforce is left out. What remains allows all that the schema allows.
+#[test]
+fn a_loose_schema_leaves_out_what_cannot_be_enforced() {
+    for (schema, expected) in [
+        (
+            json!({"type": "array", "uniqueItems": true, "items": {"type": "string"}}),
+            json!({"type": "array", "items": {"type": "string"}}),
+        ),
+        (json!({"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}), json!({"type": "string"})),
+        (json!({"type": "string", "format": "binary"}), json!({"type": "string"})),
+        (json!({"oneOf": [{"const": 1}, {"const": 2}]}), json!({"anyOf": [{"const": 1}, {"const": 2}]})),
+        (
+            json!({"type": "object", "propertyNames": {"pattern": "a"}, "additionalProperties": {"type": "number"}}),
+            json!({"type": "object", "additionalProperties": {"type": "number"}}),
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"(?=a)": {}}, "additionalProperties": false}),
+            json!({"type": "object"}),
+        ),
+        (json!({"$ref": "1/other"}), json!({})),
+        (json!({"type": "string", "maxLength": 5_000_000}), json!({"type": "string"})),
+        (json!({"type": "object", "minProperties": 3}), json!({"type": "object"})),
+        (json!({"not": {"type": "null"}}), json!({})),
+    ] {
+        assert_eq!(prepared_loosely(&schema).as_ref(), Ok(&expected), "{schema}");
+    }
+}
+
+#[test]
+fn what_is_no_schema_is_refused_with_its_path() {
+    for (schema, path) in [
+        (json!({"type": "objekt"}), "/type"),
+        (json!({"type": ["string", 1]}), "/type"),
+        (json!({"properties": {"a": 5}}), "/properties/a"),
+        (json!({"properties": {"a": {"type": "strnig"}}}), "/properties/a/type"),
+        (json!({"properties": {"a": {"enum": []}}}), "/properties/a/enum"),
+        (json!({"properties": {"a": {"enum": "x"}}}), "/properties/a/enum"),
+        (json!({"properties": {"a": {"required": true}}}), "/properties/a/required"),
+        (json!({"required": ["a", 1]}), "/required"),
+        (json!({"properties": {"a": {"$ref": "#/$defs/missing"}}}), "/properties/a/$ref"),
+        (json!({"items": [{"type": "string"}, "x"]}), "/items/1"),
+        (json!({"anyOf": {}}), "/anyOf"),
+        (json!({"minLength": "3"}), "/minLength"),
+        (json!({"maximum": "3"}), "/maximum"),
+        (json!({"pattern": "(a"}), "/pattern"),
+        (json!({"pattern": 3}), "/pattern"),
+        (json!({"additionalProperties": "no"}), "/additionalProperties"),
+    ] {
+        let fault = prepared_loosely(&schema).expect_err("no schema");
+        assert!(matches!(fault, GrammarFault::Invalid { .. }), "{schema}: {fault}");
+        assert_eq!(fault.path(), Some(path), "{schema}");
+    }
+}
+
+#[test]
+fn a_wrong_keyword_is_shown_beside_what_it_takes() {
+    let fault = prepared_loosely(&json!({"type": "strnig"})).expect_err("no schema").to_string();
+    assert!(
+        fault.starts_with("it is not valid at `/type`: it must be one of the types `string`,"),
+        "{fault}"
+    );
+    assert!(fault.ends_with("and it is `\"strnig\"`"), "{fault}");
+}

@@ -491,7 +491,7 @@ fn reply_form(work: &Work) -> ReplyForm {
     let mut offered = OfferedTools::of(conversation);
     // Who is told a form in words may hold to less of it.
     if work.grammar.is_some() && lane.capabilities.grammars {
-        offered = offered.held(held_calls(conversation, work.call.form.is_some()));
+        offered = offered.held(held_calls(conversation));
     }
     ReplyForm {
         style: lane.replies,

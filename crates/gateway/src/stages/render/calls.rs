@@ -8,7 +8,7 @@ use headrace_domain::{
     ToolChoice,
 };
 use headrace_engine_api::FormKinds;
-use headrace_grammar::{GrammarFault, in_lark, strict, tool_schema, within_json};
+use headrace_grammar::{GrammarFault, in_lark, loose_tool_schema, strict, tool_schema, within_json};
 use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
 
@@ -18,22 +18,38 @@ use crate::refused::Why;
 
 /// Whether calls may have to be held to anything.
 pub(super) fn are_held(call: &Call) -> bool {
-    matches!(&call.prompt, Prompt::Conversation(conversation) if wanted(conversation, false).is_some())
+    matches!(&call.prompt, Prompt::Conversation(conversation)
+        if may_call(conversation) || wanted(conversation, false).is_some())
 }
 
-/// What an answer's calls are held to, and the parameter that asks for it; `None`: to nothing.
-pub(super) fn form(
-    model: &ServedModel,
-    lane: &TokenLane,
-    call: &Call,
-) -> Result<Option<(Form, &'static str)>, Why> {
+/// The form of an answer's calls.
+pub(super) struct CallForm {
+    pub(super) form: Form,
+    /// The parameter that asks for it.
+    pub(super) param: &'static str,
+    /// The request does not ask for it: an answer without it is as good.
+    pub(super) is_optional: bool,
+}
+
+/// The form of an answer's calls. `None` if they may be of any.
+///
+/// Without a request for it, calls are held to the names and schemas offered if the engine has grammars and the model writes a
+/// mark before each call.
+pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<Option<CallForm>, Why> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
-    let may_call = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
-    let Some(param) = wanted(conversation, call.form.is_some()).filter(|_| may_call) else { return Ok(None) };
-    let beside = call.form.as_deref().filter(|_| !is_required(conversation));
-    let conversation = prepared(conversation, call.endpoint, lane.replies.family, beside.is_some())?;
+    if !may_call(conversation) {
+        return Ok(None);
+    }
     // What is no text of a message has an id of its own in a grammar, too. Elsewhere only what has no text at all.
     let (own, named) = (lane.capabilities.grammars, Cell::new(false));
+    let asked = wanted(conversation, call.form.is_some());
+    let is_optional = asked.is_none();
+    let param = asked.unwrap_or("tools");
+    if is_optional && !(own && lane.replies.family.marks_json_calls()) {
+        return schemas_of(conversation).map(|()| None);
+    }
+    let beside = call.form.as_deref().filter(|_| !is_required(conversation));
+    let conversation = prepared(conversation, call.endpoint, lane, beside.is_some())?;
     let special = |mark: &str| {
         let id = lane.tokenizer.id_of(mark)?;
         let special = lane.tokenizer.is_control(id) || own && lane.tokenizer.is_markup(id);
@@ -47,7 +63,7 @@ pub(super) fn form(
         && forms.has(FormKinds::TAGS)
         && let Some(tags) = lane.replies.family.calls_as_tags(&conversation, &special)
     {
-        return Ok(Some((Form::Tags(tags), param)));
+        return Ok(Some(CallForm { form: Form::Tags(tags), param, is_optional }));
     }
     let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
@@ -67,18 +83,33 @@ pub(super) fn form(
         None => calls,
         Some(form) => either(&calls, form)?,
     };
-    Ok(Some((Form::Grammar { text, syntax: GrammarSyntax::Lark }, param)))
+    let form = Form::Grammar { text, syntax: GrammarSyntax::Lark };
+    Ok(Some(CallForm { form, param, is_optional }))
 }
 
-/// Whether the grammar of a call holds the calls of a tool to the whole of its schema, so that nothing in them can be wrong.
-pub(crate) fn held(conversation: &Conversation, has_form: bool) -> impl Fn(&str) -> bool {
-    let all = is_required(conversation) || has_form;
-    let any = wanted(conversation, has_form).is_some();
-    let whole = move |tool: &Tool| {
+fn may_call(conversation: &Conversation) -> bool {
+    !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None
+}
+
+/// Refuses the first tool whose parameters are no JSON Schema.
+fn schemas_of(conversation: &Conversation) -> Result<(), Why> {
+    for (at, tool) in conversation.tools.iter().enumerate() {
+        let Some(schema) = tool.parameters.as_ref().filter(|_| tool.custom.is_none()) else { continue };
+        if let Err(fault @ GrammarFault::Invalid { .. }) = loose_tool_schema(schema) {
+            return Err(invalid(at, &tool.name, &format!("{fault}.")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the grammar of a call, which an engine with grammars enforces, holds the calls of a tool to its schema, as far as a
+/// grammar can.
+pub(crate) fn held(conversation: &Conversation) -> impl Fn(&str) -> bool {
+    let whole = |tool: &Tool| {
         let strict = tool.strict || matches!(tool.custom, Some(CustomInput::Form(_)));
-        strict || all && tool.parameters.as_ref().is_none_or(|schema| tool_schema(schema).is_ok())
+        strict || tool.parameters.as_ref().is_none_or(|schema| loose_tool_schema(schema).is_ok())
     };
-    move |name| any && conversation.tools.iter().find(|tool| tool.name == name).is_some_and(whole)
+    move |name| conversation.tools.iter().find(|tool| tool.name == name).is_some_and(whole)
 }
 
 /// The parameter because of which calls are held to anything.
@@ -103,14 +134,15 @@ fn is_required(conversation: &Conversation) -> bool {
     )
 }
 
-/// The conversation with schemas that can be held to. Of a tool that is not strict, one that cannot becomes any object. With
+/// The conversation with schemas that can be held to. Of a tool that is not strict, keywords that cannot are left out. With
 /// `alone`, an answer is calls and nothing else.
 fn prepared(
     conversation: &Conversation,
     endpoint: Endpoint,
-    family: ReplyFamily,
+    lane: &TokenLane,
     alone: bool,
 ) -> Result<Conversation, Why> {
+    let family = lane.replies.family;
     let mut prepared = conversation.clone();
     prepared.messages.clear();
     for (at, tool) in prepared.tools.iter_mut().enumerate() {
@@ -120,6 +152,8 @@ fn prepared(
         };
         tool.strict |= custom.is_some();
         let held = tool.strict;
+        // The own engine holds every call to its schema.
+        tool.strict |= lane.capabilities.grammars;
         let own = custom.as_ref().map(|custom| Cow::Borrowed(&custom.schema));
         let Some(schema) = own.or(tool.parameters.as_ref().map(Cow::Borrowed)) else { continue };
         let is_openai = endpoint != Endpoint::Messages && tool.custom.is_none();
@@ -129,9 +163,13 @@ fn prepared(
         {
             return Err(invalid(at, &tool.name, &fault.to_string()));
         }
-        let mut fitting = match tool_schema(&schema) {
+        let fitting = if held { tool_schema(&schema) } else { loose_tool_schema(&schema) };
+        let mut fitting = match fitting {
             Ok(schema) => schema,
             Err(fault) if held => return Err(invalid(at, &tool.name, &fault.to_string())),
+            Err(fault @ GrammarFault::Invalid { .. }) => {
+                return Err(invalid(at, &tool.name, &format!("{fault}.")));
+            }
             Err(_) => {
                 tool_schema(&json!({ "type": "object" })).unwrap_or_else(|_| json!({ "type": "object" }))
             }

@@ -6,7 +6,7 @@ use headrace_domain::{Call, Code, Endpoint, Form, GrammarSyntax, JsonForm, Stage
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
 use headrace_grammar::{Bounds, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
-use super::calls;
+use super::calls::{self, CallForm};
 use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
 use crate::refused::Why;
@@ -25,8 +25,18 @@ pub(super) fn grammar(
     owner: &FormOwner<'_>,
 ) -> Result<Option<SharedGrammar>, Why> {
     let calls = calls::form(model, lane, call)?;
+    if let Some(CallForm { form, param, is_optional: true }) = calls {
+        let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
+        return match compiled {
+            Err(why) if why.code == Code::FormsBusy => Err(why),
+            // Calls are read and judged when they are whole.
+            compiled => Ok(compiled.ok()),
+        };
+    }
     let (form, param) = match (calls, &call.form) {
-        (Some((form, param)), _) => (Arc::new(in_its_notation(model, lane, form, param)?), param),
+        (Some(CallForm { form, param, .. }), _) => {
+            (Arc::new(in_its_notation(model, lane, form, param)?), param)
+        }
         (None, Some(form)) => (Arc::clone(form), param(call.endpoint, form)),
         (None, None) => return Ok(None),
     };
