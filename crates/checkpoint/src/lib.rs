@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod config;
+mod content;
 mod directory;
 mod encoder;
 mod error;

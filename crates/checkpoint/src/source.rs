@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::ops::Deref;
 use std::path::{Component, Path, PathBuf};
 
+use crate::content;
 use crate::error::{CheckpointError, shown};
 use crate::limits::{MAX_DIRECTORY_ENTRIES, MAX_FILE_NAME_BYTES};
 
@@ -120,6 +121,16 @@ impl Source {
         name: &str,
         limit_bytes: u64,
     ) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
+        let found = self.read_any(name, limit_bytes)?;
+        found.as_deref().map_or(Ok(()), |bytes| content::check(name, bytes))?;
+        Ok(found)
+    }
+
+    fn read_any(
+        &mut self,
+        name: &str,
+        limit_bytes: u64,
+    ) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
         let too_large =
             |bytes: u64| refused(name, format!("is {bytes} bytes long, the most is {limit_bytes}"));
         match self {
@@ -148,15 +159,17 @@ impl Source {
     /// A weight file: mapped when it is on disk. `None` when there is none of that name.
     pub(crate) fn weights(&mut self, name: &str) -> Result<Option<Contents>, CheckpointError> {
         check_plain_name(name)?;
-        match self {
+        let found = match self {
             Self::Directory { .. } => {
                 let Some(file) = self.open(name)? else { return Ok(None) };
-                map(&file)
-                    .map(|map| Some(Contents::Mapped(map)))
-                    .map_err(|source| CheckpointError::Io { file: name.to_owned(), source })
+                let map = map(&file);
+                let map = map.map_err(|source| CheckpointError::Io { file: name.to_owned(), source })?;
+                Some(Contents::Mapped(map))
             }
-            Self::Memory(files) => Ok(take(files, name).map(Contents::Memory)),
-        }
+            Self::Memory(files) => take(files, name).map(Contents::Memory),
+        };
+        found.as_deref().map_or(Ok(()), |bytes| content::check(name, bytes))?;
+        Ok(found)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
