@@ -6,8 +6,10 @@ use serde_json::{Map, Value, json};
 
 /// Levels of schemas, references included, that are followed. Deeper schemas become plain objects.
 const MAX_LEVELS: u32 = 8;
-/// Schemas of one tool that are written out. Further ones become plain objects.
-const MAX_SCHEMAS: u32 = 2_000;
+/// What of one tool's schemas may be copied: a value counts as one, a text as one more for each so many bytes. Schemas that do not fit
+/// become plain objects. References would otherwise copy a large schema once for each of them.
+const MAX_VALUES: usize = 10_000;
+const TEXT_BYTES: usize = 64;
 
 /// The tools with descriptions, and with schemas in which each property has one `type`, a `description`, and no reference.
 pub(crate) fn tools(tools: &[Tool]) -> Vec<Tool> {
@@ -17,7 +19,7 @@ pub(crate) fn tools(tools: &[Tool]) -> Vec<Tool> {
 fn tool(tool: &Tool) -> Tool {
     let none = Value::Null;
     let root = tool.parameters.as_ref().unwrap_or(&none);
-    let mut schema = Simplifier { root, left: MAX_SCHEMAS }.schema(root, 0);
+    let mut schema = Simplifier { root, left: MAX_VALUES }.schema(root, 0);
     schema.insert("type".to_owned(), "object".into());
     complete_object(&mut schema);
     let description = Some(tool.description.clone().unwrap_or_default());
@@ -26,7 +28,8 @@ fn tool(tool: &Tool) -> Tool {
 
 struct Simplifier<'s> {
     root: &'s Value,
-    left: u32,
+    /// What may still be copied.
+    left: usize,
 }
 
 impl Simplifier<'_> {
@@ -72,18 +75,19 @@ impl Simplifier<'_> {
 
     /// The keywords of a schema, of what it refers to, and of its alternatives.
     fn merged(&mut self, schema: &Value, level: u32) -> Map<String, Value> {
-        self.left = self.left.saturating_sub(1);
         let Value::Object(own) = schema else { return Map::new() };
-        if self.left == 0 || level > MAX_LEVELS {
+        let is_merged = |key: &str| ["$ref", "anyOf", "oneOf", "allOf", "$defs", "definitions"].contains(&key);
+        let copied = || own.iter().filter(|(key, _)| !is_merged(key));
+        let size = copied().fold(1, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, self.left));
+        if size > self.left || level > MAX_LEVELS {
+            self.left = self.left.saturating_sub(1);
             return Map::from_iter([("type".to_owned(), json!("object"))]);
         }
-        let mut merged = own.clone();
-        for key in ["$ref", "anyOf", "oneOf", "allOf", "$defs", "definitions"] {
-            merged.shift_remove(key);
-        }
+        self.left -= size;
+        let mut merged: Map<String, Value> = copied().map(|(key, value)| (key.clone(), value.clone())).collect();
         let pointer = own.get("$ref").and_then(Value::as_str).and_then(|said| said.strip_prefix('#'));
-        if let Some(target) = pointer.and_then(|pointer| self.root.pointer(pointer)).cloned() {
-            let target = self.merged(&target, level + 1);
+        if let Some(target) = pointer.and_then(|pointer| self.root.pointer(pointer)) {
+            let target = self.merged(target, level + 1);
             add(&mut merged, target);
         }
         for part in list(own, "allOf") {
@@ -95,6 +99,22 @@ impl Simplifier<'_> {
             alternatives(&mut merged, parts);
         }
         merged
+    }
+}
+
+/// `before`, and what copying a value counts. Stops counting beyond `most`.
+fn size_of(value: &Value, before: usize, most: usize) -> usize {
+    if before > most {
+        return before;
+    }
+    let own = before + 1;
+    match value {
+        Value::String(text) => own + text.len() / TEXT_BYTES,
+        Value::Array(values) => values.iter().fold(own, |size, value| size_of(value, size, most)),
+        Value::Object(values) => values
+            .iter()
+            .fold(own, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, most)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => own,
     }
 }
 
@@ -236,5 +256,24 @@ mod tests {
         let wide: Map<String, Value> = (0..50).map(|at| (at.to_string(), json!({"$ref": "#"}))).collect();
         let simple = tools(&[Tool::function("t", None, Some(json!({"properties": wide})))]);
         assert!(simple[0].parameters.as_ref().expect("parameters").to_string().len() < 4 << 20);
+    }
+
+    #[test]
+    fn references_do_not_copy_a_large_schema_again_and_again() {
+        let values = vec![json!([]); 9_000];
+        let text = "a".repeat(600_000);
+        for large in [json!({"enum": values}), json!({"description": text}), json!({"x": {"y": text}})] {
+            for key in ["properties", "anyOf"] {
+                let refers = json!({"$ref": "#/$defs/L"});
+                let many = match key {
+                    "properties" => (0..1_000).map(|at| (at.to_string(), refers.clone())).collect::<Map<_, _>>().into(),
+                    _ => Value::Array(vec![refers; 1_000]),
+                };
+                let schema = json!({"$defs": {"L": large}, key: many});
+                let simple = tools(&[Tool::function("t", None, Some(schema))]);
+                let size = simple[0].parameters.as_ref().expect("parameters").to_string().len();
+                assert!(size < 2 << 20, "{key}: {size} bytes");
+            }
+        }
     }
 }
