@@ -18,6 +18,7 @@ pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
 pub(crate) mod routes;
+pub(crate) mod settings;
 pub(crate) mod shadow;
 pub(crate) mod shells;
 pub(crate) mod status;
@@ -35,130 +36,13 @@ use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
 use headrace_trace::decode_record;
 
-use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
-use crate::config::layers::Settings;
-use crate::config::upstreams::{targets_flag, upstream_flag};
-use crate::config::value::Parsed;
-use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference};
+use crate::cli::{At, ConfigArgs, ConfigCommand};
+use crate::config::{Config, ConfigError, layered, reference};
 use crate::datadir::{DataDir, DataDirError};
-use crate::stored::{self, Found, Places};
 use crate::{datadir, output};
 
 /// Who acts when a command works on a stopped data directory.
 const ACTOR: &str = "command line";
-
-/// The file, the environment and the flags over the defaults.
-pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
-    let mut settings = layered(file, variables());
-    let named = [
-        ("data_dir", "--data-dir", &flags.data_dir),
-        ("server.listen", "--listen", &flags.listen),
-        ("server.metrics_listen", "--metrics-listen", &flags.metrics_listen),
-        ("admin.listen", "--admin-listen", &flags.admin_listen),
-        ("worker.secret_file", "--worker-secret-file", &flags.worker_secret_file),
-        ("server.tls_cert", "--tls-cert", &flags.tls_cert),
-        ("server.tls_key", "--tls-key", &flags.tls_key),
-        ("engine.threads", "--threads", &flags.threads),
-        ("engine.device", "--device", &flags.device),
-        ("engine.quantize", "--quantize", &flags.quantize),
-        ("engine.compute", "--compute", &flags.compute),
-        ("engine.kv_type", "--kv-type", &flags.kv_type),
-    ];
-    for (path, flag, text) in named {
-        if let Some(text) = text {
-            settings.flag(path, flag, text);
-        }
-    }
-    upstream_flags(&mut settings, flags);
-    let names = upstream_names(&settings);
-    let mut models = Vec::new();
-    let mut paths = 0;
-    for text in &flags.model {
-        if let Some(table) = targets_flag(text, &names) {
-            models.push(toml::Value::Table(table));
-            continue;
-        }
-        paths += 1;
-        match model_flag(text).and_then(|table| stored_by_others(table, text)) {
-            Ok(table) => models.push(toml::Value::Table(table)),
-            Err(why) => settings.flag_problem("models", "--model", why),
-        }
-    }
-    if !models.is_empty() && paths == 0 {
-        // Names for what others serve take nothing away: what is served here without them stays.
-        models.extend(settings.get("models").is_none().then(demo_table));
-    }
-    if !models.is_empty() {
-        settings.flag_value("models", "--model", &toml::Value::Array(models));
-    }
-    for text in &flags.set {
-        match text.split_once('=') {
-            Some((path, value)) => settings.flag(path.trim(), "--set", value.trim()),
-            None => settings.flag_problem(text, "--set", "must be NAME=VALUE".to_owned()),
-        }
-    }
-    settings
-}
-
-/// The same with the path of what another program has stored under that name, where there is no such path.
-fn stored_by_others(mut table: toml::Table, text: &str) -> Result<toml::Table, String> {
-    let path = table.get("path").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-    if path == DEMO_PATH || Path::new(&path).exists() || !stored::could_be_a_name(Path::new(&path)) {
-        return Ok(table);
-    }
-    let found = match Places::of_process().find(&path) {
-        Found::One(found) => found,
-        Found::None(why) => return Err(why),
-    };
-    let at = found.path.to_str().ok_or_else(|| format!("{} is not UTF-8", found.path.display()))?;
-    output::note(&format!("{path} is {}'s {}, at {at}", found.program, found.name));
-    // Who gave no name asks for it by the one that it is known by.
-    if !text.contains('=') {
-        table.insert("name".to_owned(), toml::Value::String(path));
-    }
-    table.insert("path".to_owned(), toml::Value::String(at.to_owned()));
-    Ok(table)
-}
-
-fn demo_table() -> toml::Value {
-    let text = |text: &str| toml::Value::String(text.to_owned());
-    let entries = [("name", text(DEMO_NAME)), ("path", text(DEMO_PATH))];
-    toml::Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-}
-
-/// The servers that `--upstream` names, beside those of the file.
-fn upstream_flags(settings: &mut Settings, flags: &Flags) {
-    let mut upstreams = tables(settings, "upstreams");
-    let before = upstreams.len();
-    for text in &flags.upstream {
-        match upstream_flag(text) {
-            Ok(table) => upstreams.push(toml::Value::Table(table)),
-            Err(why) => settings.flag_problem("upstreams", "--upstream", why),
-        }
-    }
-    if upstreams.len() > before {
-        settings.flag_value("upstreams", "--upstream", &toml::Value::Array(upstreams));
-    }
-}
-
-/// The tables of a list, as they stand.
-fn tables(settings: &Settings, path: &str) -> Vec<toml::Value> {
-    match settings.get(path).map(|setting| &setting.value) {
-        Some(Parsed::Raw(toml::Value::Array(items))) => items.clone(),
-        _ => Vec::new(),
-    }
-}
-
-fn upstream_names(settings: &Settings) -> Vec<String> {
-    let named = |table: &toml::Value| table.get("name")?.as_str().map(str::to_owned);
-    tables(settings, "upstreams").iter().filter_map(named).collect()
-}
-
-fn variables() -> impl Iterator<Item = (String, String)> {
-    // A variable that is not UTF-8 cannot be one of ours: their names and values are.
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-}
 
 /// `config check`, `config reference` and `config parameters`.
 pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
@@ -201,7 +85,7 @@ impl CommandError {
 
 /// The configuration as far as commands need it.
 fn configuration(at: &At) -> Result<Config, CommandError> {
-    let mut settings = layered(at.config.as_deref(), variables());
+    let mut settings = layered(at.config.as_deref(), settings::variables());
     if let Some(dir) = &at.data_dir {
         settings.flag("data_dir", "--data-dir", dir);
     }
@@ -213,7 +97,7 @@ fn configuration(at: &At) -> Result<Config, CommandError> {
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn configuration_of(file: Option<&Path>) -> Result<Config, String> {
-    Config::from_settings(layered(file, variables()), true).map_err(|error| error.to_string())
+    Config::from_settings(layered(file, settings::variables()), true).map_err(|error| error.to_string())
 }
 
 /// The data directory.

@@ -87,7 +87,7 @@ pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
 fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let began = Instant::now();
     let hardened = hardening::harden();
-    let settings = commands::settings(file, flags);
+    let settings = commands::settings::settings(file, flags);
     let (first_key, play_prices) = (hardened.first_key, manner == Manner::Up);
     let checked = match check(settings.clone(), play_prices, first_key.as_ref(), &InMemory::default()) {
         Ok(checked) => checked,
@@ -100,7 +100,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let (file, flags) = (file.map(Path::to_owned), flags.clone());
     let source = {
         let file = file.clone();
-        move || commands::settings(file.as_deref(), &flags)
+        move || commands::settings::settings(file.as_deref(), &flags)
     };
     let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log: filter };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));

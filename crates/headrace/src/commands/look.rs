@@ -8,7 +8,7 @@ use std::sync::Arc;
 use headrace_domain::{NanoDollars, SystemClock};
 use headrace_ledger::prices::PriceConfig;
 
-use super::settings;
+use super::settings::settings;
 use crate::check::{self, Checked, check};
 use crate::cli::Flags;
 use crate::config::{Config, show};
