@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes are counted in units of so many.
 const UNIT_BYTES: usize = 1024;
-/// Calls that are there at once at most, however short: each takes a thread.
+/// Calls that are there at once at most, however short: each takes a thread. On a machine with fewer processors, one for each.
 const MOST_CALLS: usize = 64;
 /// How long a call waits for its turn.
 const MOST_WAIT: Duration = Duration::from_secs(5);
@@ -19,6 +19,8 @@ const MOST_WAIT: Duration = Duration::from_secs(5);
 /// The bound, and who is within it.
 pub(crate) struct Turns {
     most_bytes: usize,
+    /// The least bytes that a call counts as.
+    least_bytes: usize,
     most_wait: Duration,
     all: Arc<Semaphore>,
     keys: Arc<Mutex<HashMap<KeyId, Share>>>,
@@ -55,15 +57,22 @@ pub(crate) struct NoRoom {
 }
 
 impl Turns {
+    /// For calls of up to `most_bytes` in all on this machine.
     pub(crate) fn new(most_bytes: usize) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::of(most_bytes, processors.clamp(2, MOST_CALLS))
+    }
+
+    fn of(most_bytes: usize, most_calls: usize) -> Self {
         let all = Arc::new(Semaphore::new(units(most_bytes)));
-        Self { most_bytes, most_wait: MOST_WAIT, all, keys: Arc::default() }
+        let least_bytes = most_bytes / most_calls;
+        Self { most_bytes, least_bytes, most_wait: MOST_WAIT, all, keys: Arc::default() }
     }
 
     /// Waits for a turn of `bytes`; what is more than a key's part counts as its part, so that it can ever go on.
     pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Turn, NoRoom> {
         let part = self.most_bytes / 2;
-        let weight = units(bytes.max(self.most_bytes / MOST_CALLS)).min(units(part));
+        let weight = units(bytes.max(self.least_bytes)).min(units(part));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         let (call, turns) = self.register(key, units(part));
         let full = |own, limit_bytes| NoRoom { own, limit_bytes, waited: self.most_wait };
@@ -111,7 +120,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_has_half_and_everybody_the_whole() {
         let waited = Duration::from_millis(50);
-        let turns = Turns { most_wait: waited, ..Turns::new(8 * UNIT_BYTES) };
+        let turns = Turns { most_wait: waited, ..Turns::of(8 * UNIT_BYTES, 8) };
         let (a, b, c) = (key("a"), key("b"), key("c"));
         let first = turns.enter(&a, 3 * UNIT_BYTES).await.unwrap();
         let own = turns.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
@@ -129,13 +138,17 @@ mod tests {
 
     #[tokio::test]
     async fn short_calls_do_not_fill_it_with_threads() {
-        let turns = Turns { most_wait: Duration::ZERO, ..Turns::new(MOST_CALLS * 4 * UNIT_BYTES) };
-        let mut taken = Vec::new();
-        for name in ["a", "b", "c"] {
-            while let Ok(turn) = turns.enter(&key(name), 1).await {
-                taken.push(turn);
+        for most in [2, 8, MOST_CALLS] {
+            let turns = Turns { most_wait: Duration::ZERO, ..Turns::of(MOST_CALLS * 4 * UNIT_BYTES, most) };
+            let mut taken = Vec::new();
+            for name in ["a", "b", "c"] {
+                let before = taken.len();
+                while let Ok(turn) = turns.enter(&key(name), 1).await {
+                    taken.push(turn);
+                }
+                assert!(taken.len() - before <= most / 2, "of one key");
             }
+            assert_eq!(taken.len(), most);
         }
-        assert_eq!(taken.len(), MOST_CALLS);
     }
 }

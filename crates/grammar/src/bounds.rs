@@ -50,10 +50,8 @@ pub(crate) const KEPT_MASK_BYTES: usize = 2 << 20;
 pub(crate) const MAX_GRAMMAR_SYMBOLS: usize = 200_000;
 /// The stack of a thread that compiles: what is nested is walked by recursion.
 pub(crate) const STACK_BYTES: usize = 64 << 20;
-/// Threads that compile at once, those included that nobody waits for any more.
+/// Threads that compile at once, those included that no caller waits for any more; on a machine with fewer processors, one for each.
 pub(crate) const MAX_COMPILING_THREADS: usize = 4;
-/// Of these threads, those that compile forms of one tenant.
-pub(crate) const MAX_TENANT_PLACES: usize = 2;
 /// Forms of one tenant that wait for a thread.
 pub(crate) const MAX_TENANT_WAITS: usize = 32;
 /// How long somebody waits for one of them to be free.

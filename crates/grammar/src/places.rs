@@ -6,20 +6,20 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::bounds::{MAX_COMPILING_THREADS, MAX_TENANT_PLACES, MAX_TENANT_WAITS, MOST_WAIT};
+use crate::bounds::{MAX_COMPILING_THREADS, MAX_TENANT_WAITS, MOST_WAIT};
 use crate::cache::Key;
 use crate::fault::GrammarFault;
 
 /// The places of one vocabulary.
-#[derive(Default)]
 pub(crate) struct Places {
     taken: Mutex<Taken>,
     /// Signalled when a place is free, or a waiter left.
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct Taken {
+    /// Places there are: at least two.
+    most: usize,
     places: Vec<Entry>,
     waiting: Vec<Entry>,
     /// Waiters so far.
@@ -39,18 +39,31 @@ pub(crate) struct Place {
     pub(crate) key: Key,
 }
 
+impl Default for Places {
+    /// As many places as the machine has processors, within bounds: threads that compile leave few processors busy.
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let taken = Mutex::new(Taken::new(processors.clamp(2, MAX_COMPILING_THREADS)));
+        Self { taken, changed: Condvar::new() }
+    }
+}
+
 impl Taken {
+    fn new(most: usize) -> Self {
+        Self { most, places: Vec::new(), waiting: Vec::new(), count: 0 }
+    }
+
     fn places_of(&self, tenant: u64) -> usize {
         self.places.iter().filter(|place| place.tenant == tenant).count()
     }
 
     /// The waiter that comes next, if there is a place for one.
     fn next(&self) -> Option<Entry> {
-        if self.places.len() >= MAX_COMPILING_THREADS {
+        if self.places.len() >= self.most {
             return None;
         }
         let may = |waiter: &&Entry| {
-            self.places_of(waiter.tenant) < MAX_TENANT_PLACES
+            self.places_of(waiter.tenant) < self.most / 2
                 && self.places.iter().all(|place| place.key != waiter.key)
         };
         let waiters = self.waiting.iter().filter(may);
@@ -125,11 +138,11 @@ mod tests {
 
     #[test]
     fn no_tenant_has_all_places_and_who_has_fewest_comes_first() {
-        let mut taken = Taken::default();
+        let mut taken = Taken::new(MAX_COMPILING_THREADS);
         for at in 0..12 {
             taken.wait(1, key(at)).unwrap();
         }
-        assert_eq!(fill(&mut taken), [1; MAX_TENANT_PLACES]);
+        assert_eq!(fill(&mut taken), [1; 2]);
         taken.wait(2, key(100)).unwrap();
         assert_eq!(fill(&mut taken), [2], "a place is left for another tenant");
         for tenant in [3, 4] {
@@ -141,8 +154,17 @@ mod tests {
     }
 
     #[test]
+    fn on_two_processors_a_tenant_has_one_place() {
+        let mut taken = Taken::new(2);
+        for (at, tenant) in (0..).zip([1, 1, 1, 2, 3]) {
+            taken.wait(tenant, key(at)).unwrap();
+        }
+        assert_eq!(fill(&mut taken), [1, 2]);
+    }
+
+    #[test]
     fn forms_of_one_tenant_that_wait_are_bounded() {
-        let mut taken = Taken::default();
+        let mut taken = Taken::new(MAX_COMPILING_THREADS);
         let waits = (0..100).filter(|at| taken.wait(1, key(*at)).is_ok()).count();
         assert_eq!(waits, MAX_TENANT_WAITS);
         assert!(taken.wait(2, key(200)).is_ok());
@@ -150,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_same_form_is_compiled_once_at_a_time() {
-        let mut taken = Taken::default();
+        let mut taken = Taken::new(MAX_COMPILING_THREADS);
         taken.wait(1, key(1)).unwrap();
         taken.wait(2, key(1)).unwrap();
         taken.wait(3, key(2)).unwrap();
