@@ -227,6 +227,7 @@ async fn a_model_that_failed_keeps_nothing_of_its_limits() {
         world.limits.standing(&[(scope(model), spec)], world.clock.now()).remaining_tokens.unwrap()
     };
     let call = || world.call(Endpoint::ChatCompletions, body(true, &json!({"model": "moving"})));
+    let began = std::time::Instant::now();
     let answers = [call().await, call().await];
     assert!(answers.iter().all(|answer| header(answer, "x-headrace-model") == Some("a-2")));
     assert_eq!((left("a-1"), left("a-2") < 900), (1_000, true));
@@ -239,7 +240,10 @@ async fn a_model_that_failed_keeps_nothing_of_its_limits() {
         assert!(read(answer).await.contains("[DONE]"));
     }
     world.balance_when_idle().await;
-    assert_eq!((left("a-1"), left("a-2")), (1_000, 1_000 - 2 * 22));
+    // What a slow machine lets come back of a thousand tokens a minute meanwhile.
+    let charged = 1_000 - 2 * 22;
+    let (left, back) = ((left("a-1"), left("a-2")), began.elapsed().as_secs() * 1_000 / 60 + 17);
+    assert!(left.0 == 1_000 && (charged..=charged + back).contains(&left.1), "{left:?} {back}");
 }
 
 #[tokio::test]
