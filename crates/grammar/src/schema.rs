@@ -18,6 +18,9 @@ mod pairs;
 use keywords::{Keyword, keyword};
 use pairs::PropertyPairs;
 
+/// The largest bound of a number that llguidance makes an expression of.
+const MAX_NUMBER: f64 = u64::MAX as f64;
+
 /// Formats that strings can be held to.
 pub(crate) const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"];
@@ -215,6 +218,10 @@ impl<'a> Walk<'a> {
                 if is_bool && self.is_loose {
                     // Draft 4 has a flag beside the bound. The bound alone allows one value more.
                     return Ok(None);
+                }
+                if value.as_f64().is_some_and(|number| number.abs() > MAX_NUMBER) {
+                    let why = "it is beyond ±2^64; leave it out";
+                    return Err(GrammarFault::unsupported(key, path, why));
                 }
                 if key == "multipleOf" && !value.as_f64().is_some_and(|n| n > 0.0) {
                     return Err(GrammarFault::invalid(at, "it must be above 0"));

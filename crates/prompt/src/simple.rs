@@ -58,8 +58,13 @@ impl Simplifier<'_> {
             let values = json!([constant]);
             merged.insert("enum".to_owned(), values);
         }
-        if kind == "object" {
+        let may_be = |one: &str| kind.split('|').any(|kind| kind == one);
+        if may_be("object") {
             complete_object(&mut merged);
+        }
+        if may_be("array") && !merged.get("items").is_some_and(Value::is_object) {
+            let items = Value::Object(self.property(&Value::Null, level + 1));
+            merged.insert("items".to_owned(), items);
         }
         merged.insert("type".to_owned(), kind.into());
         merged
@@ -76,15 +81,18 @@ impl Simplifier<'_> {
     /// The keywords of a schema, of what it refers to, and of its alternatives.
     fn merged(&mut self, schema: &Value, level: u32) -> Map<String, Value> {
         let Value::Object(own) = schema else { return Map::new() };
-        let is_merged = |key: &str| ["$ref", "anyOf", "oneOf", "allOf", "$defs", "definitions"].contains(&key);
+        let is_merged =
+            |key: &str| ["$ref", "anyOf", "oneOf", "allOf", "$defs", "definitions"].contains(&key);
         let copied = || own.iter().filter(|(key, _)| !is_merged(key));
-        let size = copied().fold(1, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, self.left));
+        let size =
+            copied().fold(1, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, self.left));
         if size > self.left || level > MAX_LEVELS {
             self.left = self.left.saturating_sub(1);
             return Map::from_iter([("type".to_owned(), json!("object"))]);
         }
         self.left -= size;
-        let mut merged: Map<String, Value> = copied().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let mut merged: Map<String, Value> =
+            copied().map(|(key, value)| (key.clone(), value.clone())).collect();
         let pointer = own.get("$ref").and_then(Value::as_str).and_then(|said| said.strip_prefix('#'));
         if let Some(target) = pointer.and_then(|pointer| self.root.pointer(pointer)) {
             let target = self.merged(target, level + 1);
@@ -111,9 +119,9 @@ fn size_of(value: &Value, before: usize, most: usize) -> usize {
     match value {
         Value::String(text) => own + text.len() / TEXT_BYTES,
         Value::Array(values) => values.iter().fold(own, |size, value| size_of(value, size, most)),
-        Value::Object(values) => values
-            .iter()
-            .fold(own, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, most)),
+        Value::Object(values) => {
+            values.iter().fold(own, |size, (key, value)| size_of(value, size + key.len() / TEXT_BYTES, most))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => own,
     }
 }
@@ -224,7 +232,8 @@ mod tests {
                 "list": {"type": ["string", "null"]},
                 "union": {"anyOf": [{"type": "string"}, {"type": "number"}]},
                 "consts": {"oneOf": [{"const": "a"}, {"const": "b"}]},
-                "any": {}, "yes": true, "tree": {"$ref": "#/$defs/N"}, "itself": {"$ref": "#"},
+                "pair": {"type": "array", "prefixItems": [{"type": "string"}], "items": false},
+            "any": {}, "yes": true, "tree": {"$ref": "#/$defs/N"}, "itself": {"$ref": "#"},
                 "all": {"allOf": [{"$ref": "#/$defs/U"}], "description": "A unit."},
             },
         });
@@ -248,6 +257,7 @@ mod tests {
             assert_eq!((&property["type"], &property["enum"]), (&json!(kind), &values), "{name}");
             assert!(property["description"].is_string(), "{name}");
         }
+        assert_eq!(schema["properties"]["pair"]["items"], json!({"description": "", "type": "any"}));
         assert!(!schema.to_string().contains("$ref"));
     }
 
@@ -266,7 +276,9 @@ mod tests {
             for key in ["properties", "anyOf"] {
                 let refers = json!({"$ref": "#/$defs/L"});
                 let many = match key {
-                    "properties" => (0..1_000).map(|at| (at.to_string(), refers.clone())).collect::<Map<_, _>>().into(),
+                    "properties" => {
+                        (0..1_000).map(|at| (at.to_string(), refers.clone())).collect::<Map<_, _>>().into()
+                    }
                     _ => Value::Array(vec![refers; 1_000]),
                 };
                 let schema = json!({"$defs": {"L": large}, key: many});

@@ -201,14 +201,19 @@ async fn arguments_of_calls_that_a_grammar_holds_come_as_they_are_made() {
     let tool = |strict: bool, parameters: &Value| json!([{"type": "function", "function": {"name": "look", "strict": strict, "parameters": parameters}}]);
     let mut closed = look.clone();
     closed["additionalProperties"] = json!(false);
-    // What no grammar holds is told once it is whole.
-    let unheld =
+    // A keyword that no grammar holds is left out.
+    let loose =
         json!({"type": "object", "properties": {"city": {"type": "string"}}, "not": {"required": ["x"]}});
+    // What no grammar holds at all is told once it is whole.
+    let patterns: serde_json::Map<_, _> = (0..9).map(|at| (format!("^x{at}"), json!({}))).collect();
+    let mut unheld = look.clone();
+    unheld["patternProperties"] = patterns.into();
     for (fields, comes_in_pieces) in [
         (json!({"tools": tool(false, &look), "tool_choice": "required"}), true),
         (json!({"tools": tool(true, &closed)}), true),
-        (json!({"tools": tool(false, &look)}), false),
-        (json!({"tools": tool(false, &look), "parallel_tool_calls": false}), false),
+        (json!({"tools": tool(false, &look)}), true),
+        (json!({"tools": tool(false, &look), "parallel_tool_calls": false}), true),
+        (json!({"tools": tool(false, &loose), "tool_choice": "required"}), true),
         (json!({"tools": tool(false, &unheld), "tool_choice": "required"}), false),
     ] {
         let world = embedded(OffForm::Refuse);
