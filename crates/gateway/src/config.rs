@@ -41,12 +41,21 @@ pub struct GatewayParts {
 /// A record on its way from the store.
 pub type Stored<'a> = Pin<Box<dyn Future<Output = Option<Arc<TraceRecord>>> + Send + 'a>>;
 
+/// Records of one trace id on their way from the store.
+pub type StoredTrace<'a> = Pin<Box<dyn Future<Output = Vec<Arc<TraceRecord>>> + Send + 'a>>;
+
 /// Finds the trace of a request for its owner.
 pub trait Records: Send + Sync {
     /// The record, if it is still in memory.
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
     /// The record, if the store has it. Bounded in what it reads at once, and off the event loop.
     fn stored(&self, id: RequestId) -> Stored<'_>;
+    /// The newest records of calls whose callers sent this W3C trace id (32 hexadecimal digits in lower case), newest first, from memory
+    /// and the store. Bounded as [`Records::stored`] is.
+    fn traced(&self, trace_id: String) -> StoredTrace<'_> {
+        let _ = trace_id;
+        Box::pin(std::future::ready(Vec::new()))
+    }
     /// Its JSON, as `GET /v1/requests/ID` answers it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
     /// The same as far as it is known before the last word of the answer: the answer's `headrace` block.

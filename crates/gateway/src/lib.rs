@@ -47,7 +47,7 @@ pub use answer::{Answer, AnswerBody};
 pub use board::InFlightCall;
 pub use canary::{CanaryNews, CanarySpec, CanaryView, RolledBack};
 pub use catalog::{Catalog, GatewayError, Offer, ServedModel};
-pub use config::{GatewayConfig, GatewayParts, Records, Stored};
+pub use config::{GatewayConfig, GatewayParts, Records, Stored, StoredTrace};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
 pub use lane::{Inputs, Lane, Makes, MessageLane, TokenLane, VectorLane};

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
-use headrace_domain::{Code, Dialect, ModelName, RequestId, TokenClass, TraceRecord, UnixNanos};
+use headrace_domain::{Code, Dialect, ModelName, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::{AuthRefusal, Principal, credential};
-use headrace_wire::{ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request};
+use headrace_wire::{
+    ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request, named_trace,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::catalog::{Catalog, ServedModel};
@@ -88,14 +90,14 @@ impl Gateway {
     pub(crate) async fn request_for(&self, credentials: &Credentials, id: &str) -> Answer {
         let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
-            Ok(principal) => self.trace_of(&principal, named_request(id)).await,
+            Ok(principal) => self.trace_of(&principal, id).await,
             Err(why) => Err(why),
         };
         tell(&dossier, looked)
     }
 
-    async fn trace_of(&self, principal: &Principal, id: Option<RequestId>) -> Looked {
-        let Some(id) = id else { return Err(unknown_request()) };
+    async fn trace_of(&self, principal: &Principal, name: &str) -> Looked {
+        let Some(id) = named_request(name) else { return Err(unknown_request()) };
         let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
@@ -109,6 +111,9 @@ impl Gateway {
         if found.is_none() {
             // Asked once: what is not there now comes into the memory first.
             found = records.stored(id).await.filter(own);
+        }
+        if let (None, Some(trace_id)) = (&found, named_trace(name)) {
+            found = records.traced(trace_id).await.into_iter().find(own);
         }
         while found.is_none() && Instant::now() < deadline {
             sleep(RECORD_LOOK_EVERY).await;

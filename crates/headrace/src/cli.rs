@@ -541,13 +541,8 @@ fn call_id(text: &str) -> Result<NamedCall, String> {
         return Err("it must be an id such as req_0192..., the id of an answer such as chatcmpl-0192..., or a W3C trace id"
             .to_owned());
     }
-    // Of a whole `traceparent` header, the second part is the trace id.
-    let parts: Vec<&str> = text.split('-').collect();
-    let name = match parts.as_slice() {
-        [version, trace, _, _] if version.len() == 2 && trace.len() == 32 => (*trace).to_owned(),
-        _ => text.to_owned(),
-    };
-    Ok(NamedCall { id: headrace_wire::named_request(&name), name })
+    let name = headrace_wire::named_trace(text).unwrap_or_else(|| text.to_owned());
+    Ok(NamedCall { id: headrace_wire::named_request(text), name })
 }
 
 #[cfg(test)]
@@ -567,8 +562,15 @@ mod tests {
         }
         let upstream = super::call_id("chatcmpl-qf70abcDEF").unwrap();
         assert_eq!((upstream.id, upstream.name.as_str()), (None, "chatcmpl-qf70abcDEF"));
-        let w3c = super::call_id("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
-        assert_eq!(w3c.name, "4bf92f3577b34da6a3ce929d0e0e4736");
+        for trace in [
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "4BF92F3577B34DA6A3CE929D0E0E4736",
+            "4bf92f35-77b3-4da6-a3ce-929d0e0e4736",
+        ] {
+            let w3c = super::call_id(trace).unwrap();
+            assert_eq!(w3c.name, "4bf92f3577b34da6a3ce929d0e0e4736");
+            assert!(w3c.id.is_some(), "the trace id of a call is its request id if its caller sent none");
+        }
         for bad in ["", " ", "two words", &"x".repeat(257)] {
             assert!(super::call_id(bad).unwrap_err().contains("chatcmpl-"), "{bad}");
         }

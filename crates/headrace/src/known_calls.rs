@@ -12,7 +12,7 @@ use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
     CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
 };
-use headrace_wire::named_request;
+use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -58,7 +58,14 @@ impl KnownCalls {
             return Ok(Some(stored));
         }
         // The id that an upstream gave its answer, or a W3C trace id.
-        Ok(self.reader.named(id.trim()).map_err(failed)?.into_iter().next())
+        let trace_id = named_trace(id);
+        if let Some(recent) =
+            trace_id.as_ref().and_then(|trace_id| self.recorder.traced(trace_id).into_iter().next())
+        {
+            return Ok(Some(TraceRecord::clone(&recent)));
+        }
+        let name = trace_id.unwrap_or_else(|| id.trim().to_owned());
+        Ok(self.reader.named(&name).map_err(failed)?.into_iter().next())
     }
 
     /// Sets each part of a query that is named.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use headrace_domain::{RequestId, TraceRecord};
-use headrace_gateway::{Records, Stored};
+use headrace_gateway::{Records, Stored, StoredTrace};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Recorder, TraceContext, TraceReader, answer_json, record_json};
+use headrace_trace::{Recorder, TraceContext, TraceError, TraceReader, answer_json, record_json};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -26,30 +26,48 @@ impl StoredRecords {
     }
 }
 
+impl StoredRecords {
+    /// Reads from the store, off the event loop. `None` if it cannot be read.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&SqliteTraceReader) -> Result<T, TraceError> + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+        let reader = Arc::clone(&self.reader);
+        // The caller may be gone before the record is read: the permit is returned when the reading has ended.
+        let reading = spawn_blocking(move || {
+            let found = read(&reader);
+            drop(turn);
+            found
+        });
+        match reading.await {
+            Ok(Ok(found)) => Some(found),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a trace could not be read");
+                None
+            }
+            // The runtime is going down.
+            Err(_) => None,
+        }
+    }
+}
+
 impl Records for StoredRecords {
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
         self.recorder.recent(id).map(|record| record.to_arc())
     }
 
     fn stored(&self, id: RequestId) -> Stored<'_> {
+        Box::pin(async move { self.read(move |reader| reader.get(id)).await?.map(Arc::new) })
+    }
+
+    fn traced(&self, trace_id: String) -> StoredTrace<'_> {
         Box::pin(async move {
-            let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
-            let reader = Arc::clone(&self.reader);
-            // Who asked may be gone before it is read: the turn ends with the reading.
-            let reading = spawn_blocking(move || {
-                let found = reader.get(id);
-                drop(turn);
-                found
-            });
-            match reading.await {
-                Ok(Ok(found)) => found.map(Arc::new),
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "a trace could not be read");
-                    None
-                }
-                // The runtime is going down.
-                Err(_) => None,
-            }
+            let mut calls: Vec<_> =
+                self.recorder.traced(&trace_id).into_iter().map(|record| record.to_arc()).collect();
+            let stored = self.read(move |reader| reader.named(&trace_id)).await.unwrap_or_default();
+            calls.extend(stored.into_iter().map(Arc::new));
+            calls
         })
     }
 

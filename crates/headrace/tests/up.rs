@@ -43,6 +43,17 @@ async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
     let answer = whole["id"].as_str().unwrap();
     assert!(answer.starts_with("chatcmpl-") && server.ok(&["trace", answer]).contains("decode"));
     assert!(server.get(&format!("/v1/requests/{answer}")).await.1.contains("\"stages\""));
+    // By the trace that the caller's own telemetry knows.
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let call = reqwest::Client::builder().no_proxy().build().unwrap();
+    let call = call.post(format!("{}/v1/chat/completions", server.url)).bearer_auth(&server.key);
+    let call = call.header("traceparent", &parent).json(&question(json!({})));
+    assert_eq!(call.send().await.unwrap().status(), 200);
+    for name in [trace, &parent, &trace.to_uppercase(), "4bf92f35-77b3-4da6-a3ce-929d0e0e4736"] {
+        assert!(server.ok(&["trace", name]).contains("decode"), "{name}");
+        assert!(server.get(&format!("/v1/requests/{name}")).await.1.contains("\"stages\""), "{name}");
+    }
     assert!(server.ok(&["trace", "--slowest", "5", "--json"]).contains(&id));
     assert!(server.get(&format!("/v1/requests/{id}")).await.1.contains("\"stages\""));
     server.stop();

@@ -152,6 +152,13 @@ impl Recorder {
         self.recent.get(id).or_else(|| self.strangers.get(id))
     }
 
+    /// The calls of one W3C trace id (32 hexadecimal digits in lower case) that are still in memory, the newest first.
+    pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
+        let mut calls = self.newest(usize::MAX);
+        calls.retain(|record| record.trace_id.as_deref() == Some(trace_id));
+        calls
+    }
+
     /// The newest calls that are still in memory, at most `most`, the newest first. Copies of calls are left out.
     pub fn newest(&self, most: usize) -> Vec<Recorded> {
         let mut all = self.recent.all();

@@ -24,8 +24,8 @@ pub(crate) use diagnosis::write_cache_diagnostics;
 pub use diagnosis::{CacheDiagnosis, Changed};
 pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
 pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
-pub use frame::named_request;
 pub(crate) use frame::{answer_id, write_explain};
+pub use frame::{named_request, named_trace};
 
 use headrace_domain::{Call, Endpoint};
 

@@ -43,6 +43,7 @@ pub use batches::{
 };
 pub use encode::{
     CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, content_type, encoder, named_request,
+    named_trace,
 };
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;

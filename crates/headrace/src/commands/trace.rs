@@ -10,7 +10,7 @@ use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
-    TraceError, TraceReader, WaterfallOptions, operator_json, slowest_table, table, waterfall,
+    TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, waterfall,
 };
 use serde::Serialize;
 
@@ -134,12 +134,7 @@ impl Traces {
     }
 
     fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
-        let own = |id| patiently(|| self.in_store_or_memory(id));
-        let found = call.id.map(own).transpose().map_err(failed)?.flatten();
-        let found = match found {
-            Some(found) => Some(found),
-            None => self.reader.named(&call.name).map_err(failed)?.into_iter().next(),
-        };
+        let found = patiently(|| self.in_store_or_memory(call)).map_err(failed)?;
         found.ok_or_else(|| {
             CommandError::Other(format!(
                 "there is no trace of {}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)\n  try: headrace trace --last 20",
@@ -148,12 +143,19 @@ impl Traces {
         })
     }
 
-    fn in_store_or_memory(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError> {
-        if let Some(stored) = self.reader.get(id)? {
+    /// The newest record of a call by its own id, or by the id of its upstream's answer or of its caller's trace.
+    fn in_store_or_memory(&self, call: &NamedCall) -> Result<Option<TraceRecord>, TraceError> {
+        if let Some(stored) = call.id.map(|id| self.reader.get(id)).transpose()?.flatten() {
+            return Ok(Some(stored));
+        }
+        if let Some(stored) = self.reader.named(&call.name)?.into_iter().next() {
             return Ok(Some(stored));
         }
         let in_memory = recent_calls(&self.data_dir, MOST_IN_MEMORY);
-        Ok(in_memory.into_iter().find(|record| record.request_id == id))
+        let is_meant = |record: &TraceRecord| {
+            Some(record.request_id) == call.id || other_names(record).any(|name| name == call.name)
+        };
+        Ok(in_memory.into_iter().find(is_meant))
     }
 }
 

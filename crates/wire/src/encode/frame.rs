@@ -138,8 +138,23 @@ pub fn named_request(id: &str) -> Option<RequestId> {
     let digits = ANSWERS.into_iter().find_map(|endpoint| id.strip_prefix(answer_prefix(endpoint)));
     match digits {
         Some(digits) => format!("req_{digits}").parse().ok(),
-        None => id.parse().ok(),
+        // A call without a trace of its caller's has its request id as its trace id.
+        None => id.parse().ok().or_else(|| format!("req_{}", named_trace(id)?).parse().ok()),
     }
+}
+
+/// The trace id in `text` as W3C Trace Context writes it: 32 hexadecimal digits in lower case. Takes it from a whole `traceparent`
+/// header, from a UUID with hyphens, and in either case. `None` if `text` is none of these.
+pub fn named_trace(text: &str) -> Option<String> {
+    let text = text.trim();
+    let parts: Vec<&str> = text.split('-').collect();
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    let digits = match (lengths.as_slice(), parts.as_slice()) {
+        ([32], [trace]) | ([2, 32, 16, 2], [_, trace, _, _]) => (*trace).to_owned(),
+        ([8, 4, 4, 4, 12], parts) => parts.concat(),
+        _ => return None,
+    };
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| digits.to_ascii_lowercase())
 }
 
 /// `,"usage":{…}`
@@ -231,6 +246,9 @@ mod tests {
             assert_eq!(named_request(&answer_id(endpoint, id)), Some(id), "{endpoint:?}");
         }
         assert_eq!(named_request(&format!(" {id}\n")), Some(id));
+        let digits = id.to_string().replace("req_", "");
+        let parent = format!("00-{}-00f067aa0ba902b7-01", digits.to_uppercase());
+        assert_eq!((named_request(&parent), named_trace(&parent)), (Some(id), Some(digits)));
         for wrong in ["", "chatcmpl-", "chatcmpl-req_", "call_0", "msg_zz", "chatcmpl-é"] {
             assert_eq!(named_request(wrong), None, "{wrong}");
         }
