@@ -237,7 +237,12 @@ impl Call<'_> {
             _ => "asked a second time with the same beginning",
         };
         let text = format!("{} from the prefix cache: {way}", count(tokens, "prompt token"));
-        Some(Saving::new(LeverName::CachedPrefix, part(self.nanos(&[TermName::Prefill])), money, text))
+        Some(Saving::new(
+            LeverName::CachedPrefix,
+            part(self.nanos(&[TermName::Prefill, TermName::Upstream])),
+            money,
+            text,
+        ))
     }
 
     fn fewer_tokens(&self) -> Option<Saving> {
@@ -245,12 +250,11 @@ impl Call<'_> {
         if less < LEAST_TOKENS / 2 {
             return None;
         }
-        let nanos = self.nanos(&[
-            TermName::Decode,
-            TermName::DecodeBehindPrompts,
-            TermName::Postprocess,
-            TermName::Deliver,
-        ]) / 2;
+        let made = self.nanos(&[TermName::Decode, TermName::DecodeBehindPrompts]);
+        let told = self.nanos(&[TermName::Postprocess, TermName::Deliver]);
+        // Another server that answers all at once does not tell which part of the wait was for the answer: half of all of it is the most.
+        let made = if made == 0 { self.nanos(&[TermName::Upstream]) } else { made };
+        let nanos = made.saturating_add(told) / 2;
         let reasoning = self.record.usage.reasoning;
         let thought = self.money(TokenClass::Reasoning, reasoning / 2);
         let said = self.money(TokenClass::Output, less - (reasoning / 2).min(less));

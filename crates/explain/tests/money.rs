@@ -5,7 +5,7 @@ mod support;
 
 use headrace_domain::{
     Billed, BilledLine, CacheMiss, EngineTrace, MissReason, NanoDollars, NanoDollarsPerMillion, PriceTier,
-    Rounding, TokenClass, TraceRecord, UnixNanos,
+    Rounding, Stage, TokenClass, TraceRecord, UnixNanos,
 };
 use headrace_explain::{LeverName, Usual, explain, why_cost};
 
@@ -112,6 +112,24 @@ fn levers_say_what_they_would_have_saved() {
     let told = explain(&record, &Usual::unknown());
     let stream = told.levers.iter().find(|lever| lever.name == LeverName::Stream).unwrap();
     assert_eq!((stream.saves_of, stream.saves_us as u64), ("first_words", 1_835_280));
+}
+
+/// An upstream that answers all at once: the wait for it is what levers can save.
+#[test]
+fn levers_of_an_answer_that_came_all_at_once_save_of_its_wait() {
+    let mut record = billed();
+    (record.engine, record.upstream, record.stream) = (None, Some("provider".into()), false);
+    let mut wait = 0;
+    for span in &mut record.stages {
+        if span.stage == Stage::Decode {
+            wait = std::mem::take(&mut span.duration_ns);
+        }
+    }
+    let prefill = record.stages.iter_mut().find(|span| span.stage == Stage::Prefill).unwrap();
+    (prefill.stage, prefill.duration_ns) = (Stage::Upstream, prefill.duration_ns + wait);
+    let told = explain(&record, &Usual::unknown());
+    let fewer = told.levers.iter().find(|lever| lever.name == LeverName::FewerTokens).unwrap();
+    assert!(fewer.saves_us >= wait as f64 / 2e3, "{fewer:?}");
 }
 
 #[test]
