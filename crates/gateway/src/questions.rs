@@ -11,8 +11,10 @@ use headrace_call_api::{Admitted, BodySource, Credentials, Question, Reserved};
 use headrace_domain::{
     Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
 };
+use headrace_engine_api::Capabilities;
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 use headrace_prompt::RenderOptions;
+use headrace_tokenizer::Tokenizer;
 use headrace_wire::relay::{model_named, skim_question};
 use headrace_wire::{
     Tokenize, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
@@ -22,7 +24,7 @@ use headrace_wire::{
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::kept_ids::KeptIds;
-use crate::lane::{Lane, TokenLane};
+use crate::lane::{Lane, Makes, TokenLane, VectorLane};
 use crate::look_up::{Looked, tell};
 use crate::memory::{NoMemory, NotEncoded, Room};
 use crate::objects::reads::keeping;
@@ -34,7 +36,7 @@ use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
 use crate::stages::render::shorten::shortened;
 use crate::stages::render::{
-    could_fit, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, with_past,
+    could_fit, encodes, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, text_ids, with_past,
 };
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
@@ -204,35 +206,54 @@ impl Desk {
 
     fn tokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
         let asked = parse_tokenize(body, &self.limits)?;
-        let endpoint = match asked.prompt {
+        let usual = match asked.prompt {
             Prompt::Conversation(_) => Endpoint::ChatCompletions,
             Prompt::Raw(_) | Prompt::Encode(_) | Prompt::Relayed(_) => Endpoint::Completions,
         };
+        let endpoint = self.endpoint(&asked.model, usual, body);
         let model = self.model(&asked.model, endpoint, body)?;
-        let lane = tokens_of(&model)?;
+        let (tokenizer, capabilities) = words_of(&model)?;
         let is_spelt = asked.return_token_strs;
-        let ids = tokenized(&model, lane, asked, endpoint, (self.asker.now, Room(memory)))?;
+        let ids = match &model.lane {
+            Lane::Vectors(lane) => text_ids_of(&model, lane, asked, Room(memory))?,
+            lane => {
+                let lane = lane.tokens().ok_or_else(unread)?;
+                tokenized(&model, lane, asked, endpoint, (self.asker.now, Room(memory)))?
+            }
+        };
         let each = if is_spelt { SPELT_ID } else { WRITTEN_ID };
         let written = memory.add(each.saturating_mul(ids.len() as u64));
         written.map_err(|full| NoMemory::of(memory, full).at(Stage::Render))?;
-        let spelt = |id: &u32| lane.tokenizer.spelling(*id).unwrap_or_default();
+        let spelt = |id: &u32| tokenizer.spelling(*id).unwrap_or_default();
         let strings: Option<Vec<String>> = is_spelt.then(|| ids.iter().map(spelt).collect());
-        Ok(tokenize_body(&ids, lane.capabilities.context_window, strings.as_deref()))
+        Ok(tokenize_body(&ids, capabilities.context_window, strings.as_deref()))
     }
 
     fn detokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
         let asked = parse_detokenize(body, &self.limits)?;
-        let model = self.model(&asked.model, Endpoint::Completions, body)?;
-        let lane = tokens_of(&model)?;
-        if let Some(id) = asked.tokens.iter().find(|id| **id >= lane.capabilities.vocab) {
-            return Err(out_of_vocabulary("tokens", *id, &model, lane));
+        let endpoint = self.endpoint(&asked.model, Endpoint::Completions, body);
+        let model = self.model(&asked.model, endpoint, body)?;
+        let (tokenizer, capabilities) = words_of(&model)?;
+        if let Some(id) = asked.tokens.iter().find(|id| **id >= capabilities.vocab) {
+            return Err(out_of_vocabulary("tokens", *id, &model, capabilities));
         }
-        let text = asked.tokens.iter().filter_map(|id| lane.tokenizer.token_bytes(*id));
+        let text = asked.tokens.iter().filter_map(|id| tokenizer.token_bytes(*id));
         let text: u64 = text.map(|bytes| bytes.len() as u64).sum();
         let ids = DECODED_ID.saturating_mul(asked.tokens.len() as u64);
         let needed = ids.saturating_add(text.saturating_mul(DECODED_BYTE));
         memory.add(needed).map_err(|full| NoMemory::of(memory, full).at(Stage::Render))?;
-        Ok(detokenize_body(&lane.tokenizer.decode(&asked.tokens, false)))
+        Ok(detokenize_body(&tokenizer.decode(&asked.tokens, false)))
+    }
+
+    /// The endpoint at which a key must be allowed to use the model: one at which the model answers, `usual` if it generates text.
+    fn endpoint(&self, name: &str, usual: Endpoint, body: &[u8]) -> Endpoint {
+        let name = ModelName::new(name).ok();
+        let model = name.and_then(|name| self.catalog.choose(&name, &self.asker, body));
+        match model.as_ref().map(|model| &model.lane) {
+            Some(Lane::Vectors(VectorLane { makes: Makes::Vectors { .. }, .. })) => Endpoint::Embeddings,
+            Some(Lane::Vectors(VectorLane { makes: Makes::Scores, .. })) => Endpoint::Rerank,
+            _ => usual,
+        }
     }
 
     /// The model of a name that the asker may use at this endpoint, where its calls may be worked on.
@@ -302,13 +323,34 @@ fn conversation_ids(
     rendered(model, lane, conversation, options, room).map(|(ids, _)| ids)
 }
 
-/// The words of a model that takes tokens.
-fn tokens_of(model: &ServedModel) -> Result<&TokenLane, Why> {
-    model.lane.tokens().ok_or_else(|| {
-        let message =
-            format!("The tokens of `{}` are known to the server alone that answers for it.", model.name);
-        Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("model")
-    })
+/// The ids of a text that was asked about, as an encoder takes it.
+fn text_ids_of(
+    model: &ServedModel,
+    lane: &VectorLane,
+    asked: Tokenize,
+    room: Room<'_>,
+) -> Result<Vec<u32>, Why> {
+    let Prompt::Raw(items) = asked.prompt else { return Err(encodes(model, lane)) };
+    let Some(PromptItem::Text(text)) = items.into_iter().next() else { return Err(unread()) };
+    text_ids(model, lane, text, asked.add_special_tokens, room)
+}
+
+/// The tokenizer of a model, and the bounds of its ids.
+///
+/// # Errors
+/// The tokenizer is another server's.
+fn words_of(model: &ServedModel) -> Result<(&Tokenizer, &Capabilities), Why> {
+    match &model.lane {
+        Lane::Tokens(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
+        Lane::Vectors(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
+        Lane::Messages(_) => {
+            let message = format!(
+                "Only the server that answers for `{}` knows its tokens. Ask that server.",
+                model.name
+            );
+            Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("model"))
+        }
+    }
 }
 
 fn unread() -> Why {

@@ -56,6 +56,7 @@ use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
 pub(crate) use past::with_past;
 pub(crate) use reread::passes_over;
+pub(crate) use texts::{encodes, text_ids};
 pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
@@ -480,10 +481,10 @@ fn resolve(
     }
     let vocab = lane.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {
-        return Err(out_of_vocabulary("logit_bias", *id, model, lane));
+        return Err(out_of_vocabulary("logit_bias", *id, model, &lane.capabilities));
     }
     if let Some(id) = call.sampling.stop_token_ids.iter().find(|id| **id >= vocab) {
-        return Err(out_of_vocabulary("stop_token_ids", *id, model, lane));
+        return Err(out_of_vocabulary("stop_token_ids", *id, model, &lane.capabilities));
     }
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);

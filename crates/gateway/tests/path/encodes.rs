@@ -1,5 +1,7 @@
 //! Calls for encoders take the whole governed path: read, rendered, held for and charged by their input, refused by name.
 
+use bytes::Bytes;
+use headrace_call_api::{Front, Question};
 use headrace_domain::{Code, Endpoint, NanoDollars, Outcome};
 use headrace_gateway::Makes;
 use serde_json::{Value, json};
@@ -43,6 +45,34 @@ async fn vectors_are_charged_by_their_input_and_traced() {
     let jobs = world.engine.jobs.lock().unwrap();
     assert_eq!(jobs.iter().map(|job| job.prompt.to_vec()).collect::<Vec<_>>(), [vec![1, 2, 3], vec![4, 5]]);
     assert!(jobs.iter().all(|job| job.sampling.max_tokens == 0 && job.sampling.n == 1));
+}
+
+/// An encoder's tokens are told like any model's, as its own calls would have them, to keys that may use it.
+#[tokio::test]
+async fn tokens_of_an_encoder_are_told() {
+    let world = world(Setup::default());
+    let ask = async |question, body: Value| {
+        let asked = world.gateway.admit_question(question, &world.credentials(), Vec::new());
+        let answer = world.gateway.answer_question(asked.ok().unwrap(), Bytes::from(body.to_string())).await;
+        let status = answer.status;
+        (status, serde_json::from_str::<Value>(&read(answer).await).unwrap())
+    };
+    let (status, told) = ask(Question::Tokenize, json!({"model": MODEL, "prompt": "hello there"})).await;
+    assert_eq!(status, 200, "{told}");
+    let ids = told["tokens"].clone();
+    assert_eq!(told["count"], json!(ids.as_array().unwrap().len()));
+    let answer = world.call(Endpoint::Embeddings, body(json!("hello there"))).await;
+    assert_eq!(answer.status, 200);
+    read(answer).await;
+    let asked = world.engine.jobs.lock().unwrap().last().unwrap().prompt.to_vec();
+    assert_eq!(json!(asked), ids, "as a call has them");
+    let (status, told) = ask(Question::Detokenize, json!({"model": MODEL, "tokens": ids})).await;
+    assert_eq!((status, told["prompt"].as_str().unwrap().contains("hello there")), (200, true), "{told}");
+    let (status, told) = ask(Question::Detokenize, json!({"model": MODEL, "tokens": [4_000_000]})).await;
+    assert_eq!((status, &told["error"]["param"]), (400, &json!("tokens")), "{told}");
+    let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]});
+    let (status, told) = ask(Question::Tokenize, chat).await;
+    assert_eq!((status, &told["error"]["code"]), (400, &json!("wrong_kind_of_model")), "{told}");
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ pub(super) fn encode(
         (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text, room)?,
         (PromptItem::Ids(ids), _) => {
             if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
-                return Err(out_of_vocabulary("prompt", *id, model, lane));
+                return Err(out_of_vocabulary("prompt", *id, model, &lane.capabilities));
             }
             ids.as_slice().into()
         }

@@ -69,6 +69,24 @@ pub(super) fn encode(
     Ok(encoded)
 }
 
+/// The ids of one text as the model would be asked for it, with its special tokens if `adds_special`.
+///
+/// # Errors
+/// A text that is longer than the model's window, and too little memory.
+pub(crate) fn text_ids(
+    model: &ServedModel,
+    lane: &VectorLane,
+    text: String,
+    adds_special: bool,
+    room: Room<'_>,
+) -> Result<Vec<u32>, Why> {
+    let cased = cased(lane, &text).into_owned();
+    could_fit(model, lane, (0, &EncodeText::One(PromptItem::Text(text))), "prompt")?;
+    let ids =
+        room.encode(usize::MAX, |bounds| lane.tokenizer.encode_plain_within(&cased, adds_special, bounds));
+    ids.map_err(super::not_encoded)
+}
+
 /// Refuses a text that could not fit the window however it is written in tokens, and ids that are none of the model's.
 fn could_fit(
     model: &ServedModel,
@@ -183,7 +201,7 @@ fn param(call: &Call) -> &'static str {
 }
 
 /// The refusal of what an encoder does not do.
-fn encodes(model: &ServedModel, lane: &VectorLane) -> Why {
+pub(crate) fn encodes(model: &ServedModel, lane: &VectorLane) -> Why {
     let (makes, instead) = match lane.makes {
         Makes::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
         Makes::Scores => ("scores pairs of texts", "`POST /v1/rerank` or `POST /v1/score`"),

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem, Stage, ToolChoice};
+use headrace_engine_api::Capabilities;
 use headrace_prompt::RenderOptions;
 
 use crate::catalog::ServedModel;
@@ -131,8 +132,13 @@ pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Wh
     Why::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
-pub(crate) fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
-    let last = lane.capabilities.vocab.saturating_sub(1);
+pub(crate) fn out_of_vocabulary(
+    param: &str,
+    id: u32,
+    model: &ServedModel,
+    capabilities: &Capabilities,
+) -> Why {
+    let last = capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
     Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
