@@ -51,6 +51,58 @@ impl Offer {
     }
 }
 
+/// A first call of a model.
+struct Example {
+    /// Behind `/v1/`.
+    path: &'static str,
+    /// The JSON of the body behind the model's name.
+    fields: String,
+    /// The same with the official Python SDK, if that has it.
+    python: Option<String>,
+}
+
+impl Offer {
+    /// A call that the model answers.
+    fn example(&self) -> Example {
+        let name = &self.name;
+        let is_at = |path| self.endpoints.contains(&path);
+        if is_at("embeddings") {
+            return Example {
+                path: "embeddings",
+                fields: format!("\"input\": \"{QUESTION}\""),
+                python: Some(format!(
+                    "  answer = client.embeddings.create(model=\"{name}\", input=\"{QUESTION}\")
+  print(answer.data[0].embedding)"
+                )),
+            };
+        }
+        if is_at("rerank") {
+            let documents = "\"documents\": [\"A gateway checks the key.\", \"Bananas are yellow.\"]";
+            let fields = format!("\"query\": \"{QUESTION}\", {documents}");
+            return Example { path: "rerank", fields, python: None };
+        }
+        if !self.endpoints.is_empty() && !is_at("chat/completions") {
+            return Example {
+                path: "completions",
+                fields: format!("\"prompt\": \"{QUESTION}\", \"max_tokens\": 50"),
+                python: Some(format!(
+                    "  answer = client.completions.create(model=\"{name}\", prompt=\"{QUESTION}\", max_tokens=50)
+  print(answer.choices[0].text)"
+                )),
+            };
+        }
+        Example {
+            path: "chat/completions",
+            fields: format!("\"messages\": [{{\"role\": \"user\", \"content\": \"{QUESTION}\"}}]"),
+            python: Some(format!(
+                "  question = [{{\"role\": \"user\", \"content\": \"{QUESTION}\"}}]
+  for chunk in client.chat.completions.create(model=\"{name}\", messages=question, stream=True):
+      print(chunk.choices[0].delta.content or \"\", end=\"\", flush=True)"
+            )),
+        }
+    }
+}
+
 /// What there is to say.
 pub(crate) struct Welcome<'a> {
     /// The API's base, without a path: `http://127.0.0.1:8080`.
@@ -139,34 +191,45 @@ impl Welcome<'_> {
         let import = if first.secret.is_some() { "" } else { "  import os\n" };
         let (url, at) = (self.url, self.at());
         let answers = self.models.iter().find(|model| model.answers());
-        let model = answers.or(self.models.first()).map_or("", |model| model.name.as_str());
+        let unknown = Offer { name: "MODEL".to_owned(), context: None, endpoints: &[] };
+        let model = answers.or(self.models.first()).unwrap_or(&unknown);
+        let Example { path, fields, python } = model.example();
+        let client = python.map_or(String::new(), |lines| {
+            format!(
+                "From Python, with the official SDK (pip install openai):
+
+{import}  from openai import OpenAI
+  client = OpenAI(base_url=\"{url}/v1\", api_key={python_key})
+{lines}
+
+"
+            )
+        });
+        let chat = match model.answers() {
+            true => {
+                format!("  headrace chat{at}                    ask it in this terminal, without a key\n")
+            }
+            false => String::new(),
+        };
         format!(
             "  key      {shown}
   credit   {credit} to play with, for organisation `default`
 
 Ask it:
 
-  curl {url}/v1/chat/completions -H \"Authorization: Bearer {key}\" \\
+  curl {url}/v1/{path} -H \"Authorization: Bearer {key}\" \\
     -H \"Content-Type: application/json\" \\
-    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"{QUESTION}\"}}]}}'
+    -d '{{\"model\": \"{name}\", {fields}}}'
 
-From Python, with the official SDK (pip install openai):
+{client}Then try:
 
-{import}  from openai import OpenAI
-  client = OpenAI(base_url=\"{url}/v1\", api_key={python_key})
-  question = [{{\"role\": \"user\", \"content\": \"{QUESTION}\"}}]
-  for chunk in client.chat.completions.create(model=\"{model}\", messages=question, stream=True):
-      print(chunk.choices[0].delta.content or \"\", end=\"\", flush=True)
-
-Then try:
-
-  headrace chat{at}                    ask it in this terminal, without a key
-  headrace trace --last{at}            where the time and the money of that call went
+{chat}  headrace trace --last{at}            where the time and the money of that call went
   headrace keys create --name me{at}   a key for one more caller
   headrace credit show{at}             what is left
 
 ",
             credit = first.credit,
+            name = model.name,
         )
     }
 
@@ -190,18 +253,14 @@ mod tests {
     fn welcome(keys: &Keys, manner: Manner) -> String {
         let encodes = Offer { name: "e".to_owned(), context: Some(9), endpoints: &["embeddings"] };
         let models = [encodes, Offer { name: "m".to_owned(), context: Some(8), endpoints: &["completions"] }];
+        welcome_of(&models, keys, manner)
+    }
+
+    fn welcome_of(models: &[Offer], keys: &Keys, manner: Manner) -> String {
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
-        let welcome = Welcome {
-            url: "http://h:1",
-            metrics: None,
-            data_dir,
-            models: &models,
-            keys,
-            admin: None,
-            manner,
-            took,
-        };
+        let welcome =
+            Welcome { url: "http://h:1", metrics: None, data_dir, models, keys, admin: None, manner, took };
         welcome.text().to_string()
     }
 
@@ -233,6 +292,36 @@ mod tests {
         assert!(again.contains("keys list") && !again.contains("curl"), "{again}");
         let added = welcome(&Keys::Added, Manner::Up);
         assert!(added.contains("added to project `default`"), "{added}");
+    }
+
+    #[test]
+    fn the_first_call_is_one_that_the_model_answers() {
+        for (endpoints, path, has_python, has_chat) in [
+            (&[][..], "/v1/chat/completions", true, true),
+            (
+                &["chat/completions", "responses", "messages", "completions"],
+                "/v1/chat/completions",
+                true,
+                true,
+            ),
+            (&["completions"], "/v1/completions", true, true),
+            (&["embeddings"], "/v1/embeddings", true, false),
+            (&["rerank", "score"], "/v1/rerank", false, false),
+        ] {
+            let shown = welcome_of(
+                &[Offer { name: "only".to_owned(), context: None, endpoints }],
+                &made(),
+                Manner::Up,
+            );
+            assert!(shown.contains(&format!("curl http://h:1{path} ")), "{shown}");
+            assert_eq!(shown.contains("OpenAI("), has_python, "{shown}");
+            assert_eq!(shown.contains("headrace chat"), has_chat, "{shown}");
+            let body = shown.split("-d '").nth(1).unwrap().split('\'').next().unwrap();
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body["model"], "only");
+        }
+        let none = welcome_of(&[], &made(), Manner::Up);
+        assert!(none.contains("sk-made"), "the key is shown once, whatever is served: {none}");
     }
 
     #[test]
