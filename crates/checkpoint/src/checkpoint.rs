@@ -29,6 +29,7 @@ pub struct Checkpoint {
     tokenizer_config: TokenizerConfig,
     templates: ChatTemplates,
     fingerprint: String,
+    warnings: Vec<String>,
     weights: Weights,
 }
 
@@ -132,6 +133,11 @@ impl Checkpoint {
         &self.fingerprint
     }
 
+    /// What the files leave open, so that the model may answer otherwise than its authors meant: one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Bytes of all tensors together.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
@@ -154,7 +160,9 @@ impl Checkpoint {
             Some(name) => gguf::model::read(&mut source, &name)?,
             None => directory::read(&mut source)?,
         };
-        let Parts { format, config, generation, tokenizer_json, tokenizer_config, templates, .. } = parts;
+        let Parts {
+            format, config, generation, tokenizer_json, tokenizer_config, templates, warnings, ..
+        } = parts;
         let (mut identity, weights) = (parts.identity, parts.weights);
         weights.check(&config)?;
         weights.identify(&mut identity);
@@ -167,6 +175,7 @@ impl Checkpoint {
             tokenizer_config,
             templates,
             fingerprint,
+            warnings,
             weights,
         })
     }

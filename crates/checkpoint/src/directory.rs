@@ -34,7 +34,17 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
         texts(source, config.vocab_size, &mut identity)?;
     let weights = weights(source)?;
     let format = Format::Safetensors;
-    Ok(Parts { format, config, generation, tokenizer_json, tokenizer_config, templates, identity, weights })
+    Ok(Parts {
+        format,
+        config,
+        generation,
+        tokenizer_json,
+        tokenizer_config,
+        templates,
+        identity,
+        weights,
+        warnings: Vec::new(),
+    })
 }
 
 /// What has to do with words, of a directory whose weights may be elsewhere. Any architecture will do.

@@ -36,4 +36,6 @@ pub(crate) struct Parts {
     pub(crate) templates: ChatTemplates,
     pub(crate) identity: Identity,
     pub(crate) weights: Weights,
+    /// What the files leave open, in words.
+    pub(crate) warnings: Vec<String>,
 }

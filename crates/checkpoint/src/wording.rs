@@ -25,6 +25,7 @@ pub struct Wording {
     tokenizer_config: TokenizerConfig,
     templates: ChatTemplates,
     fingerprint: String,
+    warnings: Vec<String>,
 }
 
 impl Wording {
@@ -87,6 +88,11 @@ impl Wording {
         &self.fingerprint
     }
 
+    /// As [`crate::Checkpoint::warnings`].
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     fn load(mut source: Source, file: Option<String>) -> Result<Self, CheckpointError> {
         let file = match file {
             None => gguf::model::only_file(&source)?,
@@ -104,10 +110,11 @@ impl Wording {
                 tokenizer_config,
                 templates,
                 fingerprint: identity.finish(),
+                warnings: Vec::new(),
             });
         };
         let parts = gguf::model::read(&mut source, &name)?;
-        let Parts { config, generation, tokenizer_json, tokenizer_config, templates, .. } = parts;
+        let Parts { config, generation, tokenizer_json, tokenizer_config, templates, warnings, .. } = parts;
         let mut identity = Identity::new();
         identity.add("tokenizer.json", &tokenizer_json);
         let told = format!("{config:?} {generation:?} {tokenizer_config:?}");
@@ -122,6 +129,7 @@ impl Wording {
             tokenizer_config,
             templates,
             fingerprint: identity.finish(),
+            warnings,
         })
     }
 }

@@ -215,6 +215,7 @@ impl Planned {
     fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
         let text = words_of(&checkpoint, config.reply)?;
+        checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let arithmetic = config.arithmetic.or(engine.arithmetic);
         if arithmetic.place() == Place::Cuda {
             gpu::possible()?;

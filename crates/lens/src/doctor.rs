@@ -18,6 +18,7 @@ use patient::Patient;
 pub fn diagnose(examined: &Examined<'_>) -> Diagnosis {
     let mut findings = Vec::new();
     refused(examined, &mut findings);
+    findings.extend(examined.warnings.iter().map(|warning| left_open(warning)));
     let words =
         Words::read(examined.tokenizer_json, examined.tokenizer_config, examined.template, examined.family);
     let facts = match words {
@@ -55,6 +56,18 @@ fn refused(examined: &Examined<'_>, findings: &mut Vec<Finding>) {
         way_out: "serve it with another server and put this one in front of it: --upstream, with these files as its words"
             .to_owned(),
     }));
+}
+
+fn left_open(warning: &str) -> Finding {
+    Finding {
+        code: "files_leave_open",
+        severity: Severity::Warning,
+        what: "the files do not say how texts are cut into words".to_owned(),
+        evidence: warning.to_owned(),
+        way_out:
+            "download a newer file of this model, or convert it anew with a present convert_hf_to_gguf.py"
+                .to_owned(),
+    }
 }
 
 fn no_template() -> Finding {

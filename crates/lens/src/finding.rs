@@ -101,6 +101,8 @@ pub struct Examined<'a> {
     pub family: Option<ReplyFamily>,
     /// How positions are told, where it is known.
     pub rope: Option<&'a Rope>,
+    /// What the files leave open, in words.
+    pub warnings: &'a [String],
     /// Why no engine here computes it, where none does.
     pub refused: Option<&'a CheckpointError>,
 }
@@ -118,6 +120,7 @@ impl<'a> Examined<'a> {
             template: wording.chat_template(),
             family: None,
             rope: None,
+            warnings: wording.warnings(),
             refused: None,
         }
     }

@@ -366,6 +366,15 @@ fn each_breakage_is_found_by_name_with_evidence_and_a_way_out() {
 }
 
 #[test]
+fn what_the_files_leave_open_is_a_warning() {
+    let wording = Files::demo().wording();
+    let warnings = ["m.gguf: `tokenizer.ggml.pre` is missing".to_owned()];
+    let diagnosis = diagnose(&Examined { warnings: &warnings, ..Examined::of(&wording) });
+    let finding = diagnosis.findings.iter().find(|finding| finding.code == "files_leave_open").unwrap();
+    assert_eq!((finding.severity, finding.evidence.as_str()), (Severity::Warning, warnings[0].as_str()));
+}
+
+#[test]
 fn a_family_that_is_set_wrong_is_told_with_the_right_one() {
     let files = Files::demo();
     let wording = files.wording();

@@ -93,6 +93,7 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
         templates: words.templates,
         identity: Identity::new(),
         weights,
+        warnings: words.warnings.into_iter().map(|warning| format!("{}: {warning}", shown(name))).collect(),
     })
 }
 

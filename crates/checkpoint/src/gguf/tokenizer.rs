@@ -24,6 +24,7 @@ pub(super) struct Words {
     pub(super) templates: ChatTemplates,
     pub(super) bos: Option<u32>,
     pub(super) eos: Vec<u32>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Reads the tokenizer of a model whose embedding has `vocab_size` rows.
@@ -55,8 +56,9 @@ pub(super) fn read(meta: Meta<'_>, vocab_size: usize) -> Result<Words, Checkpoin
         tokenizer_class: Some(parts.class.to_owned()),
     };
     let ends = vocabulary.ends([eos, id("eot")?, id("eom")?]);
+    let warnings = parts.warning.iter().cloned().collect();
     let json = vocabulary.json(parts, [bos, eos])?;
-    Ok(Words { json, config, templates: templates(meta)?, bos, eos: ends })
+    Ok(Words { json, config, templates: templates(meta)?, bos, eos: ends, warnings })
 }
 
 fn templates(meta: Meta<'_>) -> Result<ChatTemplates, CheckpointError> {

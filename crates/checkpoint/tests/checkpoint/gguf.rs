@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::gguf::writer::{Setting, Writer};
 use headrace_checkpoint::gguf::{self, Header, Value};
-use headrace_checkpoint::{Checkpoint, DType, Format, ModelConfig, RopeScaling};
+use headrace_checkpoint::{Checkpoint, DType, Format, ModelConfig, RopeScaling, Wording};
 
 /// A directory of the model room's tests, or the GGUF file made of it.
 pub(crate) fn model(path: &str) -> PathBuf {
@@ -191,6 +191,29 @@ fn what_the_writer_writes_is_read_back() {
     let mut writer = Writer::new();
     writer.tensor("t", DType::F32, &[2]).unwrap();
     assert!(writer.begin(Vec::new()).unwrap().finish().unwrap_err().to_string().contains("was not written"));
+}
+
+#[test]
+fn a_file_that_does_not_name_its_pre_tokenizer_is_read_with_a_warning() {
+    let pre = "tokenizer.ggml.pre";
+    for (small, expected) in [
+        (Small::new(), None),
+        (Small::new().unset(pre), Some("`tokenizer.ggml.pre` is missing")),
+        (Small::new().text(pre, "default"), Some("is `default`, which names no family")),
+    ] {
+        let bytes = small.bytes();
+        let files = || vec![("m.gguf".to_owned(), bytes.clone().into())];
+        let checkpoint = Checkpoint::from_files(files()).unwrap();
+        let warnings = checkpoint.warnings();
+        assert_eq!(warnings.len(), usize::from(expected.is_some()), "{warnings:?}");
+        assert_eq!(Wording::from_files(files()).unwrap().warnings(), warnings);
+        for part in expected.into_iter().chain(warnings.first().map(|_| "m.gguf: ")) {
+            assert!(
+                warnings[0].contains(part) && warnings[0].contains("download a newer file"),
+                "{warnings:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
         decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
         adds_bos: pre.adds_bos,
         class: "PreTrainedTokenizerFast",
+        warning: pre.warning,
     })
 }
 

@@ -9,6 +9,9 @@ use crate::gguf::value::Value;
 
 const PRE: &str = "tokenizer.ggml.pre";
 
+/// The name that older converters wrote for families that they did not know.
+const DEFAULT: &str = "default";
+
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -93,12 +96,15 @@ pub(super) struct Pre {
     pub(super) pre_tokenizer: Json,
     pub(super) ignores_merges: bool,
     pub(super) adds_bos: bool,
+    /// Set if the metadata does not say which family the model is of.
+    pub(super) warning: Option<String>,
 }
 
 /// The pre-tokenizer that the metadata names.
 pub(super) fn read(meta: Meta<'_>) -> Result<Pre, CheckpointError> {
     // Files older than the key are read as llama.cpp reads them.
-    let name = meta.text(PRE)?.unwrap_or("default");
+    let named = meta.text(PRE)?;
+    let name = named.unwrap_or(DEFAULT);
     let family = FAMILIES.iter().find(|family| family.names.contains(&name)).ok_or_else(|| {
         let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.names).copied().collect();
         meta.unsupported(PRE, &Value::Text(name.to_owned()), &format!("supported are {}", known.join(", ")))
@@ -112,7 +118,20 @@ pub(super) fn read(meta: Meta<'_>) -> Result<Pre, CheckpointError> {
         pre_tokenizer: json!({"type": "Sequence", "pretokenizers": steps}),
         ignores_merges: family.ignores_merges,
         adds_bos: family.adds_bos,
+        warning: (name == DEFAULT).then(|| unnamed(named)),
     })
+}
+
+/// The warning for a file that does not say how texts are cut into words.
+fn unnamed(named: Option<&str>) -> String {
+    let says = match named {
+        Some(name) => format!("`{PRE}` is `{name}`, which names no family"),
+        None => format!("`{PRE}` is missing"),
+    };
+    format!(
+        "{says}, so texts are cut into words as llama.cpp does by default. They may become other tokens than the model was trained with, \
+         and answers may be worse. Convert the model anew, or download a newer file"
+    )
 }
 
 fn split(pattern: &str) -> Json {

@@ -36,6 +36,7 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
         decoder: json!({"type": "Sequence", "decoders": decoders}),
         adds_bos: true,
         class: "LlamaTokenizerFast",
+        warning: None,
     })
 }
 

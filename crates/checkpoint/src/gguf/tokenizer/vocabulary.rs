@@ -54,6 +54,8 @@ pub(super) struct Parts {
     /// What the metadata means by saying nothing.
     pub(super) adds_bos: bool,
     pub(super) class: &'static str,
+    /// What the metadata leaves open, in words.
+    pub(super) warning: Option<String>,
 }
 
 impl<'a> Vocabulary<'a> {

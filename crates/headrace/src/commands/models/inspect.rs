@@ -137,6 +137,9 @@ impl<'a> Facts<'a> {
         text.push_str(&indented(&self.type_table()));
         text.push('\n');
         text.push_str(&indented(&self.kv_table()));
+        for warning in self.checkpoint.warnings() {
+            text.push_str(&format!("\nwarning: {warning}\n"));
+        }
         if !self.fits() {
             text.push_str(
                 "\nIt would not be served here: give the process more memory, or a smaller type.\n",
@@ -217,6 +220,7 @@ impl<'a> Facts<'a> {
             "kv_pool_bytes": self.pool(),
             "kv": kv.collect::<Vec<_>>(),
             "fits": self.fits(),
+            "warnings": self.checkpoint.warnings(),
         })
     }
 }
