@@ -308,7 +308,7 @@ fn malformed_json_is_refused_with_the_place_named() {
     let wide = format!("{{\"a\":[{}0]}}", "0,".repeat(500_000));
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(2 << 20));
     check_refused(vec![
-        ("empty", config(""), &["config.json", "EOF"]),
+        ("empty", config(""), &["config.json", "is empty; download it again"]),
         ("not an object", config("[]"), &["config.json", "expected an object"]),
         ("cut off", config("{\"hidden_size\": "), &["config.json", "\"hidden_size\"", "EOF"]),
         ("rest", config("{} {}"), &["config.json", "trailing characters"]),

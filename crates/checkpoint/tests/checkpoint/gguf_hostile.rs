@@ -70,7 +70,7 @@ fn corrupt_containers_are_refused() {
     let alignment = |n: u32| one_key(key("general.alignment", 4, &n.to_le_bytes()));
     let rude = "\u{1b}[2J".repeat(100);
     check_refused(vec![
-        ("empty", vec![], &["ends inside the magic", "0 are left"]),
+        ("empty", vec![], &["m.gguf: is empty", "download it again"]),
         ("another format", magic, &["starts with \"XGUF\"", "not a GGUF file"]),
         ("version 1", head(1, 0, 0, &[]), &["is GGUF version 1; supported are 2 and 3"]),
         ("version 4", head(4, 0, 0, &[]), &["is GGUF version 4"]),

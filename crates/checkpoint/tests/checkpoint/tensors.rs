@@ -41,7 +41,7 @@ fn corrupt_containers_are_refused() {
     );
     let trailing = [WEIGHTS, &[0; 3]].concat();
     check_refused(vec![
-        ("empty file", weights([]), &["model.safetensors: is 0 bytes long", "download"]),
+        ("empty file", weights([]), &["model.safetensors: is empty", "download"]),
         ("seven bytes", weights([0; 7]), &["model.safetensors: is 7 bytes long"]),
         ("header length 0", with_length(0), &["model.safetensors", "does not start with"]),
         (
