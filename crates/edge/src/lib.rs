@@ -31,6 +31,7 @@ pub use config::{EdgeConfig, EdgeError, TlsFiles};
 pub use cors::{BadOrigin, Origins};
 pub use operations::{MetricsPage, no_metrics};
 pub use routes::{Access, ROUTES, Route, Target};
+pub use service::STOPS_SOON;
 pub use serving::{Edge, ServeReport};
 pub use stats::EdgeNumber;
 pub use tls::Certificate;
