@@ -7,14 +7,16 @@ use super::kinds::{
     millis, seconds,
 };
 use super::value::Kind;
-use super::{otel, storage};
+use super::{otel, stopping, storage};
 
 pub(crate) use super::field::Field;
 use super::field::{field, joined};
 
 /// Every setting, by section.
 pub(crate) const FIELDS: &[Field] =
-    &joined::<{ WITH_OTEL.len() + storage::FIELDS.len() }>(WITH_OTEL, storage::FIELDS);
+    &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
+const WITH_STOPPING: &[Field] =
+    &joined::<{ WITH_OTEL.len() + stopping::FIELDS.len() }>(WITH_OTEL, stopping::FIELDS);
 const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
 /// Those that stand here.
@@ -50,12 +52,6 @@ const OWN: &[Field] = &[
         "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. A reload reads both files again.",
     ),
     field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
-    field(
-        "server.drain",
-        seconds(0, DAY),
-        "\"30s\"",
-        "How long calls in flight may go on after SIGTERM or Ctrl-C before they are cut off and settled; `\"0s\"` cuts at once.",
-    ),
     field(
         "server.header_timeout",
         millis(100, 10 * MINUTE * 1000),
