@@ -92,7 +92,8 @@ impl<F: Front> Edge<F> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
-        let certificate = config.tls.as_ref().map(Certificate::read).transpose()?;
+        let read = |files| Certificate::read(files, config.session_secret.as_ref(), &clock);
+        let certificate = config.tls.as_ref().map(read).transpose()?;
         let acceptor = certificate.as_ref().map(tls::acceptor).transpose()?;
         let send_buffer = config.kernel_buffer_request_bytes();
         let (listener, local_addr) = listen_at(config.listen, send_buffer)?;

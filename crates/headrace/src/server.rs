@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{Annex, Front};
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
-use headrace_edge::{Edge, STOPS_SOON};
+use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
@@ -290,7 +290,10 @@ impl House {
         drop(running);
         let gateway = self.begin(runtime, fronted)?;
         let edge = Edge::bind(
-            self.config.server.edge.clone(),
+            EdgeConfig {
+                session_secret: Some(self.data_dir.session_secret()),
+                ..self.config.server.edge.clone()
+            },
             Arc::clone(&gateway),
             self.annex(),
             page(Arc::clone(&self.metrics)),

@@ -12,7 +12,7 @@ use headrace_call_api::{
     Front, GiveUp, Head, ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
-use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport};
+use headrace_edge::{Certificate, Edge, EdgeConfig, EdgeNumber, ServeReport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -355,6 +355,7 @@ pub(crate) struct Served {
     pub(crate) stub: Arc<Stub>,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) certificate: Option<Arc<Certificate>>,
     notice: oneshot::Sender<()>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<ServeReport>,
@@ -381,7 +382,7 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
     let annex: Option<Arc<dyn Annex>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
     let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
     let edge = edge.await.unwrap();
-    let (address, metrics) = (edge.local_addr(), edge.metrics_addr());
+    let (address, metrics, certificate) = (edge.local_addr(), edge.metrics_addr(), edge.certificate());
     let (notice, noticed) = oneshot::channel::<()>();
     let (stop, stopped) = oneshot::channel();
     let done = tokio::spawn(edge.serve_with_notice(
@@ -395,7 +396,7 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
         },
         drain,
     ));
-    Served { stub, address, metrics, notice, stop, done }
+    Served { stub, address, metrics, certificate, notice, stop, done }
 }
 
 impl Served {
