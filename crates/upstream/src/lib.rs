@@ -22,6 +22,7 @@ mod retry_after;
 mod server;
 mod spec;
 mod tokens;
+mod trust;
 mod upstream;
 mod urls;
 mod workers;

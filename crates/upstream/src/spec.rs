@@ -34,6 +34,8 @@ pub struct UpstreamSpec {
     pub extra_roots_pem: Option<Vec<u8>>,
     /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password where it wants them. The environment's are not used.
     pub proxy: Option<SecretString>,
+    /// The variable of the environment that names a proxy, such as `HTTPS_PROXY`, where `proxy` does not. It is named in errors only.
+    pub unused_proxy: Option<&'static str>,
     /// Connections that wait for the next call.
     pub pool: Pool,
     /// HTTP/2.
@@ -191,6 +193,7 @@ impl UpstreamSpec {
             timeouts: Timeouts::default(),
             extra_roots_pem: None,
             proxy: None,
+            unused_proxy: None,
             pool: Pool::default(),
             http2: Http2::default(),
             queue: Queue::default(),
