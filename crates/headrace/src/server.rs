@@ -448,6 +448,7 @@ impl House {
 
     /// Asks the upstreams what they serve, and says what is wrong with them: that stops none of the others.
     fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
+        runtime.block_on(self.upstreams.look_up(&self.config));
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
         for site in &sites {

@@ -1,9 +1,11 @@
 //! The HTTP client of one server: its pool, TLS, proxy and versions, built from what is said of it. Knows no calls.
 
 use std::error::Error;
+use std::net::SocketAddr;
 
 use reqwest::redirect::Policy;
 
+use crate::address::Address;
 use crate::spec::{UpstreamSpec, UseHttp2, certificates, proxy};
 use crate::trust;
 
@@ -43,6 +45,10 @@ pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, 
         Some(pem) => builder.tls_certs_merge(certificates(pem)?),
         None => builder.tls_certs_only([]),
     };
+    if let (Some(ip), Ok(address)) = (spec.ip, Address::parse(&spec.url)) {
+        let (name, port) = address.host();
+        builder = builder.resolve(name, SocketAddr::new(ip, port));
+    }
     if let Some(url) = &spec.proxy {
         builder = builder.proxy(proxy(url)?);
     }

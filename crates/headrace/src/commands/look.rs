@@ -19,6 +19,7 @@ pub(crate) fn look(config: &Config, books: Wordbooks) {
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
+    runtime.block_on(upstreams.look_up(config));
     match upstreams.sites_of(config) {
         Err(faults) => faults.iter().for_each(|fault| output::note(&format!("warning: {fault}"))),
         Ok(sites) => {

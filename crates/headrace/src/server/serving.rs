@@ -75,6 +75,9 @@ impl Open {
         let lister = Arc::clone(&reloader);
         let relist = move |upstream: String| lister.relist(&upstream);
         ticks.push(tokio::spawn(Arc::clone(&upstreams).tend(Arc::downgrade(gateway), relist)));
+        let follower = Arc::clone(&reloader);
+        let readdress = move |upstream: String| follower.readdress(&upstream);
+        ticks.push(tokio::spawn(Arc::clone(&upstreams).follow_names(readdress)));
         ticks.push(tokio::spawn(upstreams.watch_loads()));
         edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let end = attend(edge, gateway, welcome, (manner, drain_delay, drain), reloader).await;

@@ -12,8 +12,9 @@ use super::Site;
 impl Site {
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
+        let label = self.upstream.label();
         let own: Vec<&WorkerStatus> =
-            workers.iter().filter(|worker| worker.site.as_deref() == Some(self.upstream.name())).collect();
+            workers.iter().filter(|worker| worker.site.as_deref() == Some(label.as_str())).collect();
         let [name, kind, at, said] = self.describe();
         let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
         UpstreamView {

@@ -169,6 +169,35 @@ async fn a_certificate_is_trusted_where_its_root_is_configured() {
     );
 }
 
+#[tokio::test]
+async fn one_of_several_addresses_is_reached_by_the_name() {
+    let hostile = Hostile::start().await.unwrap();
+    let key = KeyPair::generate().unwrap();
+    let cert = params("gpu", &["gpu.test"]).self_signed(&key).unwrap();
+    let port = showing(&cert, &key, hostile.address()).await;
+    // No DNS knows the name. The certificate is checked for it.
+    let mut pinned = spec(&format!("https://gpu.test:{port}"), Kind::Vllm);
+    pinned.extra_roots_pem = Some(cert.pem().into_bytes());
+    let pinned = pinned.at([127, 0, 0, 1].into());
+    assert_eq!(pinned.label(), "hostile@127.0.0.1");
+    let events = all(&Upstream::new(pinned.clone()).unwrap(), chat("good", true)).await;
+    assert!(events.len() > 3, "{events:?}");
+    let mut clear = spec(&format!("http://gpu.test:{}", hostile.address().port()), Kind::Vllm);
+    clear.cache_feed = None;
+    let events = all(&Upstream::new(clear.at([127, 0, 0, 1].into())).unwrap(), chat("good", true)).await;
+    assert!(events.len() > 3, "{events:?}");
+    let hosts: Vec<_> = hostile
+        .seen()
+        .requests
+        .iter()
+        .filter_map(|request| {
+            let host = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+            host.map(|(_, value)| value.clone())
+        })
+        .collect();
+    assert!(!hosts.is_empty() && hosts.iter().all(|host| host.starts_with("gpu.test:")), "{hosts:?}");
+}
+
 /// A server that reads something and answers always the same. Gives its port.
 pub(crate) async fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
