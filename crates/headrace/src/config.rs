@@ -385,7 +385,8 @@ impl Reader {
             self.size("server.max_connections_per_peer").unwrap_or(edge.max_connections.div_ceil(2));
         let usual = (edge.memory_bytes / 4).max(edge.least_memory_bytes());
         edge.memory_bytes_per_key = self.long("server.request_memory_per_key").unwrap_or(usual);
-        ServerConfig { edge, drain: self.duration("server.drain"), drain_delay: self.drain_delay() }
+        let drain_delay = self.parsed("server.drain_delay").map(|_| self.duration("server.drain_delay"));
+        ServerConfig { edge, drain: self.duration("server.drain"), drain_delay }
     }
 
     fn limits(&self) -> DefaultLimits {

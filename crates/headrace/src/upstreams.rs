@@ -4,6 +4,7 @@
 mod addresses;
 mod by_workers;
 mod listed;
+mod names;
 mod silent;
 mod view;
 
@@ -33,8 +34,8 @@ use crate::output;
 use crate::wordbooks::{Wordbook, Wordbooks};
 use crate::workers::{self, Theirs};
 
-use addresses::{Names, Resolver, resolver};
 use listed::{NAMES_TOLD, short_id, told};
+use names::{Names, Resolver, resolver};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);

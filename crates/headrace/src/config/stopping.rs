@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::Reader;
 use super::field::{Field, field};
 use super::kinds::{DAY, HOUR, seconds};
 
@@ -24,11 +23,3 @@ pub(super) const FIELDS: &[Field] = &[
         "How long calls are still taken after SIGTERM or Ctrl-C, so that load balancers can send new ones elsewhere: `/readyz` says 503 at once, answers in HTTP/1 say `connection: close`, and HTTP/2 connections get GOAWAY. Then the listener closes and `server.drain` begins. `\"5s\"` under `serve` and `\"0s\"` under `up` unless given. A second signal ends it.",
     ),
 ];
-
-impl Reader {
-    /// `server.drain_delay`. `None` if it is not given.
-    pub(super) fn drain_delay(&self) -> Option<Duration> {
-        let given = self.parsed("server.drain_delay");
-        given.map(|_| self.duration("server.drain_delay"))
-    }
-}

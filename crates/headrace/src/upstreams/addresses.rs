@@ -1,16 +1,13 @@
 //! Servers by the addresses of a name: a name with several of its own is several servers. Must not know how a call is sent on.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_upstream::{NameAddresses, Upstream, UpstreamSpec};
+use headrace_upstream::{Upstream, UpstreamSpec};
 use tokio::time::{Instant, timeout};
 
+use super::names::Name;
 use super::{ASK_AGAIN, ASK_WITHIN, Asking, Listed, Site, Upstreams};
 use crate::config::Config;
 use crate::config::relayed::UpstreamConfig;
@@ -19,45 +16,6 @@ use crate::config::relayed::UpstreamConfig;
 const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
 /// How long a connection may take to an address that was not reached before.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
-
-type Found = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
-
-/// Looks up a name with its port.
-pub(crate) type Resolver = Arc<dyn Fn(String, u16) -> Found + Send + Sync>;
-
-/// By the configuration of this machine.
-pub(crate) fn resolver() -> Resolver {
-    Arc::new(|name, port| {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name, port)).await?;
-            Ok(found.map(|address: SocketAddr| address.ip()).collect())
-        })
-    })
-}
-
-/// The addresses of names that have, or had, several, by the fingerprint of their upstream's configuration.
-#[derive(Default)]
-pub(super) struct Names(BTreeMap<[u8; 32], Name>);
-
-struct Name {
-    spec: UpstreamSpec,
-    addresses: NameAddresses,
-    /// It has had several addresses that are servers of their own, and keeps being followed so.
-    is_several: bool,
-}
-
-impl Name {
-    /// Which of the addresses are servers of their own. `None` alone stands for the name, which is looked up with each connection.
-    fn servers(&self) -> Vec<Option<IpAddr>> {
-        if self.is_several { self.addresses.used().into_iter().map(Some).collect() } else { vec![None] }
-    }
-
-    fn answered(&mut self, found: &[IpAddr]) {
-        self.addresses.answered(found);
-        let used = self.addresses.used();
-        self.is_several |= used.len() > 1 && self.spec.has_servers_at(&used);
-    }
-}
 
 /// Whether a server is reached now, whatever it says then.
 async fn is_reached(upstream: Upstream) -> bool {
@@ -73,10 +31,8 @@ impl Upstreams {
         let known = |upstream: &&UpstreamConfig| !self.desk().names.0.contains_key(&upstream.fingerprint);
         let new: Vec<_> = config.upstreams.iter().filter(known).cloned().collect();
         let all = config.upstreams.iter().map(|upstream| upstream.fingerprint).collect::<Vec<_>>();
-        let names = new.into_iter().filter(|upstream| upstream.spec.looked_up().is_some()).map(|upstream| {
-            let addresses = NameAddresses::default();
-            (upstream.fingerprint, Name { spec: upstream.spec, addresses, is_several: false })
-        });
+        let names = new.into_iter().filter(|upstream| upstream.spec.looked_up().is_some());
+        let names = names.map(|upstream| (upstream.fingerprint, Name::new(upstream.spec)));
         let names: Vec<_> = names.collect();
         let asked = names.iter().map(|(fingerprint, name)| (*fingerprint, name.spec.clone())).collect();
         {
@@ -222,6 +178,7 @@ impl Upstreams {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::path::Path;
     use std::sync::Mutex;
 
@@ -233,6 +190,7 @@ mod tests {
     use super::*;
     use crate::config::layers::Settings;
     use crate::upstreams::asked;
+    use crate::upstreams::names::Resolver;
 
     const LIST: &str = r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#;
 
