@@ -37,13 +37,12 @@ async fn readiness(at: SocketAddr) -> Option<String> {
 
 /// Waits until readiness is denied at an address.
 async fn until_not_ready(at: SocketAddr) {
-    loop {
-        let answer = readiness(at).await.expect("it takes connections");
-        if answer.starts_with("HTTP/1.1 503 ") {
-            return;
+    let asking = async {
+        while !readiness(at).await.expect("it takes connections").starts_with("HTTP/1.1 503 ") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("it stays ready");
 }
 
 async fn with_operations() -> Served {
@@ -101,6 +100,8 @@ async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     assert_eq!(request(&mut used, "[1]").await.status(), 200);
     let hanging = used.send_request(call("[2]"));
     let mut unused = open(served.connect().await).await;
+    // The server knows by now that it is HTTP/2.
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let (stop, done) = served.announce_end();
     // Raced with the announcement, each of them.
     let racing = used.send_request(call("[3]"));
@@ -111,7 +112,8 @@ async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     }
     until_not_ready(address).await;
     until_closed(&used).await;
-    // A client without a request yet is not sent away before its first one.
+    // A client without a request yet is not sent away before its first one: it would have been by now.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     for sender in [&mut unused, &mut open(TcpStream::connect(address).await.unwrap()).await] {
         assert!(!sender.is_closed());
         let answer = request(sender, "[4]").await;
