@@ -125,6 +125,7 @@ class Headrace:
         path = self.directory / "headrace.toml"
         path.write_text(configuration)
         argv = [self.program, "serve", "--config", path, "--data-dir", self.data, "--listen", "127.0.0.1:0"]
+        argv += ["--set", "server.drain_delay=0s"]
         self.process = Process("headrace", argv, self.directory, {"HEADRACE_BOOTSTRAP_KEY": self.key})
         for _ in range(300):
             written = self.data / "address"

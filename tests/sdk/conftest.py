@@ -62,7 +62,7 @@ class Server:
         if configuration is not None:
             path = self.directory / "headrace.toml"
             path.write_text(configuration)
-            command = [str(BINARY), "serve", "--config", str(path)]
+            command = [str(BINARY), "serve", "--config", str(path), "--set", "server.drain_delay=0s"]
         command += ["--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0", *more]
         self.started = time.monotonic()
         self.process = subprocess.Popen(

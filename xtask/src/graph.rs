@@ -164,8 +164,8 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     ("WebSockets", &["tokio-tungstenite", "tungstenite"], &["edge"]),
     (
         "TLS",
-        &["rustls", "tokio-rustls", "rustls-platform-verifier", "rcgen"],
-        &["edge", "client", "headrace"],
+        &["rustls", "tokio-rustls", "rustls-platform-verifier", "rustls-webpki", "aws-lc-rs", "rcgen"],
+        &["edge", "client", "upstream", "headrace"],
     ),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),
     (

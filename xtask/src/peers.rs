@@ -6,6 +6,11 @@ use crate::shell::{Failure, Place, show};
 
 /// Name, script, and what it shows.
 const PEERS: &[(&str, &str, &str)] = &[
+    (
+        "haproxy",
+        "tests/peers/haproxy.py",
+        "three servers behind HAProxy, restarted in turn under load: no call fails",
+    ),
     ("vllm", "tests/peers/vllm.py", "a real vLLM behind Headrace: same ids, its cache, and its death"),
     (
         "gateways",

@@ -48,6 +48,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Wish {
     /// To go on.
     Serve,
+    /// To close after its next answer: the server takes calls for a while only. Nothing that comes meanwhile is refused.
+    Retire,
     /// To finish what is in flight and close.
     Finish,
     /// To close, for its place is another's now; what has come in flight meanwhile finishes first.
@@ -88,7 +90,7 @@ impl Outlet for Activity {
 }
 
 impl Activity {
-    pub(crate) fn new(allowance: Arc<Allowance>) -> Arc<Self> {
+    pub(crate) fn new(allowance: Arc<Allowance>, wish: Wish) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
             in_flight: AtomicUsize::new(0),
@@ -99,7 +101,7 @@ impl Activity {
             ambiguous_from: AtomicU64::new(NEVER),
             body_left_unread: AtomicU8::new(0),
             let_go: AtomicU8::new(0),
-            wish: AtomicU8::new(0),
+            wish: AtomicU8::new(wish as u8),
             wished: Notify::new(),
             refusals: AtomicU32::new(0),
             is_trusted: AtomicBool::new(false),
@@ -219,7 +221,7 @@ impl Activity {
     /// Whether it has had nothing to do for a while, and nothing of a next request is here.
     pub(crate) fn may_rest(&self) -> bool {
         let quiet = self.idle_since().is_some_and(|since| since.elapsed() >= RESTS_AFTER);
-        quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() == Wish::Serve
+        quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() < Wish::Finish
     }
 
     /// Whether the peer was told all the refusals that it may be told for now.
@@ -295,8 +297,9 @@ impl Activity {
     pub(crate) fn wished(&self) -> Wish {
         match self.wish.load(Ordering::Acquire) {
             0 => Wish::Serve,
-            1 => Wish::Finish,
-            2 => Wish::Yield,
+            1 => Wish::Retire,
+            2 => Wish::Finish,
+            3 => Wish::Yield,
             _ => Wish::Close,
         }
     }
@@ -384,7 +387,7 @@ mod tests {
     };
 
     fn fresh() -> Arc<Activity> {
-        Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])))
+        Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])), Wish::Serve)
     }
 
     fn after(seconds: u64) -> impl Future<Output = ()> {

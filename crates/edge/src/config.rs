@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cors::Origins;
+use crate::tickets::SessionSecret;
 
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
@@ -19,6 +20,8 @@ pub struct EdgeConfig {
     pub listen: SocketAddr,
     /// TLS 1.3 with this certificate; `None`: plain TCP.
     pub tls: Option<TlsFiles>,
+    /// What TLS sessions are sealed with that clients resume. `None` for a fresh secret, with which no session survives a restart.
+    pub session_secret: Option<SessionSecret>,
     /// Where `/metrics`, `/healthz` and `/readyz` are answered for operators, in plain HTTP; `None`: nowhere.
     pub metrics_listen: Option<SocketAddr>,
     /// Connections open at once. For one more, the one that has been idle longest gives way; if none is idle, it is answered
@@ -99,6 +102,7 @@ impl EdgeConfig {
         Self {
             listen,
             tls: None,
+            session_secret: None,
             metrics_listen: None,
             max_connections: 4_096,
             max_connections_per_peer: 2_048,

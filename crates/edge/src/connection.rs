@@ -200,9 +200,14 @@ impl Wiring {
     {
         let buffer = self.tls_buffer_bytes;
         let shaking = acceptor.accept_with(tcp, |tls| tls.set_buffer_limit(Some(buffer)));
-        let shaken = tokio::select! {
-            shaken = timeout(self.patience.header, shaking) => shaken,
-            () = activity.next_wish() => return,
+        let mut shaking = pin!(timeout(self.patience.header, shaking));
+        let shaken = loop {
+            tokio::select! {
+                shaken = shaking.as_mut() => break shaken,
+                () = activity.next_wish() => if activity.wished() >= Wish::Finish {
+                    return;
+                },
+            }
         };
         let Ok(Ok(tls)) = shaken else {
             count(&self.stats.tls_failures);
@@ -253,7 +258,8 @@ impl Wiring {
                 let mut connection =
                     Box::pin(self.http2.serve_connection(TokioIo::new(&mut transport), service));
                 let finish = http2::Connection::graceful_shutdown;
-                let end = Box::pin(self.watch(connection.as_mut(), finish, activity, false)).await;
+                let watched = (Protocol::Http2, &**activity, false);
+                let end = Box::pin(self.watch(connection.as_mut(), finish, watched)).await;
                 self.tally(&end);
             }
         }
@@ -267,20 +273,22 @@ impl Wiring {
         activity: &Activity,
     ) -> Option<(Protocol, Bytes)> {
         let mut sniffed = pin!(timeout(self.patience.header, sniff(io)));
-        let result = tokio::select! {
-            biased;
-            result = sniffed.as_mut() => result,
-            () = activity.next_wish() => {
-                if activity.wished() == Wish::Close {
-                    return None;
-                }
-                let result = timeout(LAST_CHANCE, sniffed).await.ok()?;
-                // The request is read and answered, then the connection acts on this.
-                activity.remind();
-                result
+        loop {
+            tokio::select! {
+                biased;
+                result = sniffed.as_mut() => return result.ok()?.ok()?,
+                () = activity.next_wish() => match activity.wished() {
+                    Wish::Serve | Wish::Retire => {}
+                    Wish::Close => return None,
+                    Wish::Finish | Wish::Yield => {
+                        let result = timeout(LAST_CHANCE, sniffed).await.ok()?;
+                        // The request is read and answered, then the connection acts on this.
+                        activity.remind();
+                        return result.ok()?.ok()?;
+                    }
+                },
             }
-        };
-        result.ok()?.ok()?
+        }
     }
 
     /// While the peer has nothing to say the library's buffers are let go: a connection that rests has room for its first bytes only.
@@ -302,7 +310,8 @@ impl Wiring {
             let mut connection =
                 Box::new(self.http1.serve_connection(TokioIo::new(&mut *transport), service));
             let finish = http1::Connection::graceful_shutdown;
-            let end = Box::pin(self.watch(Pin::new(&mut *connection), finish, activity, rests)).await;
+            let watched = (Protocol::Http1, &**activity, rests);
+            let end = Box::pin(self.watch(Pin::new(&mut *connection), finish, watched)).await;
             if matches!(end, End::Closed) && activity.has_switched() {
                 let read = connection.into_parts().read_buf;
                 transport.switch(read);
@@ -332,7 +341,7 @@ impl Wiring {
             tokio::select! {
                 biased;
                 came = transport.more_came() => return came,
-                () = activity.next_wish() => if activity.wished() != Wish::Serve {
+                () = activity.next_wish() => if activity.wished() >= Wish::Finish {
                     return false;
                 },
                 () = look.as_mut() => match activity.judge(&self.patience) {
@@ -348,8 +357,7 @@ impl Wiring {
         &self,
         mut connection: Pin<&mut C>,
         finish: impl Fn(Pin<&mut C>),
-        activity: &Activity,
-        rests: bool,
+        (protocol, activity, rests): (Protocol, &Activity, bool),
     ) -> End
     where
         C: Future<Output = hyper::Result<()>>,
@@ -369,6 +377,12 @@ impl Wiring {
                 () = wish.as_mut() => {
                     match activity.wished() {
                         Wish::Serve => {}
+                        // GOAWAY. HTTP/2 serves the streams that are on their way. A peer without a request yet learns it with its first
+                        // one: clients open no stream after GOAWAY, and would lose that request. HTTP/1 says it in each answer.
+                        Wish::Retire if protocol == Protocol::Http2 && activity.requests() > 0 => {
+                            finish(connection.as_mut());
+                        }
+                        Wish::Retire => {}
                         Wish::Finish => {
                             is_asked_to_finish = true;
                             finish(connection.as_mut());

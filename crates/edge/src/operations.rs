@@ -104,7 +104,7 @@ fn answer<F: Front>(
 /// Why calls, or those for the model that is asked about (`?model=NAME`), would not be served.
 fn not_ready<F: Front>(shared: &Shared<F>, request: &Request<Incoming>) -> Vec<String> {
     let model = routes::model_asked(request.uri().query());
-    shared.front.not_ready(model.as_deref())
+    shared.not_ready(model.as_deref())
 }
 
 fn text<S>(status: u16, body: String) -> Answer<S> {

@@ -28,6 +28,8 @@ struct Table {
     next: u64,
     /// Where the last search for one that gives way ended.
     looked_to: u64,
+    /// The server takes connections for a while only: each new one is asked to close after its next answer.
+    retires: bool,
 }
 
 struct Entry {
@@ -73,7 +75,8 @@ impl Registry {
         } else if of_peer >= kept.max(1) && table.open.len() >= self.most - kept {
             table.displace(|_| true).ok_or(Full::OfPeer(of_peer))?;
         }
-        let activity = Activity::new(allowance);
+        let wish = if table.retires { Wish::Retire } else { Wish::Serve };
+        let activity = Activity::new(allowance, wish);
         let number = table.next;
         table.next = number.saturating_add(1);
         table.open.insert(number, Entry { peer, activity: Arc::clone(&activity) });
@@ -95,6 +98,12 @@ impl Registry {
                 return;
             }
         }
+    }
+
+    /// Asks all connections, those that are still to come among them, to close after their next answer.
+    pub(crate) fn retire_all(&self) {
+        self.table().retires = true;
+        self.wish_all(Wish::Retire);
     }
 
     /// Asks all connections for the same; returns how many there are.

@@ -2,6 +2,7 @@
 //! every decision about who may do what is the front's.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -27,6 +28,9 @@ use crate::stats::{Stats, count};
 use crate::told::{Told, joined};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
+/// Why a server is not ready that still takes calls.
+pub const STOPS_SOON: &str = "the server stops soon: new calls are taken for `server.drain_delay` only";
+
 /// What all connections share.
 pub(crate) struct Shared<F> {
     pub(crate) front: Arc<F>,
@@ -41,6 +45,19 @@ pub(crate) struct Shared<F> {
     pub(crate) sockets: Arc<Sockets>,
     /// Whose pages may call.
     pub(crate) origins: Origins,
+    /// The server stops soon. It still takes calls, but is not ready for new clients.
+    pub(crate) stops: Arc<AtomicBool>,
+}
+
+impl<F: Front> Shared<F> {
+    /// Why calls, or those for `model`, would not be served. Empty if they would.
+    pub(crate) fn not_ready(&self, model: Option<&str>) -> Vec<String> {
+        let mut why = self.front.not_ready(model);
+        if self.stops.load(Ordering::Acquire) {
+            why.push(STOPS_SOON.to_owned());
+        }
+        why
+    }
 }
 
 /// Answers one request, the connection's `number`th.
@@ -99,9 +116,14 @@ pub(crate) async fn answer<F: Front>(
         // What is left of the body would be taken for the next request's head.
         activity.leave_body_unread();
     }
+    let retires = activity.wished() == Wish::Retire;
+    if retires && !is_http1 && number == 0 {
+        // The connection announces its end now that its first request is here.
+        activity.remind();
+    }
     let mut response = response(reply, in_flight, is_head);
     shared.origins.mark(&parts.headers, response.headers_mut());
-    if close {
+    if close || (retires && is_http1) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
@@ -196,7 +218,7 @@ impl<F: Front> Asked<'_, F> {
             // Strangers ask here, too: why not is told on the operators' listener.
             Target::Ready => {
                 let model = routes::model_asked(self.parts.uri.query());
-                return ready(front.not_ready(model.as_deref()).is_empty());
+                return ready(self.shared.not_ready(model.as_deref()).is_empty());
             }
         };
         // Everybody else has shown a good key, whatever the front made of it.

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ impl<F: Front> Edge<F> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
-        let certificate = config.tls.as_ref().map(Certificate::read).transpose()?;
+        let read = |files| Certificate::read(files, config.session_secret.as_ref(), &clock);
+        let certificate = config.tls.as_ref().map(read).transpose()?;
         let acceptor = certificate.as_ref().map(tls::acceptor).transpose()?;
         let send_buffer = config.kernel_buffer_request_bytes();
         let (listener, local_addr) = listen_at(config.listen, send_buffer)?;
@@ -119,8 +121,9 @@ impl<F: Front> Edge<F> {
         let max_header_bytes = config.max_header_bytes;
         let sockets = Sockets::new();
         let origins = config.origins.clone();
+        let stops = Arc::new(AtomicBool::new(false));
         let shared =
-            Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets, origins };
+            Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets, origins, stops };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,
@@ -144,6 +147,11 @@ impl<F: Front> Edge<F> {
         self.operations.as_ref().map(|operations| operations.local_addr)
     }
 
+    /// Whether the server stops soon, for those that report readiness elsewhere.
+    pub fn stops_soon(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shared.stops)
+    }
+
     /// The certificate that connections are shown, to be read again.
     pub fn certificate(&self) -> Option<Arc<Certificate>> {
         self.certificate.clone()
@@ -159,6 +167,18 @@ impl<F: Front> Edge<F> {
     ///
     /// Dropping the future stops taking connections at once; those that are open end with the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>, drain: Duration) -> ServeReport {
+        self.serve_with_notice(std::future::pending(), shutdown, drain).await
+    }
+
+    /// Serves until `shutdown` resolves, as [`Self::serve`] does. From when `notice` resolves, readiness is denied and clients are
+    /// asked to leave, while connections and calls are still taken: load balancers have that time to send new calls elsewhere.
+    /// HTTP/1 answers say `connection: close`, HTTP/2 connections get a graceful GOAWAY, and WebSockets close after their next turn.
+    pub async fn serve_with_notice(
+        self,
+        notice: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()>,
+        drain: Duration,
+    ) -> ServeReport {
         let operations_registry = Registry::new(MOST_CONNECTIONS, MOST_CONNECTIONS, u32::MAX);
         let operations_tasks = TaskTracker::new();
         let operate = async {
@@ -187,13 +207,20 @@ impl<F: Front> Edge<F> {
         let serve = async {
             {
                 let taking = pin!(public.take_all(&listener));
+                let noticed = pin!(async {
+                    notice.await;
+                    public.retire();
+                    std::future::pending::<()>().await;
+                });
                 let shutdown = pin!(shutdown);
                 tokio::select! {
                     biased;
                     () = shutdown => {}
+                    () = noticed => {}
                     () = taking => {}
                 }
             }
+            public.retire();
             drop(listener);
             public.drain(drain).await
         };
@@ -314,6 +341,12 @@ impl<F: Front> Public<F> {
             refuse_and_close(&mut taken.stream, &words).await;
             drop((taken, turn));
         });
+    }
+
+    /// Denies readiness, and asks all clients to leave.
+    fn retire(&self) {
+        self.shared.stops.store(true, Ordering::Release);
+        self.registry.retire_all();
     }
 
     /// Returns the calls and the connections that were cut off.

@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn take(sockets: &Arc<Sockets>, key: &str) -> Result<Held, NoPlace> {
-        let activity = Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])));
+        let activity = Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])), Wish::Serve);
         let place = sockets.take(&KeyId::new(key).unwrap(), &activity)?;
         Ok(Held { place, activity })
     }

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use headrace_domain::Clock;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
+use crate::tickets::{SessionSecret, SessionTickets};
 use crate::{EdgeError, TlsFiles};
 
 /// What ALPN calls HTTP/2.
@@ -24,16 +26,24 @@ pub(crate) const ALPN_HTTP11: &[u8] = b"http/1.1";
 pub struct Certificate {
     files: TlsFiles,
     current: ArcSwap<CertifiedKey>,
+    /// Of all listeners with this certificate. `None` if there is no randomness for a secret: then no session is resumed.
+    tickets: Option<Arc<SessionTickets>>,
 }
 
 impl Certificate {
-    /// Reads the files.
+    /// Reads the files. Sessions are sealed with `secret`, or with a fresh one.
     ///
     /// # Errors
     /// [`EdgeError::Tls`] with the file at fault. Never shows a key's bytes.
-    pub(crate) fn read(files: &TlsFiles) -> Result<Arc<Self>, EdgeError> {
+    pub(crate) fn read(
+        files: &TlsFiles,
+        secret: Option<&SessionSecret>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, EdgeError> {
         let current = ArcSwap::new(certified(files)?);
-        Ok(Arc::new(Self { files: files.clone(), current }))
+        let secret = secret.cloned().or_else(SessionSecret::fresh);
+        let tickets = secret.map(|secret| Arc::new(SessionTickets::new(&secret, Arc::clone(clock))));
+        Ok(Arc::new(Self { files: files.clone(), current, tickets }))
     }
 
     /// Reads the files again: new connections are shown what they hold by now.
@@ -60,7 +70,7 @@ impl TlsFiles {
     /// # Errors
     /// [`EdgeError::Tls`] with the file at fault.
     pub fn check(&self) -> Result<(), EdgeError> {
-        Certificate::read(self).map(drop)
+        certified(self).map(drop)
     }
 }
 
@@ -100,6 +110,12 @@ fn of_protocols(certificate: &Arc<Certificate>, protocols: Vec<Vec<u8>>) -> Resu
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Certificate>::clone(certificate));
     config.alpn_protocols = protocols;
+    // Only because this listener asks for no client certificate: a resumed session skips that check.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    match &certificate.tickets {
+        Some(tickets) => config.ticketer = Arc::<SessionTickets>::clone(tickets),
+        None => config.send_tls13_tickets = 0,
+    }
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

@@ -163,6 +163,10 @@ impl<F: Front> Turns<'_, F> {
             if let Err(end) = self.turn(&mut socket, message, &kept, &mut ahead).await {
                 break end;
             }
+            // The client reads the close frame behind this answer. A message that came meanwhile is answered first.
+            if self.activity.wished() == Wish::Retire && ahead.next.is_none() {
+                break End::Told(CloseCode::Away);
+            }
         };
         self.part(socket, end).await;
     }
@@ -191,7 +195,7 @@ impl<F: Front> Turns<'_, F> {
         let mut look_at = heard_at + LOOK_EVERY;
         let mut is_asked = false;
         loop {
-            if self.activity.wished() != Wish::Serve {
+            if self.activity.wished() >= Wish::Finish {
                 return Err(End::Told(CloseCode::Away));
             }
             let patience = if is_asked { PONG_WAIT } else { PING_EVERY };

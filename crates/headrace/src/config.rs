@@ -20,6 +20,7 @@ mod routes;
 pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
+pub(crate) mod stopping;
 pub(crate) mod storage;
 mod stores;
 mod table;
@@ -121,6 +122,8 @@ pub(crate) struct Config {
 /// Sockets and their bounds.
 pub(crate) struct ServerConfig {
     pub(crate) drain: Duration,
+    /// `None` if it is not given.
+    pub(crate) drain_delay: Option<Duration>,
     pub(crate) edge: EdgeConfig,
 }
 
@@ -382,7 +385,8 @@ impl Reader {
             self.size("server.max_connections_per_peer").unwrap_or(edge.max_connections.div_ceil(2));
         let usual = (edge.memory_bytes / 4).max(edge.least_memory_bytes());
         edge.memory_bytes_per_key = self.long("server.request_memory_per_key").unwrap_or(usual);
-        ServerConfig { edge, drain: self.duration("server.drain") }
+        let drain_delay = self.parsed("server.drain_delay").map(|_| self.duration("server.drain_delay"));
+        ServerConfig { edge, drain: self.duration("server.drain"), drain_delay }
     }
 
     fn limits(&self) -> DefaultLimits {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
 use headrace_domain::Clock;
+use headrace_edge::SessionSecret;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
 use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
 use headrace_store::disk::Ballast;
@@ -134,6 +135,7 @@ pub(crate) struct DataDir {
     lock: DataDirLock,
     key_hash: Zeroizing<[u8; 32]>,
     cache_salt: Zeroizing<[u8; 32]>,
+    session_secret: Zeroizing<[u8; 32]>,
     /// Space for the ledger and the keys beside a full disk.
     ballast: Arc<Ballast>,
 }
@@ -157,7 +159,8 @@ impl DataDir {
         make_private(&secrets)?;
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
         let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;
-        Ok(Self { lock, key_hash, cache_salt, ballast })
+        let session_secret = secret(None, &secrets.join("tls-sessions"))?;
+        Ok(Self { lock, key_hash, cache_salt, session_secret, ballast })
     }
 
     /// Opens a directory, making it first if need be.
@@ -187,6 +190,11 @@ impl DataDir {
     /// What separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
         *self.cache_salt
+    }
+
+    /// The secret by which clients resume TLS sessions after a restart.
+    pub(crate) fn session_secret(&self) -> SessionSecret {
+        SessionSecret::new(*self.session_secret)
     }
 
     /// Who there is: whoever calls, and whoever administers.
@@ -354,13 +362,17 @@ mod tests {
         let first = DataDir::create(&dir, None, None).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir), 0o700);
-        assert_eq!(mode(&dir.join("secrets/key-hash")), 0o600);
+        for name in ["key-hash", "cache-salt", "tls-sessions"] {
+            assert_eq!(mode(&dir.join("secrets").join(name)), 0o600);
+            assert!(!dir.join("secrets").join(name).with_extension("new").exists(), "renamed into place");
+        }
         assert_ne!(first.key_hash, first.cache_salt);
+        assert!(first.session_secret != first.key_hash && first.session_secret != first.cache_salt);
         assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Lock(_))));
-        let kept = (*first.key_hash, *first.cache_salt);
+        let kept = (*first.key_hash, *first.cache_salt, *first.session_secret);
         drop(first);
         let second = DataDir::open(&dir, None, None).unwrap();
-        assert_eq!((*second.key_hash, *second.cache_salt), kept);
+        assert_eq!((*second.key_hash, *second.cache_salt, *second.session_secret), kept);
         drop(second);
         std::fs::write(dir.join("secrets/key-hash"), "short").unwrap();
         assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Secret(_))));
@@ -403,7 +415,7 @@ mod tests {
             assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
             seen += 1;
         });
-        assert!(seen > 12, "{seen} files");
+        assert!(seen > 13, "{seen} files");
         drop(all);
     }
 

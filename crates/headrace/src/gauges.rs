@@ -117,7 +117,8 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Ho
 
 /// Registers what is counted of an upstream.
 pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
-    let labels = [("upstream", upstream.name())];
+    let label = upstream.label();
+    let labels = [("upstream", label.as_str())];
     type Read = fn(&Figures) -> f64;
     let gauges: [(&str, &str, Read); 2] = [
         ("headrace_upstream_in_flight", "Calls under way at an upstream.", |of| of.in_flight as f64),

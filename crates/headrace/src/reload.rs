@@ -191,6 +191,23 @@ impl Reloader {
         }
     }
 
+    /// Puts the settings in force once more, as the name of an upstream leads to other servers than before.
+    pub(crate) fn readdress(&self, upstream: &str) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = in_force.clone();
+        match self.take_over(settings, &mut in_force) {
+            Ok(_) => output::note(&format!(
+                "upstream `{upstream}` has other servers than before: `headrace upstreams` lists them"
+            )),
+            Err(faults) => {
+                let faults = faults.join("\n  ");
+                output::note(&format!(
+                    "upstream `{upstream}` has other servers than before; they are not used:\n  {faults}"
+                ));
+            }
+        }
+    }
+
     /// All of what was read, or why not.
     fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
@@ -216,6 +233,7 @@ impl Reloader {
         let told = Self::told(&changed, &former, &running);
         drop(former);
         let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
+        self.runtime.block_on(self.upstreams.look_up(&config));
         let sites = self.upstreams.sites_of(&config)?;
         let fronted = self.upstreams.fronted(&config, books, self.runtime.block_on(ask_new(sites)));
         let offer = offer(&mut config, &running, &fronted, &self.clock)

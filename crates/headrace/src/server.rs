@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{Annex, Front};
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
-use headrace_edge::Edge;
+use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
@@ -289,7 +290,10 @@ impl House {
         drop(running);
         let gateway = self.begin(runtime, fronted)?;
         let edge = Edge::bind(
-            self.config.server.edge.clone(),
+            EdgeConfig {
+                session_secret: Some(self.data_dir.session_secret()),
+                ..self.config.server.edge.clone()
+            },
             Arc::clone(&gateway),
             self.annex(),
             page(Arc::clone(&self.metrics)),
@@ -305,7 +309,8 @@ impl House {
         let dir = self.data_dir.path();
         let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
         let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
-        let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
+        let (usage, service) =
+            (insight.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
         let newest = NewestCalls::new(&gateway, &self.recorder);
         let service = service.with_recent(Box::new(move |most| newest.settled(most)));
@@ -345,6 +350,7 @@ impl House {
             directory: Arc::clone(&self.directory),
             upstreams: Arc::clone(&self.upstreams),
             watch: self.config.watch,
+            drain_delay: self.config.server.drain_delay.unwrap_or_else(|| manner.drain_delay()),
             drain: self.config.server.drain,
         };
         let open = Open { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind };
@@ -442,6 +448,7 @@ impl House {
 
     /// Asks the upstreams what they serve, and says what is wrong with them: that stops none of the others.
     fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
+        runtime.block_on(self.upstreams.look_up(&self.config));
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
         for site in &sites {
@@ -479,14 +486,19 @@ impl House {
         &self,
         runtime: &tokio::runtime::Runtime,
         gateway: &Arc<Gateway>,
-        url: &str,
+        (url, stops_soon): (&str, Arc<AtomicBool>),
         reloader: &Arc<Reloader>,
     ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
         let (front, routes) = (gateway.clone(), gateway.clone());
         let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
         let status = move || {
-            status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() })
+            let mut status =
+                status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() });
+            if stops_soon.load(Ordering::Acquire) {
+                status.not_ready.push(STOPS_SOON.to_owned());
+            }
+            status
         };
         let (defaults, reload) = (Arc::clone(reloader), Arc::clone(reloader));
         let lister = Arc::clone(reloader);

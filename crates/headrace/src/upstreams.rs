@@ -1,12 +1,15 @@
 //! Servers of others: asked what they serve, and offered as models. One that does not answer is asked again and again, and stops
 //! no other. What a server is stays across reloads for as long as its settings do. Must not know how a call is sent on.
 
+mod addresses;
 mod by_workers;
 mod listed;
+mod names;
 mod silent;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,6 +24,7 @@ use headrace_limits::LimitSpec;
 use headrace_trace::Metrics;
 use headrace_upstream::{ListedModel, Listing, Upstream};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::caches;
 use crate::config::Config;
@@ -31,6 +35,7 @@ use crate::wordbooks::{Wordbook, Wordbooks};
 use crate::workers::{self, Theirs};
 
 use listed::{NAMES_TOLD, short_id, told};
+use names::{Names, Resolver, resolver};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -49,11 +54,15 @@ pub(crate) struct Upstreams {
     /// Where what workers tell of their models' words is kept.
     cache: Option<PathBuf>,
     desk: Mutex<Desk>,
+    resolver: Resolver,
+    /// Told when no connection to one of several addresses came about.
+    unreached: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Desk {
     sites: Vec<Site>,
+    names: Names,
     workers: BTreeMap<WorkerKey, Arc<Worker>>,
     books: Wordbooks,
     /// Prices of listed models that `[[prices]]` does not name.
@@ -67,6 +76,8 @@ struct WorkerKey {
     name: ModelName,
     /// Of its server.
     fingerprint: [u8; 32],
+    /// The server's address, if it is one of several of the name.
+    ip: Option<IpAddr>,
     /// The model's name there.
     theirs: String,
     /// Of a worker that is asked by ids: with which words, and for how long a context.
@@ -128,7 +139,7 @@ pub(crate) struct Fronted {
 impl Upstreams {
     /// `cache`: a directory of the data, for what workers tell.
     pub(crate) fn new(clock: Arc<dyn Clock>, cache: Option<PathBuf>) -> Self {
-        Self { clock, cache, desk: Mutex::default() }
+        Self { clock, cache, desk: Mutex::default(), resolver: resolver(), unreached: Arc::default() }
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -143,35 +154,6 @@ impl Upstreams {
     /// Prices of listed models, from their upstreams' tables.
     pub(crate) fn prices(&self) -> Vec<PriceConfig> {
         self.desk().prices.clone()
-    }
-
-    /// The servers of a configuration: those that are known by the same settings, with what they said last, and new ones.
-    ///
-    /// # Errors
-    /// Everything that keeps one from being built.
-    pub(crate) fn sites_of(&self, config: &Config) -> Result<Vec<Site>, Vec<String>> {
-        let known = self.sites();
-        let (mut sites, mut faults) = (Vec::new(), Vec::new());
-        for wanted in &config.upstreams {
-            let same = |site: &&Site| site.config.fingerprint == wanted.fingerprint;
-            let upstream = match known.iter().find(same) {
-                Some(site) => {
-                    sites.push(Site { config: wanted.clone(), ..site.clone() });
-                    continue;
-                }
-                None => Upstream::new(wanted.spec.clone()),
-            };
-            match upstream {
-                Ok(upstream) => {
-                    let seen = Arc::new(headrace_fleet::Site::new(upstream.name()));
-                    let by = Asking { clock: Arc::clone(&self.clock), cache: self.cache.clone() };
-                    let (config, listed, theirs) = (wanted.clone(), Listed::NotAsked, Arc::default());
-                    sites.push(Site { config, upstream, listed, theirs, by, seen });
-                }
-                Err(why) => faults.extend(why.into_iter().map(|why| format!("{}: {why}", wanted.setting))),
-            }
-        }
-        if faults.is_empty() { Ok(sites) } else { Err(faults) }
     }
 
     /// What these servers make possible to serve. Nothing is asked.
@@ -206,13 +188,17 @@ impl Upstreams {
         let mut desk = self.desk();
         let stays = |of: &Site, sites: &[Site]| sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen));
         for gone in desk.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
-            metrics.unregister(("upstream", gone.upstream.name()));
+            metrics.unregister(("upstream", gone.upstream.label().as_str()));
         }
         for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
             gauges::register_upstream(metrics, &new.upstream);
             // They end by themselves when nobody has the server any longer.
             runtime.spawn(new.upstream.follow_load());
             runtime.spawn(new.upstream.follow_name());
+            if new.upstream.spec().ip.is_some() {
+                let told = Arc::clone(&self.unreached);
+                runtime.spawn(new.upstream.follow_connections(move || told.notify_one()));
+            }
             runtime.spawn(new.upstream.follow_cache(caches::told(Arc::downgrade(&new.seen))));
         }
         desk.sites = fronted.sites;
@@ -276,13 +262,19 @@ impl Upstreams {
         Box::new(move |act| {
             let sites = upstreams.sites();
             if let Some(act) = act {
-                let named = |site: &&Site| site.upstream.name() == act.upstream();
-                let site = sites.iter().find(named).ok_or_else(|| unknown(act.upstream(), &sites))?;
+                // By its name an upstream is all of its servers.
+                let named = |site: &&Site| {
+                    site.upstream.name() == act.upstream() || site.upstream.label() == act.upstream()
+                };
+                let named: Vec<&Site> = sites.iter().filter(named).collect();
+                if named.is_empty() {
+                    return Err(unknown(act.upstream(), &sites));
+                }
                 match act {
-                    UpstreamAct::Drain { .. } => site.upstream.drain(),
-                    UpstreamAct::Resume { .. } => site.upstream.resume(),
+                    UpstreamAct::Drain { .. } => named.iter().for_each(|site| site.upstream.drain()),
+                    UpstreamAct::Resume { .. } => named.iter().for_each(|site| site.upstream.resume()),
                     UpstreamAct::Probe { .. } => {
-                        for said in runtime.block_on(asked(vec![site.clone()])) {
+                        for said in runtime.block_on(asked(named.into_iter().cloned().collect())) {
                             upstreams.heard(said).into_iter().for_each(&changed);
                         }
                     }
@@ -300,7 +292,9 @@ impl Upstreams {
     fn views(&self, workers: &[WorkerStatus]) -> Vec<UpstreamView> {
         let desk = self.desk();
         let lanes = |site: &Site| {
-            let own = desk.workers.keys().filter(|key| key.fingerprint == site.config.fingerprint);
+            let ip = site.upstream.spec().ip;
+            let is_own = |key: &&WorkerKey| key.fingerprint == site.config.fingerprint && key.ip == ip;
+            let own = desk.workers.keys().filter(is_own);
             let lanes: BTreeSet<_> = own.map(|key| key.words.is_none()).collect();
             let name = |is_messages: &bool| if *is_messages { "messages" } else { "tokens" };
             lanes.iter().map(name).collect::<Vec<_>>().join(", ")
@@ -311,7 +305,7 @@ impl Upstreams {
     /// Notes what a server says now; its name, where that changes what is served.
     fn heard(&self, said: Site) -> Option<String> {
         let mut desk = self.desk();
-        let site = desk.sites.iter_mut().find(|site| site.config.fingerprint == said.config.fingerprint)?;
+        let site = desk.sites.iter_mut().find(|site| Arc::ptr_eq(&site.seen, &said.seen))?;
         let differs = match (&site.listed, &said.listed) {
             (Listed::Models(before), Listed::Models(now)) => {
                 before != now || !site.theirs.is_same(&said.theirs)
@@ -361,7 +355,7 @@ async fn ask(mut site: Site) -> Site {
 }
 
 fn unknown(name: &str, sites: &[Site]) -> AdminError {
-    let known: Vec<&str> = sites.iter().map(|site| site.upstream.name()).collect();
+    let known: Vec<String> = sites.iter().map(|site| site.upstream.label()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let message = format!("there is no upstream `{name}`; there is {known}");
     AdminError {
@@ -397,8 +391,9 @@ impl Fronted {
         }
         let mut window = model.context_window;
         let mut engines = Vec::new();
-        for target in &model.targets {
-            let Some(site) = at(target) else { continue };
+        let all =
+            model.targets.iter().flat_map(|target| sites_at(target, sites).map(move |site| (target, site)));
+        for (target, site) in all {
             self.note_unlisted(&model.name, site, &target.model);
             let listed = site.lists(&target.model).and_then(|listed| listed.context_window);
             let Some(book) = &book else {
@@ -479,7 +474,9 @@ impl Fronted {
             if named.contains(&name) {
                 continue;
             }
-            if !config.prices.iter().any(|price| price.model == name) {
+            // Another server of the same upstream, at another address, has it as well.
+            let is_served = self.models.iter().any(|model| model.name == name);
+            if !is_served && !config.prices.iter().any(|price| price.model == name) {
                 let Some(price) = site.config.price_of(&name, config.play_prices) else {
                     self.notes.push(format!(
                         "`{name}` is not served: it has no price; give its upstream a `price`, or add [[prices]]"
@@ -490,7 +487,7 @@ impl Fronted {
             }
             if let Some(their) = site.theirs.get(&listed.id) {
                 let capabilities = self.worker(&name, site, their, before);
-                if let Some(lane) = their.lane(&capabilities) {
+                if let Some(lane) = their.lane(&capabilities).filter(|_| !is_served) {
                     self.models.push(Arc::new(ServedModel {
                         name,
                         lane: Lane::Tokens(lane),
@@ -503,6 +500,9 @@ impl Fronted {
                 continue;
             }
             self.relay(&name, site, &listed.id, listed.context_window, before);
+            if is_served {
+                continue;
+            }
             self.models.push(Arc::new(ServedModel {
                 name,
                 lane: Lane::Messages(MessageLane {
@@ -577,9 +577,15 @@ impl Fronted {
 }
 
 fn id(site: &Site, theirs: &str) -> String {
-    format!("{}/{theirs}", site.upstream.name())
+    format!("{}/{theirs}", site.upstream.label())
+}
+
+/// The servers of a target's upstream: one, or one for each of its addresses.
+fn sites_at<'s>(target: &'s Target, sites: &'s [Site]) -> impl Iterator<Item = &'s Site> {
+    sites.iter().filter(|site| site.config.spec.name == target.upstream)
 }
 
 fn key(name: &ModelName, site: &Site, theirs: &str, words: Option<(Arc<str>, u32)>) -> WorkerKey {
-    WorkerKey { name: name.clone(), fingerprint: site.config.fingerprint, theirs: theirs.to_owned(), words }
+    let (fingerprint, ip) = (site.config.fingerprint, site.upstream.spec().ip);
+    WorkerKey { name: name.clone(), fingerprint, ip, theirs: theirs.to_owned(), words }
 }

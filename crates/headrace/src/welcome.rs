@@ -7,6 +7,7 @@ use std::time::Duration;
 use headrace_gateway::ServedModel;
 use secrecy::zeroize::Zeroizing;
 
+use crate::config::stopping::SERVE_DRAIN_DELAY;
 use crate::datadir::first_key_file;
 use crate::first_start::{FirstKey, KEY_VARIABLE, Keys};
 
@@ -17,6 +18,16 @@ pub(crate) enum Manner {
     Up,
     /// By a file, and as a rule by a machine: nothing secret is printed.
     Serve,
+}
+
+impl Manner {
+    /// How long calls are taken after SIGTERM unless configured.
+    pub(crate) const fn drain_delay(self) -> Duration {
+        match self {
+            Self::Up => Duration::ZERO,
+            Self::Serve => SERVE_DRAIN_DELAY,
+        }
+    }
 }
 
 /// A model that is served.

@@ -363,6 +363,50 @@ fn help_teaches_by_example() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn after_sigterm_a_service_denies_readiness_and_takes_calls_until_the_delay_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("headrace.toml");
+    std::fs::write(&file, "[server]\nmetrics_listen = \"127.0.0.1:0\"\n").unwrap();
+    let key = "sk-integration-test-0123456789abcdef";
+    let first_key = dir.path().join("key");
+    std::fs::write(&first_key, key).unwrap();
+    let mut command = program();
+    command.arg("serve").arg("--config").arg(&file);
+    let of_first_key = format!("first_start.key_file={}", first_key.to_str().unwrap());
+    let more = ["--set", &of_first_key, "--set", "server.drain_delay=1h"];
+    let mut server = Server::begin(command, &dir.path().join("data"), &more, key);
+    let metrics = server.welcome.lines().find_map(|line| line.trim().strip_prefix("metrics")).unwrap();
+    let ready = metrics.trim().replace("/metrics", "/readyz");
+    assert_eq!(reqwest::get(&ready).await.unwrap().status(), 200);
+    let answer = server.send(key, &question(json!({}))).await;
+    assert_eq!((answer.status().as_u16(), answer.headers().get("connection")), (200, None));
+    server.signal("TERM");
+    while reqwest::get(&ready).await.unwrap().status() == 200 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let why = reqwest::get(&ready).await.unwrap().text().await.unwrap();
+    assert!(why.contains("the server stops soon"), "{why}");
+    assert_eq!(server.get("/readyz").await.0, 503);
+    let status = said(&server.command(&["status"]));
+    assert!(status.contains("the server stops soon"), "{status}");
+    // New connections are taken and calls answered, and clients are asked to leave.
+    for _ in 0..2 {
+        let answer = server.send(key, &question(json!({}))).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers().get("connection").unwrap(), "close");
+        assert!(answer.text().await.unwrap().contains("\"usage\""));
+    }
+    server.signal("TERM");
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    for part in
+        ["calls are taken for 3600 s more (server.drain_delay)", "draining: ", "every call is settled"]
+    {
+        assert!(log.contains(part), "{part}\n{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_stops_at_once_and_the_next_start_releases_the_hold() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::up(dir.path(), &["--set", "server.drain=60s"]);

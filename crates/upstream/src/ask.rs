@@ -101,12 +101,11 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
 
 /// Over one of the connections that are kept here, where the server is reached so; otherwise by the library.
 async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::Response<Body>, RelayError> {
-    let (connect, head_bytes) = (server.spec.timeouts.connect, server.spec.bounds.head_bytes);
     if let Some(clear) = &server.clear {
         let response = clear.post(post.url.path(), headers, post.body).await;
-        return response.map(|response| response.map(Body::wrap)).map_err(|error| {
-            fault::before_the_head(&error, &server.address.authority(), connect, head_bytes)
-        });
+        return response
+            .map(|response| response.map(Body::wrap))
+            .map_err(|error| fault::before_the_head(&error, &server.address.authority(), &server.spec));
     }
     let mut request = Request::new(Method::POST, post.url);
     *request.headers_mut() = headers;
@@ -114,7 +113,7 @@ async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::R
     let response = server.client().execute(request).await;
     response
         .map(http::Response::<Body>::from)
-        .map_err(|error| fault::before_the_head(&error, &server.address.authority(), connect, head_bytes))
+        .map_err(|error| fault::before_the_head(&error, &server.address.authority(), &server.spec))
 }
 
 fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {

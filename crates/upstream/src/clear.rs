@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -94,7 +95,11 @@ impl Clear {
             return None;
         }
         let authority = address.authority();
-        let to = Uri::try_from(format!("http://{authority}")).ok()?;
+        let to = match spec.ip {
+            Some(ip) => SocketAddr::new(ip, address.host().1).to_string(),
+            None => authority.clone(),
+        };
+        let to = Uri::try_from(format!("http://{to}")).ok()?;
         // As others write it: without the port that everybody knows.
         let host = HeaderValue::try_from(authority.strip_suffix(":80").unwrap_or(&authority)).ok()?;
         let mut connector = HttpConnector::new();

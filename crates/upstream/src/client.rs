@@ -1,10 +1,13 @@
 //! The HTTP client of one server: its pool, TLS, proxy and versions, built from what is said of it. Knows no calls.
 
 use std::error::Error;
+use std::net::SocketAddr;
 
 use reqwest::redirect::Policy;
 
+use crate::address::Address;
 use crate::spec::{UpstreamSpec, UseHttp2, certificates, proxy};
+use crate::trust;
 
 /// A client for a checked spec.
 ///
@@ -35,15 +38,26 @@ pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, 
     }
     // Without TLS no authorities are needed: a machine without any can still speak to its neighbours.
     builder = match &spec.extra_roots_pem {
+        _ if tls => {
+            let config = trust::config(spec);
+            builder.tls_backend_preconfigured(config.map_err(|cause| unbuilt(spec, &cause))?)
+        }
         Some(pem) => builder.tls_certs_merge(certificates(pem)?),
-        None if !tls => builder.tls_certs_only([]),
-        None => builder,
+        None => builder.tls_certs_only([]),
     };
+    if let (Some(ip), Ok(address)) = (spec.ip, Address::parse(&spec.url)) {
+        let (name, port) = address.host();
+        builder = builder.resolve(name, SocketAddr::new(ip, port));
+    }
     if let Some(url) = &spec.proxy {
         builder = builder.proxy(proxy(url)?);
     }
     builder.build().map_err(|error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        format!("no client for `{}` can be built: {cause}", spec.name)
+        unbuilt(spec, &cause)
     })
+}
+
+fn unbuilt(spec: &UpstreamSpec, cause: &str) -> String {
+    format!("no client for `{}` can be built: {cause}", spec.name)
 }

@@ -3,11 +3,12 @@
 
 use std::error::Error;
 use std::io::ErrorKind;
-use std::time::Duration;
 
 use headrace_engine_api::{RelayError, RelayWait};
 
 use crate::clear::ClearError;
+use crate::spec::UpstreamSpec;
+use crate::trust::RefusedCertificate;
 
 /// An error of whoever keeps the connections.
 pub(crate) struct Broken<'a> {
@@ -38,18 +39,14 @@ impl<'a> From<&'a ClearError> for Broken<'a> {
     }
 }
 
-/// Why a request brought no head of an answer. `at` is host and port.
-pub(crate) fn before_the_head<'a>(
-    error: impl Into<Broken<'a>>,
-    at: &str,
-    connect: Duration,
-    head_bytes: usize,
-) -> RelayError {
+/// Why a request to a server brought no head of an answer. `at` is host and port.
+pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: &UpstreamSpec) -> RelayError {
     let error = &error.into();
+    let head_bytes = spec.bounds.head_bytes;
     if error.connecting {
         return match error.timed_out || io_kind(error) == Some(ErrorKind::TimedOut) {
-            true => RelayError::Timeout { what: RelayWait::Connect, after: connect },
-            false => RelayError::Connect { why: unreachable(error, at) },
+            true => RelayError::Timeout { what: RelayWait::Connect, after: spec.timeouts.connect },
+            false => RelayError::Connect { why: unreachable(error, at, spec) },
         };
     }
     match find::<hyper::Error>(error) {
@@ -71,13 +68,21 @@ pub(crate) fn within_the_body(error: &reqwest::Error) -> RelayError {
     RelayError::Cut { why: broken(&error.into()) }
 }
 
-fn unreachable(error: &Broken<'_>, at: &str) -> String {
+fn unreachable(error: &Broken<'_>, at: &str, spec: &UpstreamSpec) -> String {
     if error.unresolved {
-        return format!("the name of {at} cannot be resolved ({})", innermost(error));
+        let proxy = about_proxies(spec, true);
+        return format!("the name of {at} cannot be resolved ({}){proxy}", innermost(error));
+    }
+    if let Some(refused) = refused_certificate(error) {
+        return refused.explained(at, spec);
     }
     match io_kind(error) {
-        Some(ErrorKind::ConnectionRefused) => format!("connection refused at {at}"),
-        Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => format!("{at} cannot be reached"),
+        Some(ErrorKind::ConnectionRefused) => {
+            format!("connection refused at {at}{}", about_proxies(spec, false))
+        }
+        Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+            format!("{at} cannot be reached{}", about_proxies(spec, true))
+        }
         _ => {
             let causes = causes(error);
             let hint = match causes.contains("InvalidContentType") || causes.contains("corrupt message") {
@@ -87,6 +92,40 @@ fn unreachable(error: &Broken<'_>, at: &str) -> String {
             format!("{at}: {causes}{hint}")
         }
     }
+}
+
+/// That the environment's proxies are not used, where a proxy may be the only way to a server: the environment names one, or the
+/// server is `remote` by all that is known.
+fn about_proxies(spec: &UpstreamSpec, remote: bool) -> String {
+    let upstream = &spec.name;
+    match spec.unused_proxy {
+        _ if spec.proxy.is_some() => String::new(),
+        Some(variable) => format!(
+            "; {variable} is set here, but Headrace uses no proxy of the environment: set `proxy` of upstream `{upstream}` if \
+             one leads there"
+        ),
+        None if remote => format!(
+            "; if only a proxy leads there, set `proxy` of upstream `{upstream}`: HTTPS_PROXY, https_proxy and ALL_PROXY are \
+             not used"
+        ),
+        None => String::new(),
+    }
+}
+
+/// The certificate for which a handshake ended.
+fn refused_certificate<'a>(error: &Broken<'a>) -> Option<&'a RefusedCertificate> {
+    let tls = sources(error).find_map(tls_error)?;
+    let rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) = tls else { return None };
+    other.0.downcast_ref()
+}
+
+/// The error of TLS that an error is, or that errors of sockets carry: these hide it from their own `source`.
+fn tls_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut cause = cause;
+    while let Some(carried) = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        cause = carried;
+    }
+    cause.downcast_ref()
 }
 
 fn broken(error: &Broken<'_>) -> String {

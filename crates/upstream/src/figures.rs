@@ -1,10 +1,12 @@
 //! What is counted of one server's calls. Knows no connection and no names of metrics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headrace_engine_api::{RelayError, RelayWait};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Kinds of failures, as figures name them.
@@ -60,6 +62,8 @@ pub(crate) struct Counters {
     /// Nanoseconds since `born`, plus one, when it was last not reached; 0: never.
     last_unreached: AtomicU64,
     unreached: Mutex<Option<String>>,
+    /// Told whenever it was not reached.
+    unreached_now: Arc<Notify>,
 }
 
 impl Counters {
@@ -78,6 +82,7 @@ impl Counters {
             last_error: Mutex::new(None),
             last_unreached: AtomicU64::new(0),
             unreached: Mutex::new(None),
+            unreached_now: Arc::default(),
         }
     }
 
@@ -120,7 +125,12 @@ impl Counters {
         if is_unreached {
             *self.unreached.lock() = Some(error.to_string());
             self.last_unreached.store(self.moment(), Ordering::Relaxed);
+            self.unreached_now.notify_one();
         }
+    }
+
+    pub(crate) fn unreached_now(&self) -> Arc<Notify> {
+        Arc::clone(&self.unreached_now)
     }
 
     pub(crate) fn failed(&self, error: &RelayError) {

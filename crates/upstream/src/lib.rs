@@ -2,6 +2,7 @@
 //! name, their models and health. Knows no callers' keys, no limits, no money and no templates.
 
 mod address;
+mod addresses;
 mod answer;
 mod ask;
 mod body;
@@ -22,10 +23,12 @@ mod retry_after;
 mod server;
 mod spec;
 mod tokens;
+mod trust;
 mod upstream;
 mod urls;
 mod workers;
 
+pub use addresses::NameAddresses;
 pub use cache::{CacheEvent, CacheFeed, StoredBlocks, StoredLabel};
 pub use figures::{FAILURES, Figures};
 pub use kind::{Kind, UnknownKind};

@@ -22,9 +22,7 @@ pub(crate) async fn follow(server: Weak<Server>) {
 
 /// Name and port of a server, where it has a name that is looked up here.
 fn name_of(server: &Arc<Server>) -> Option<String> {
-    let (host, port) = server.address.host();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    (address.is_err() && server.spec.proxy.is_none()).then(|| format!("{host}:{port}"))
+    server.spec.looked_up().map(|(host, port)| format!("{host}:{port}"))
 }
 
 async fn follow_by<F>(server: Weak<Server>, every: Duration, lookup: impl Fn() -> F)

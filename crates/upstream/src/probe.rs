@@ -193,9 +193,8 @@ pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes
     let answer = answer
         .map_err(|_| unreachable(RelayError::Timeout { what: RelayWait::Head, after: wait }))?
         .map_err(|error| {
-            let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
             let at = server.address.authority();
-            let error = fault::before_the_head(&error, &at, timeouts.connect, bounds.head_bytes);
+            let error = fault::before_the_head(&error, &at, &server.spec);
             server.counters.unanswered(&error);
             unreachable(error)
         })?;

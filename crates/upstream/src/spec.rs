@@ -1,6 +1,7 @@
 //! What is said of a server of others before anything is built: plain data, with its defaults and its check. Knows no files,
 //! no environment and no connection.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use headrace_engine_api::{Abandoned, PrefixCache};
@@ -11,7 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::address::Address;
 use crate::cache::feed::CacheFeed;
 use crate::kind::Kind;
-use crate::urls::{UrlPolicy, is_public_host};
+use crate::urls::{UrlPolicy, is_public, is_public_host};
 
 /// One server.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct UpstreamSpec {
     pub kind: Kind,
     /// Its address, with or without `/v1`.
     pub url: String,
+    /// The address that connections lead to, of several that the name in `url` has. `None` if the name is looked up.
+    pub ip: Option<IpAddr>,
     /// The key that it knows us by. It goes out in `x-api-key` to Anthropic's kind and as a bearer token to all others.
     pub key: Option<SecretString>,
     /// What signs the tickets of jobs: a Headrace that has the same one is asked as a worker.
@@ -34,6 +37,8 @@ pub struct UpstreamSpec {
     pub extra_roots_pem: Option<Vec<u8>>,
     /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password where it wants them. The environment's are not used.
     pub proxy: Option<SecretString>,
+    /// The variable of the environment that names a proxy, such as `HTTPS_PROXY`, where `proxy` does not. It is named in errors only.
+    pub unused_proxy: Option<&'static str>,
     /// Connections that wait for the next call.
     pub pool: Pool,
     /// HTTP/2.
@@ -185,12 +190,14 @@ impl UpstreamSpec {
             name: name.to_owned(),
             kind,
             url: url.to_owned(),
+            ip: None,
             key: None,
             worker_secret: None,
             headers: Vec::new(),
             timeouts: Timeouts::default(),
             extra_roots_pem: None,
             proxy: None,
+            unused_proxy: None,
             pool: Pool::default(),
             http2: Http2::default(),
             queue: Queue::default(),
@@ -202,6 +209,47 @@ impl UpstreamSpec {
             cache_disclosed: false,
             allow_unpriced: Vec::new(),
         }
+    }
+
+    /// The name and port in `url`, where it is a name that is looked up here: no address, and no proxy does it.
+    pub fn looked_up(&self) -> Option<(String, u16)> {
+        let address = Address::parse(&self.url).ok()?;
+        let (host, port) = address.host();
+        let is_address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+        (!is_address && self.ip.is_none() && self.proxy.is_none()).then(|| (host.to_owned(), port))
+    }
+
+    /// Whether several addresses of the name are several servers. Those of a provider on the public internet are one: its own balancers
+    /// stand behind each of them.
+    pub fn has_servers_at(&self, ips: &[IpAddr]) -> bool {
+        let is_own = self.kind.runs_inside() || self.kind == Kind::Headrace;
+        is_own || !ips.iter().copied().any(is_public)
+    }
+
+    /// The server at one of the addresses of the name. TLS and the `host` header name it as before.
+    #[must_use]
+    pub fn at(&self, ip: IpAddr) -> Self {
+        let name = self.looked_up().map(|(name, _)| name).unwrap_or_default();
+        let host = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let there = |feed: &String| {
+            let port = feed.strip_prefix("tcp://")?.strip_prefix(name.as_str())?.strip_prefix(':')?;
+            Some(format!("tcp://{host}:{port}"))
+        };
+        // Events of a place that is not named so are those of one server only, and it is not known which.
+        let cache_feed = self.cache_feed.as_ref().and_then(|feed| {
+            let replay = feed.replay.as_ref().and_then(there);
+            Some(CacheFeed { events: there(&feed.events)?, replay })
+        });
+        Self { ip: Some(ip), cache_feed, ..self.clone() }
+    }
+
+    /// The name of the upstream, with its address if it is one of several.
+    pub fn label(&self) -> String {
+        let Self { name, ip, .. } = self;
+        ip.map_or_else(|| name.clone(), |ip| format!("{name}@{ip}"))
     }
 
     /// Which addresses in calls it may be handed: what was configured, or else none for servers inside the operator's network, and

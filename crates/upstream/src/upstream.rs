@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Screening};
@@ -24,6 +25,9 @@ use crate::spec::UpstreamSpec;
 use crate::urls::UrlPolicy;
 use crate::workers::asking;
 
+/// How often it is checked whether anybody has a server that is followed.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
 /// One server. Cheap to clone: all clones are the same one.
 #[derive(Clone)]
 pub struct Upstream {
@@ -42,6 +46,26 @@ impl Upstream {
     /// Its name in our configuration.
     pub fn name(&self) -> &str {
         &self.server.spec.name
+    }
+
+    /// Its name, with its address if it is one of several of the name.
+    pub fn label(&self) -> String {
+        self.server.spec.label()
+    }
+
+    /// Calls `unreached` whenever no connection to it came about, for as long as anybody has it. One of these is enough.
+    pub fn follow_connections(
+        &self,
+        unreached: impl Fn() + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (server, notified) = (Arc::downgrade(&self.server), self.server.counters.unreached_now());
+        async move {
+            while server.strong_count() > 0 {
+                if tokio::time::timeout(LOOK_EVERY, notified.notified()).await.is_ok() {
+                    unreached();
+                }
+            }
+        }
     }
 
     /// What it is.

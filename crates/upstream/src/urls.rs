@@ -218,7 +218,7 @@ pub(crate) fn is_public_host(host: &str) -> bool {
 }
 
 /// Whether an address is one of the public internet.
-fn is_public(ip: IpAddr) -> bool {
+pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => is_public_v6(ip),

@@ -14,6 +14,7 @@ mod drain;
 mod http1;
 mod http2;
 mod limits;
+mod notice;
 mod routes;
 mod stub;
 mod tls;

@@ -12,7 +12,7 @@ use headrace_call_api::{
     Front, GiveUp, Head, ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
-use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport};
+use headrace_edge::{Certificate, Edge, EdgeConfig, EdgeNumber, ServeReport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -355,6 +355,8 @@ pub(crate) struct Served {
     pub(crate) stub: Arc<Stub>,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) certificate: Option<Arc<Certificate>>,
+    notice: oneshot::Sender<()>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<ServeReport>,
 }
@@ -380,15 +382,21 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
     let annex: Option<Arc<dyn Annex>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
     let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
     let edge = edge.await.unwrap();
-    let (address, metrics) = (edge.local_addr(), edge.metrics_addr());
+    let (address, metrics, certificate) = (edge.local_addr(), edge.metrics_addr(), edge.certificate());
+    let (notice, noticed) = oneshot::channel::<()>();
     let (stop, stopped) = oneshot::channel();
-    let done = tokio::spawn(edge.serve(
+    let done = tokio::spawn(edge.serve_with_notice(
+        async {
+            if noticed.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        },
         async {
             let _ = stopped.await;
         },
         drain,
     ));
-    Served { stub, address, metrics, stop, done }
+    Served { stub, address, metrics, certificate, notice, stop, done }
 }
 
 impl Served {
@@ -402,6 +410,12 @@ impl Served {
         // The server may have answered and closed before all was sent.
         let _ = stream.write_all(request.as_bytes()).await;
         rest(&mut stream).await
+    }
+
+    /// Announces its end: it still takes calls. Returns what ends that.
+    pub(crate) fn announce_end(self) -> (oneshot::Sender<()>, JoinHandle<ServeReport>) {
+        let _ = self.notice.send(());
+        (self.stop, self.done)
     }
 
     /// Tells it to stop, without waiting for it.
@@ -436,6 +450,17 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     };
     tokio::time::timeout(Duration::from_secs(2), reading).await.expect("it never came");
     String::from_utf8(out).unwrap()
+}
+
+/// The same; `None` if the server closes first.
+pub(crate) async fn try_read_until(stream: &mut TcpStream, end: &str) -> Option<String> {
+    let mut out = Vec::new();
+    while !String::from_utf8_lossy(&out).contains(end) {
+        let mut buffer = [0; 1024];
+        let read = stream.read(&mut buffer).await.ok().filter(|&read| read > 0)?;
+        out.extend_from_slice(buffer.get(..read)?);
+    }
+    String::from_utf8(out).ok()
 }
 
 /// A request in HTTP/1.1 with a good key and these further header lines.

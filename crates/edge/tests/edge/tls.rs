@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::SystemClock;
-use headrace_edge::{Edge, EdgeError, TlsFiles};
+use headrace_edge::{Edge, EdgeConfig, EdgeError, SessionSecret, TlsFiles};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::AsyncWriteExt;
+use rustls::{ClientConfig, HandshakeKind, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -27,11 +27,8 @@ fn certificate(folder: &Path) -> (TlsFiles, CertificateDer<'static>) {
     (files, made.cert.der().clone())
 }
 
-async fn connect(
-    served: &Served,
-    root: &CertificateDer<'static>,
-    alpn: &[&str],
-) -> TlsStream<tokio::net::TcpStream> {
+/// A client that trusts a certificate, with a memory of sessions of its own.
+fn client(root: &CertificateDer<'static>, alpn: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -41,8 +38,16 @@ async fn connect(
         .with_root_certificates(roots)
         .with_no_client_auth();
     client.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    TlsConnector::from(Arc::new(client))
+}
+
+async fn connect(
+    served: &Served,
+    root: &CertificateDer<'static>,
+    alpn: &[&str],
+) -> TlsStream<tokio::net::TcpStream> {
     let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(client)).connect(name, served.connect().await).await.unwrap()
+    client(root, alpn).connect(name, served.connect().await).await.unwrap()
 }
 
 #[tokio::test]
@@ -104,5 +109,56 @@ async fn unusable_files_are_named() {
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("bound with {cert:?} and {key:?}"),
         }
+    }
+}
+
+/// More than the 256 sessions that rustls remembers by itself.
+const CLIENTS: usize = 300;
+
+/// Lets each client ask once over a connection of its own. Returns how many resumed a session.
+async fn resumed(clients: &[TlsConnector], served: &Served) -> usize {
+    let mut resumed = 0;
+    for client in clients {
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut tls = client.connect(name, served.connect().await).await.unwrap();
+        tls.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        // Behind the handshake, with the answer, come the tickets.
+        tls.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        resumed += usize::from(tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed));
+    }
+    resumed
+}
+
+#[tokio::test]
+async fn sessions_resume_across_a_reload_and_a_restart_with_the_same_secret_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, root) = certificate(folder.path());
+    let of = |secret: Option<[u8; 32]>, listen| EdgeConfig {
+        tls: Some(files.clone()),
+        session_secret: secret.map(SessionSecret::new),
+        listen,
+        ..config()
+    };
+    let served = serve(of(Some([7; 32]), ([127, 0, 0, 1], 0).into())).await;
+    let address = served.address;
+    let clients: Vec<_> = (0..CLIENTS).map(|_| client(&root, &["http/1.1"])).collect();
+    assert_eq!(resumed(&clients, &served).await, 0);
+    assert_eq!(resumed(&clients, &served).await, CLIENTS, "after all others");
+    served.certificate.as_ref().unwrap().reload().unwrap();
+    assert_eq!(resumed(&clients, &served).await, CLIENTS, "after a reload");
+    served.stop().await.unwrap();
+    let served = serve(of(Some([7; 32]), address)).await;
+    assert_eq!(resumed(&clients, &served).await, CLIENTS, "after a restart");
+    // Another server with the secret, as behind a load balancer.
+    let other = serve(of(Some([7; 32]), ([127, 0, 0, 1], 0).into())).await;
+    assert_eq!(resumed(&clients, &other).await, CLIENTS, "at another server");
+    // A server with another secret begins anew, and so does one without any.
+    for secret in [Some([8; 32]), None] {
+        let stranger = serve(of(secret, ([127, 0, 0, 1], 0).into())).await;
+        let few = clients.get(..2).unwrap();
+        assert_eq!(resumed(few, &stranger).await, 0);
+        assert_eq!(resumed(few, &stranger).await, 2, "its own ones");
     }
 }

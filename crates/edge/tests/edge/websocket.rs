@@ -15,7 +15,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::stub::{HANG, SILENT, Served, THREE, assert_status, config, serve, serve_for, until};
 
-type Socket = WebSocketStream<TcpStream>;
+pub(crate) type Socket = WebSocketStream<TcpStream>;
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -27,16 +27,16 @@ async fn open_as(served: &Served, key: Option<&'static str>) -> Result<Socket, E
     client_async(request, served.connect().await).await.map(|(socket, _)| socket)
 }
 
-async fn open(served: &Served) -> Socket {
+pub(crate) async fn open(served: &Served) -> Socket {
     open_as(served, Some("Bearer good")).await.unwrap()
 }
 
-async fn say(socket: &mut Socket, text: &str) {
+pub(crate) async fn say(socket: &mut Socket, text: &str) {
     socket.send(Message::text(text)).await.unwrap();
 }
 
 /// The next message; how the connection was closed, where it was.
-async fn heard(socket: &mut Socket) -> Result<String, Option<CloseCode>> {
+pub(crate) async fn heard(socket: &mut Socket) -> Result<String, Option<CloseCode>> {
     loop {
         match tokio::time::timeout(SOON, socket.next()).await.expect("nothing came") {
             Some(Ok(Message::Text(text))) => return Ok(text.to_string()),

@@ -67,6 +67,7 @@ fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
         return Seen::default();
     };
     let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
+    runtime.block_on(upstreams.look_up(config));
     // The check has built them once without a fault.
     let Ok(sites) = upstreams.sites_of(config) else { return Seen::default() };
     let sites = runtime.block_on(asked(sites));

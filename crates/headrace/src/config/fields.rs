@@ -7,14 +7,16 @@ use super::kinds::{
     millis, seconds,
 };
 use super::value::Kind;
-use super::{otel, storage};
+use super::{otel, stopping, storage};
 
 pub(crate) use super::field::Field;
 use super::field::{field, joined};
 
 /// Every setting, by section.
 pub(crate) const FIELDS: &[Field] =
-    &joined::<{ WITH_OTEL.len() + storage::FIELDS.len() }>(WITH_OTEL, storage::FIELDS);
+    &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
+const WITH_STOPPING: &[Field] =
+    &joined::<{ WITH_OTEL.len() + stopping::FIELDS.len() }>(WITH_OTEL, stopping::FIELDS);
 const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
 /// Those that stand here.
@@ -50,12 +52,6 @@ const OWN: &[Field] = &[
         "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. A reload reads both files again.",
     ),
     field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
-    field(
-        "server.drain",
-        seconds(0, DAY),
-        "\"30s\"",
-        "How long calls in flight may go on after SIGTERM or Ctrl-C before they are cut off and settled; `\"0s\"` cuts at once.",
-    ),
     field(
         "server.header_timeout",
         millis(100, 10 * MINUTE * 1000),
@@ -174,7 +170,7 @@ const OWN: &[Field] = &[
         "upstreams",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage), `responses` (how `/v1/responses` is asked for: as a chat, `translate`, the default; or in itself, `pass`, at servers that speak it, where all targets of a model do), `urls` (which addresses in calls the server may be handed, as it fetches them itself: `off`, `public` for `https` to public hosts, or a list of hosts such as `[\"cdn.example.com\", \"*.example.org\", \"http://assets.internal\"]`; `public` unless given, but `off` for the kinds `vllm`, `sglang` and `llamacpp` and for servers at private addresses; data in the body, `data:`, always passes), `cache_shared` (what callers see of a prefix cache that the server does not separate by tenant: `hide`, the default, which takes cached tokens for uncached ones in answers and bills once there are several organisations; or `disclose`), `allow_unpriced` (a list of extras that callers may ask for although nothing is held or charged for them, such as `[\"web_fetch\", \"service_tier\"]`).",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` (a name with several addresses is a server at each of them, with its own load, breaker, bounds and row in `headrace upstreams`; those of a provider on the public internet are one) and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file` (PEM: authorities of your own, beside those of this machine), `proxy` (the variables HTTPS_PROXY, https_proxy and ALL_PROXY are not used), `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage), `responses` (how `/v1/responses` is asked for: as a chat, `translate`, the default; or in itself, `pass`, at servers that speak it, where all targets of a model do), `urls` (which addresses in calls the server may be handed, as it fetches them itself: `off`, `public` for `https` to public hosts, or a list of hosts such as `[\"cdn.example.com\", \"*.example.org\", \"http://assets.internal\"]`; `public` unless given, but `off` for the kinds `vllm`, `sglang` and `llamacpp` and for servers at private addresses; data in the body, `data:`, always passes), `cache_shared` (what callers see of a prefix cache that the server does not separate by tenant: `hide`, the default, which takes cached tokens for uncached ones in answers and bills once there are several organisations; or `disclose`), `allow_unpriced` (a list of extras that callers may ask for although nothing is held or charged for them, such as `[\"web_fetch\", \"service_tier\"]`).",
     ),
     field(
         "engine.threads",

@@ -34,6 +34,8 @@ const LONGEST: Kind =
 const OFTEN: Kind = Kind::Duration { least: Duration::ZERO, most: Duration::from_secs(3600) };
 /// Calls at once, or waiting.
 const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
+/// Variables by which other programs find a proxy.
+const PROXY_VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const ABANDONED: &[&str] = &["abort", "drain"];
 /// The names of [`OnBreak`].
 const ON_BREAK: &[&str] = &["error", "continue"];
@@ -84,6 +86,9 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     spec.headers = headers(table);
     spec.extra_roots_pem = file(table, "ca_file");
     spec.proxy = table.take_text("proxy", Kind::Text).map(SecretString::from);
+    spec.unused_proxy = PROXY_VARIABLES
+        .into_iter()
+        .find(|name| std::env::var_os(name).is_some_and(|proxy| !proxy.is_empty()));
     times(table, &mut spec);
     bounds(table, &mut spec);
     if let Some(Parsed::Duration(every)) = table.take("load_every", OFTEN) {

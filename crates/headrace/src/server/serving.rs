@@ -48,7 +48,9 @@ pub(super) struct Behind {
     pub(super) upstreams: Arc<Upstreams>,
     /// How often files that were changed are looked for; zero: never.
     pub(super) watch: Duration,
-    /// How long calls in flight may take after the first signal.
+    /// How long calls are still taken after the first signal.
+    pub(super) drain_delay: Duration,
+    /// How long calls in flight may take after that.
     pub(super) drain: Duration,
 }
 
@@ -60,7 +62,7 @@ impl Open {
         mut ticks: Vec<JoinHandle<()>>,
     ) -> Result<End, String> {
         let Self { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
-        let Behind { data_dir, clock, directory, upstreams, watch, drain } = behind;
+        let Behind { data_dir, clock, directory, upstreams, watch, drain_delay, drain } = behind;
         let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
         let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
         ticks.extend(door.map(|door| tokio::spawn(door.serve(service, Arc::clone(&directory), clock, seen))));
@@ -73,9 +75,12 @@ impl Open {
         let lister = Arc::clone(&reloader);
         let relist = move |upstream: String| lister.relist(&upstream);
         ticks.push(tokio::spawn(Arc::clone(&upstreams).tend(Arc::downgrade(gateway), relist)));
+        let follower = Arc::clone(&reloader);
+        let readdress = move |upstream: String| follower.readdress(&upstream);
+        ticks.push(tokio::spawn(Arc::clone(&upstreams).follow_names(readdress)));
         ticks.push(tokio::spawn(upstreams.watch_loads()));
         edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-        let end = attend(edge, gateway, welcome, (manner, drain), reloader).await;
+        let end = attend(edge, gateway, welcome, (manner, drain_delay, drain), reloader).await;
         if !matches!(end, Ok(End::Interrupted)) {
             // However serving ended: the ledger is closed only when no call has anything to settle.
             gateway.drain(Duration::ZERO).await;
@@ -88,28 +93,46 @@ impl Open {
     }
 }
 
-/// Serves until the first signal, then drains; a second one ends that.
+/// Serves until the first signal. Then takes calls for `drain_delay` more, while readiness is denied, and drains. A further signal ends
+/// the delay, and one behind it the drain.
 async fn attend(
     edge: Edge<Gateway>,
     gateway: &Arc<Gateway>,
     welcome: Zeroizing<String>,
-    (manner, drain): (Manner, Duration),
+    (manner, drain_delay, drain): (Manner, Duration, Duration),
     reloader: Arc<Reloader>,
 ) -> Result<End, String> {
     let mut signals =
         Signals::new(manner, reloader).map_err(|error| format!("cannot listen for signals: {error}"))?;
+    let (announce, announced) = tokio::sync::oneshot::channel::<()>();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let notice = async move {
+        // A sender that is gone says so as well.
+        let _ = announced.await;
+    };
     let shutdown = async move {
         // A sender that is gone says stop as well.
         let _ = stopped.await;
     };
-    let mut serving = std::pin::pin!(edge.serve(shutdown, drain));
+    let mut serving = std::pin::pin!(edge.serve_with_notice(notice, shutdown, drain));
     // Only now: whoever reads this may call, or send a signal, at once.
     output::say(&welcome);
     drop(welcome);
     tokio::select! {
         _ = &mut serving => return Err("the listener ended by itself".to_owned()),
         () = signals.next() => {}
+    }
+    drop(announce);
+    if !drain_delay.is_zero() {
+        output::note(&format!(
+            "stopping: not ready any more; calls are taken for {} s more (server.drain_delay); Ctrl-C again ends this wait",
+            drain_delay.as_secs()
+        ));
+        tokio::select! {
+            _ = &mut serving => return Err("the listener ended by itself".to_owned()),
+            () = tokio::time::sleep(drain_delay) => {}
+            () = signals.next() => {}
+        }
     }
     let count = gateway.in_flight();
     let calls = if count == 1 { "call" } else { "calls" };

@@ -8,7 +8,7 @@ use headrace_fleet::Worker;
 use headrace_gateway::{Lane, ServedModel};
 use headrace_upstream::WorkerModel;
 
-use super::{Before, Fronted, Listed, Site, id, key};
+use super::{Before, Fronted, Listed, Site, id, key, sites_at};
 use crate::config::relayed::RelayedConfig;
 use crate::workers::Their;
 
@@ -18,10 +18,9 @@ impl Fronted {
     pub(super) fn by_workers(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
         let mut first: Option<&Their> = None;
         let mut engines = Vec::new();
-        for target in &model.targets {
-            let Some(site) = sites.iter().find(|site| site.config.spec.name == target.upstream) else {
-                continue;
-            };
+        let all =
+            model.targets.iter().flat_map(|target| sites_at(target, sites).map(move |site| (target, site)));
+        for (target, site) in all {
             let (name, by) = (&model.name, id(site, &target.model));
             if !site.upstream.is_worker() {
                 self.notes.push(format!(

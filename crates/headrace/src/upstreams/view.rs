@@ -18,20 +18,21 @@ impl Site {
             Listed::Models(models) => told(models),
         };
         let Self { upstream, .. } = self;
-        [upstream.name().to_owned(), upstream.kind().to_string(), upstream.authority(), said]
+        [upstream.label(), upstream.kind().to_string(), upstream.authority(), said]
     }
 
     /// Why it did not say what it serves. `None` if it did, or was not asked.
     pub(crate) fn fault(&self) -> Option<String> {
         let why = self.answered().err()?;
-        let (name, kind, at) = (self.upstream.name(), self.upstream.kind(), self.upstream.authority());
+        let (name, kind, at) = (self.upstream.label(), self.upstream.kind(), self.upstream.authority());
         Some(format!("upstream `{name}` ({kind} at {at}) does not say what it serves: {why}"))
     }
 
     pub(super) fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
+        let label = self.upstream.label();
         let own: Vec<&WorkerStatus> =
-            workers.iter().filter(|worker| worker.site.as_deref() == Some(self.upstream.name())).collect();
+            workers.iter().filter(|worker| worker.site.as_deref() == Some(label.as_str())).collect();
         let [name, kind, at, said] = self.describe();
         let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
         UpstreamView {

@@ -96,6 +96,8 @@ impl Server {
 
     /// The same at an address of the test's choice.
     pub(crate) fn begin_at(at: &str, mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
+        // No load balancer is before it. A test that wants the delay asks for it in `more`.
+        command.args(["--set", "server.drain_delay=0s"]);
         command.args(["--listen", at, "--threads", "1", "--data-dir"]).arg(dir).args(more);
         let address = dir.join("address");
         // One that was killed leaves its address behind until the next start.

@@ -122,8 +122,7 @@ impl Once<'_> {
         let answer = tokio::time::timeout_at(until, client.execute(request)).await.map_err(late)?;
         let answer = answer.map_err(|error| {
             let at = server.address.authority();
-            let head_bytes = spec.bounds.head_bytes;
-            let error = fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes);
+            let error = fault::before_the_head(&error, &at, spec);
             server.counters.unanswered(&error);
             Unanswered::Relay(error)
         })?;

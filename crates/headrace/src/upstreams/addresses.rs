@@ -1,0 +1,367 @@
+//! Servers by the addresses of a name: a name with several of its own is several servers. Must not know how a call is sent on.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_upstream::{Upstream, UpstreamSpec};
+use tokio::time::{Instant, timeout};
+
+use super::names::Name;
+use super::{ASK_AGAIN, ASK_WITHIN, Asking, Listed, Site, Upstreams};
+use crate::config::Config;
+use crate::config::relayed::UpstreamConfig;
+
+/// How often a name is looked up.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
+/// How long a connection may take to an address that was not reached before.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whether a server is reached now, whatever it says then.
+async fn is_reached(upstream: Upstream) -> bool {
+    let _ = timeout(REACHED_WITHIN, upstream.probe()).await;
+    let figures = upstream.figures();
+    figures.down.is_none() && figures.last_contact_age.is_some()
+}
+
+impl Upstreams {
+    /// Looks up the names of a configuration that have not been looked up, for a bounded time. One that is not found is looked up again
+    /// later.
+    pub(crate) async fn look_up(&self, config: &Config) {
+        let known = |upstream: &&UpstreamConfig| !self.desk().names.0.contains_key(&upstream.fingerprint);
+        let new: Vec<_> = config.upstreams.iter().filter(known).cloned().collect();
+        let all = config.upstreams.iter().map(|upstream| upstream.fingerprint).collect::<Vec<_>>();
+        let names = new.into_iter().filter(|upstream| upstream.spec.looked_up().is_some());
+        let names = names.map(|upstream| (upstream.fingerprint, Name::new(upstream.spec)));
+        let names: Vec<_> = names.collect();
+        let asked = names.iter().map(|(fingerprint, name)| (*fingerprint, name.spec.clone())).collect();
+        {
+            let mut desk = self.desk();
+            desk.names.0.extend(names);
+            desk.names.0.retain(|fingerprint, _| all.contains(fingerprint));
+        }
+        self.look_up_all(asked).await;
+    }
+
+    async fn look_up_all(&self, names: Vec<([u8; 32], UpstreamSpec)>) {
+        let lookups: Vec<_> = names
+            .into_iter()
+            .filter_map(|(fingerprint, spec)| {
+                let (name, port) = spec.looked_up()?;
+                let lookup = timeout(ASK_WITHIN, (self.resolver)(name, port));
+                Some((fingerprint, tokio::spawn(lookup)))
+            })
+            .collect();
+        for (fingerprint, lookup) in lookups {
+            // A name that cannot be looked up now leads where it led.
+            if let Ok(Ok(Ok(found))) = lookup.await
+                && let Some(name) = self.desk().names.0.get_mut(&fingerprint)
+            {
+                name.answered(&found);
+            }
+        }
+    }
+
+    /// Follows the names until the future is dropped: looks them up again and again, has addresses leave to which no connection comes
+    /// about, and takes those back that are reached again. `changed` is called with the name of an upstream that has other servers now.
+    pub(crate) async fn follow_names(self: Arc<Self>, changed: impl Fn(String) + Clone + Send + 'static) {
+        let (mut looked_up, mut tried) = (Instant::now(), Instant::now());
+        loop {
+            // At once where a connection failed.
+            let _ = timeout(ASK_AGAIN, self.unreached.notified()).await;
+            let due = |last: &mut Instant, every| {
+                let is_due = last.elapsed() >= every;
+                if is_due {
+                    *last = Instant::now();
+                }
+                is_due
+            };
+            let (look_up, try_lost) = (due(&mut looked_up, LOOK_UP_EVERY), due(&mut tried, ASK_AGAIN));
+            for name in self.other_servers(look_up, try_lost).await {
+                let changed = changed.clone();
+                // What came of it is said there.
+                let _ = tokio::task::spawn_blocking(move || changed(name)).await;
+            }
+        }
+    }
+
+    /// Brings what is known of names up to date. Returns the upstreams that have other servers now than calls are sent to.
+    async fn other_servers(&self, look_up: bool, try_lost: bool) -> Vec<String> {
+        for site in self.sites() {
+            if let (Some(ip), true) = (site.upstream.spec().ip, site.upstream.figures().down.is_some())
+                && let Some(name) = self.desk().names.0.get_mut(&site.config.fingerprint)
+            {
+                name.addresses.unreached(ip);
+            }
+        }
+        if look_up {
+            let names = self.desk().names.0.iter().map(|(key, name)| (*key, name.spec.clone())).collect();
+            self.look_up_all(names).await;
+        }
+        if try_lost {
+            self.try_lost().await;
+        }
+        let sites = self.sites();
+        let desk = self.desk();
+        let differs = |(fingerprint, name): &(&[u8; 32], &Name)| {
+            let own = sites.iter().filter(|site| site.config.fingerprint == **fingerprint);
+            let mut now: Vec<Option<IpAddr>> = own.map(|site| site.upstream.spec().ip).collect();
+            now.sort_unstable();
+            now != name.servers()
+        };
+        desk.names.0.iter().filter(differs).map(|(_, name)| name.spec.name.clone()).collect()
+    }
+
+    /// Asks the servers at addresses that have left, because they were not reached, whether they are well: one that is reached is back.
+    async fn try_lost(&self) {
+        let sites = self.sites();
+        // Where none is left that is reached, calls are still sent to it: then it is asked as itself, and its figures know.
+        let server = |fingerprint: &[u8; 32], name: &Name, ip: IpAddr| {
+            let same =
+                |site: &&Site| site.config.fingerprint == *fingerprint && site.upstream.spec().ip == Some(ip);
+            let known = sites.iter().find(same).map(|site| site.upstream.clone());
+            known.or_else(|| Upstream::new(name.spec.at(ip)).ok())
+        };
+        let lost = |(fingerprint, name): (&[u8; 32], &Name)| {
+            let lost = name.addresses.lost().into_iter();
+            lost.filter_map(|ip| Some((*fingerprint, ip, server(fingerprint, name, ip)?))).collect::<Vec<_>>()
+        };
+        let lost: Vec<_> = self.desk().names.0.iter().flat_map(lost).collect();
+        // All at once.
+        let tries = lost.into_iter().map(|(key, ip, upstream)| (key, ip, tokio::spawn(is_reached(upstream))));
+        for (fingerprint, ip, tried) in tries.collect::<Vec<_>>() {
+            if tried.await.unwrap_or(false)
+                && let Some(name) = self.desk().names.0.get_mut(&fingerprint)
+            {
+                name.addresses.reached(ip);
+            }
+        }
+    }
+
+    /// The servers of a configuration: those that are known by the same settings, with what they said last, and new ones.
+    ///
+    /// # Errors
+    /// Everything that keeps one from being built.
+    pub(crate) fn sites_of(&self, config: &Config) -> Result<Vec<Site>, Vec<String>> {
+        let known = self.sites();
+        let (mut sites, mut faults) = (Vec::new(), Vec::new());
+        for wanted in &config.upstreams {
+            let servers = self.desk().names.0.get(&wanted.fingerprint).map_or(vec![None], Name::servers);
+            let own = known.iter().filter(|site| site.config.fingerprint == wanted.fingerprint);
+            let own: Vec<&Site> = own.collect();
+            for ip in servers {
+                if let Some(site) = own.iter().find(|site| site.upstream.spec().ip == ip) {
+                    sites.push(Site { config: wanted.clone(), ..(*site).clone() });
+                    continue;
+                }
+                let spec = ip.map_or_else(|| wanted.spec.clone(), |ip| wanted.spec.at(ip));
+                match Upstream::new(spec) {
+                    Ok(upstream) => {
+                        // An operator drained all of them: a new one is no exception.
+                        if !own.is_empty() && own.iter().all(|site| !site.upstream.health().is_up()) {
+                            upstream.drain();
+                        }
+                        let seen = Arc::new(headrace_fleet::Site::new(&upstream.label()));
+                        let by = Asking { clock: Arc::clone(&self.clock), cache: self.cache.clone() };
+                        let (config, listed, theirs) = (wanted.clone(), Listed::NotAsked, Arc::default());
+                        sites.push(Site { config, upstream, listed, theirs, by, seen });
+                    }
+                    Err(why) => {
+                        faults.extend(why.into_iter().map(|why| format!("{}: {why}", wanted.setting)))
+                    }
+                }
+            }
+        }
+        if faults.is_empty() { Ok(sites) } else { Err(faults) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use headrace_domain::SystemClock;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::config::layers::Settings;
+    use crate::upstreams::asked;
+    use crate::upstreams::names::Resolver;
+
+    const LIST: &str = r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#;
+
+    /// A server that lists a model, and notes the `host` of each request.
+    struct Server {
+        at: SocketAddr,
+        hosts: Arc<Mutex<Vec<String>>>,
+        serving: JoinHandle<()>,
+    }
+
+    impl Server {
+        async fn start(at: SocketAddr) -> Self {
+            let listener = TcpListener::bind(at).await.unwrap();
+            let (at, hosts) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+            let seen = Arc::clone(&hosts);
+            let serving = tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let mut bytes = vec![0; 8192];
+                    let read = stream.read(&mut bytes).await.unwrap_or(0);
+                    let text = String::from_utf8_lossy(&bytes[..read]).to_ascii_lowercase();
+                    seen.lock().unwrap().extend(
+                        text.lines().filter_map(|line| line.strip_prefix("host: ")).map(str::to_owned),
+                    );
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{LIST}",
+                        LIST.len()
+                    );
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            });
+            Self { at, hosts, serving }
+        }
+
+        async fn stop(self) -> SocketAddr {
+            self.serving.abort();
+            let _ = self.serving.await;
+            self.at
+        }
+    }
+
+    /// Two servers at two addresses and one port, and what the scripted DNS answers.
+    struct Twins {
+        upstreams: Upstreams,
+        config: Config,
+        dns: Arc<Mutex<Vec<IpAddr>>>,
+    }
+
+    impl Twins {
+        fn new(port: u16, kind: &str, proxy: &str) -> Self {
+            let dns = Arc::new(Mutex::new(vec![ip(1), ip(2)]));
+            let answers = Arc::clone(&dns);
+            let resolver: Resolver = Arc::new(move |name, asked_port| {
+                assert_eq!((name.as_str(), asked_port), ("twins.test", port));
+                let found = answers.lock().unwrap().clone();
+                Box::pin(async move { Ok(found) })
+            });
+            let text = format!(
+                "[[upstreams]]\nname = \"twins\"\nkind = \"{kind}\"\nurl = \"http://twins.test:{port}\"\n{proxy}\n"
+            );
+            let mut settings = Settings::defaults();
+            settings.file(Path::new("h.toml"), &text);
+            let config = Config::from_settings(settings, true).unwrap_or_else(|error| panic!("{error}"));
+            let upstreams = Upstreams { resolver, ..Upstreams::new(Arc::new(SystemClock::new()), None) };
+            Self { upstreams, config, dns }
+        }
+
+        /// Takes over the servers of the configuration, as a reload does. Returns their labels.
+        async fn take_over(&self) -> Vec<String> {
+            self.upstreams.look_up(&self.config).await;
+            let sites = self.upstreams.sites_of(&self.config).unwrap();
+            self.upstreams.desk().sites.clone_from(&sites);
+            sites.iter().map(|site| site.upstream.label()).collect()
+        }
+
+        fn site(&self, label: &str) -> Site {
+            self.upstreams.sites().into_iter().find(|site| site.upstream.label() == label).unwrap()
+        }
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, last])
+    }
+
+    /// The first address is any free port's, the second one the same port of another address.
+    async fn two_servers() -> (Server, Server) {
+        loop {
+            let one = Server::start(SocketAddr::new(ip(1), 0)).await;
+            let at = SocketAddr::new(ip(2), one.at.port());
+            if TcpListener::bind(at).await.is_ok() {
+                return (one, Server::start(at).await);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_address_of_a_name_is_a_server_of_its_own_that_leaves_and_comes_back() {
+        let (one, two) = two_servers().await;
+        let port = one.at.port();
+        let twins = Twins::new(port, "openai", "");
+        assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
+        let (first, second) = (twins.site("twins@127.0.0.1"), twins.site("twins@127.0.0.2"));
+        assert!(!Arc::ptr_eq(&first.seen, &second.seen), "a breaker of its own");
+        // Each is asked at its address, by the name.
+        for site in asked(twins.upstreams.sites()).await {
+            assert!(matches!(&site.listed, Listed::Models(models) if models.len() == 1));
+            assert_eq!(site.upstream.figures().calls, 0);
+        }
+        for server in [&one, &two] {
+            assert_eq!(*server.hosts.lock().unwrap(), [format!("twins.test:{port}")]);
+        }
+        assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "nothing has changed");
+
+        // One connection that fails is enough, and it is back when it is reached, not when the DNS names it.
+        let at = two.stop().await;
+        assert!(second.upstream.probe().await.is_err());
+        assert_eq!(twins.upstreams.other_servers(true, false).await, ["twins"]);
+        assert_eq!(twins.take_over().await, ["twins@127.0.0.1"]);
+        assert!(
+            Arc::ptr_eq(&twins.site("twins@127.0.0.1").seen, &first.seen),
+            "the other one stays the same"
+        );
+        assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "it is still gone");
+        let two = Server::start(at).await;
+        assert_eq!(twins.upstreams.other_servers(false, true).await, ["twins"]);
+        assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
+
+        // Three answers without it.
+        *twins.dns.lock().unwrap() = vec![ip(1)];
+        for changed in [&[][..], &[], &["twins"]] {
+            assert_eq!(twins.upstreams.other_servers(true, true).await, changed);
+        }
+        assert_eq!(twins.take_over().await, ["twins@127.0.0.1"]);
+
+        // Without any that is reached, all that the DNS names are tried.
+        *twins.dns.lock().unwrap() = vec![ip(1), ip(2)];
+        assert_eq!(twins.upstreams.other_servers(true, true).await, ["twins"]);
+        assert_eq!(twins.take_over().await.len(), 2);
+        let (at_one, _) = (one.stop().await, two.stop().await);
+        for site in twins.upstreams.sites() {
+            assert!(site.upstream.probe().await.is_err());
+        }
+        assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0]);
+        let _one = Server::start(at_one).await;
+        assert_eq!(twins.upstreams.other_servers(false, true).await, ["twins"]);
+        assert_eq!(twins.take_over().await, ["twins@127.0.0.1"]);
+        assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "it stays");
+    }
+
+    #[tokio::test]
+    async fn a_new_server_of_a_drained_upstream_is_drained() {
+        let (one, _two) = two_servers().await;
+        let twins = Twins::new(one.at.port(), "vllm", "");
+        assert_eq!(twins.take_over().await.len(), 2);
+        twins.upstreams.sites().iter().for_each(|site| site.upstream.drain());
+        twins.dns.lock().unwrap().push(ip(3));
+        assert_eq!(twins.upstreams.other_servers(true, false).await, ["twins"]);
+        assert_eq!(twins.take_over().await.len(), 3);
+        assert!(twins.upstreams.sites().iter().all(|site| !site.upstream.health().is_up()));
+    }
+
+    #[tokio::test]
+    async fn a_name_with_one_address_a_proxy_or_a_provider_behind_it_is_one_server() {
+        let one_address = Twins::new(9, "vllm", "");
+        *one_address.dns.lock().unwrap() = vec![ip(1), "::1".parse().unwrap()];
+        assert_eq!(one_address.take_over().await, ["twins"]);
+        let proxied = Twins::new(9, "vllm", "proxy = \"http://127.0.0.1:3128\"");
+        assert_eq!(proxied.take_over().await, ["twins"]);
+        for (kind, servers) in [("openai", 1), ("vllm", 2)] {
+            let public = Twins::new(9, kind, "");
+            *public.dns.lock().unwrap() = vec!["9.9.9.9".parse().unwrap(), "9.9.9.10".parse().unwrap()];
+            assert_eq!(public.take_over().await.len(), servers, "{kind}");
+        }
+    }
+}
