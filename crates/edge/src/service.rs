@@ -21,6 +21,7 @@ use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::Origins;
 use crate::handshake::{Upgraded, is_websocket, switched};
+use crate::home::Home;
 use crate::routes::{self, Access, Route, Target};
 use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
@@ -41,6 +42,8 @@ pub(crate) struct Shared<F> {
     pub(crate) sockets: Arc<Sockets>,
     /// Whose pages may call.
     pub(crate) origins: Origins,
+    /// The page at `/`.
+    pub(crate) home: Home,
 }
 
 /// Answers one request, the connection's `number`th.
@@ -192,6 +195,7 @@ impl<F: Front> Asked<'_, F> {
                 None => return self.not_found(),
             },
             Target::Annex => return self.not_found(),
+            Target::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
             Target::Health => return health(),
             // Strangers ask here, too: why not is told on the operators' listener.
             Target::Ready => {

@@ -86,6 +86,11 @@ impl Door {
         Ok(Some(Self { listener, secure, sessions, operators, url }))
     }
 
+    /// Its address, as browsers write it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// What makes links that sign in here.
     pub(crate) fn links(door: Option<&Self>) -> LinkSource {
         let door = door.map(|door| (Arc::clone(&door.sessions), door.url.clone()));
