@@ -18,7 +18,7 @@ def status(_):
 @routes("GET", "models")
 def models(asked):
     row = {"lane": "tokens", "context_window": 8192, "default_max_tokens": 1024, "endpoints": ["chat/completions", "responses", "messages", "completions"], "aliases": ["demo"], "not_ready": []}
-    return page([{"name": "headrace-demo", **row}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "not_ready": [f"The file is not there: {HOSTILE}"]}], asked.query)
+    return page([{"name": "headrace-demo", **row, "not_ready": ["It is being loaded."] if "headrace-demo" in BOOKS.not_ready else []}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "not_ready": [f"The file is not there: {HOSTILE}"]}], asked.query)
 
 
 @routes("GET", "prices")
@@ -88,7 +88,10 @@ def usage(asked):
     names = {"model": ["headrace-demo", "qwen3-0.6b", HOSTILE], "org": ["acme", "zenith"]}.get(by, ["a", "b"])
     days = range(14) if asked.query.get("interval") else range(1)
     nano = lambda at, day: int(10**8 * (3 - at) * (1.4 + math.sin(day / 2 + at)))  # noqa: E731
-    return {"data": [{by: name, "start": stamp(86_400 * day)[:10] + "T00:00:00Z", "calls": 900 - at * 200, "completed": 880, "cancelled": 5, "failed": 4, "refused": 11, "input_tokens": 91_000, "cached_input_tokens": 40_000, "output_tokens": 23_000,
+    if by == "key":
+        rows = [{"key": f"key_{at:06x}", "key_name": ["web backend", "ci", HOSTILE][at], "start": None, "last_hour": stamp(3600 * 50 * at)[:14] + "00:00Z", "calls": 90, "charged": money(10**9 + at)} for at in range(3)]
+        return {"rows": rows, "next": None}
+    return {"data": [{by: name, "last_hour": stamp(1800)[:14] + "00:00Z", "start": stamp(86_400 * day)[:10] + "T00:00:00Z", "calls": 900 - at * 200, "completed": 880, "cancelled": 5, "failed": 4, "refused": 11, "input_tokens": 91_000, "cached_input_tokens": 40_000, "output_tokens": 23_000,
                       "charged": money(nano(at, day)), "loss": money(0), "paid": None, "margin": None} for day in days for at, name in enumerate(names)], "next": None}
 
 

@@ -66,6 +66,88 @@ def test_nothing_of_a_request_is_cut_off_at_the_right(canned, tabs, width):
     page.wait_for_function(f"() => document.querySelectorAll('.long-head [role=columnheader]').length === {len(shown)}")
 
 
+# What is wider than its place, or stands beyond the edge of what holds it. Texts that end in an ellipsis say their whole in a title.
+TOO_WIDE = """() => {
+  const own = [...document.querySelectorAll('main *, dialog *')].filter((node) => !node.closest('.off-screen') && node.clientWidth > 0);
+  const cuts = (node) => { const style = getComputedStyle(node); return style.overflowX !== 'visible' && style.textOverflow !== 'ellipsis'; };
+  const scrolls = own.filter((node) => cuts(node) && !['PRE', 'TEXTAREA', 'INPUT', 'SELECT', 'CANVAS'].includes(node.tagName) && node.scrollWidth > node.clientWidth + 1);
+  const holder = (node) => node.closest('.table-wrap, .tile, .card, .facts, .split-side, dialog');
+  const leaves = own.filter((node) => holder(node) && !node.closest('pre') && node.getBoundingClientRect().right > holder(node).getBoundingClientRect().right + 1);
+  return [...scrolls, ...leaves].map((node) => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_and_no_figure_is_cut(canned, tabs, width):
+    tab = tabs(canned, width=width).sign_in()
+    for address in PAGES + MORE:
+        page = tab.go(address)
+        assert page.evaluate(TOO_WIDE) == [], f"{address} at {width}"
+        for wrap in page.locator(".table-wrap").all():
+            assert wrap.evaluate("wrap => wrap.scrollWidth <= wrap.clientWidth"), f"{address} at {width}"
+    # Dialogs with tables, too; and a table whose place becomes narrower while it is shown, and wider again.
+    page = tab.go("money")
+    page.get_by_role("button", name="Grants", exact=True).first.click()
+    page.get_by_role("dialog").get_by_role("table").wait_for()
+    assert page.evaluate(TOO_WIDE) == []
+    page.keyboard.press("Escape")
+    for other in [1280, 390, 700, width]:
+        page.set_viewport_size({"width": other, "height": 820})
+        page.wait_for_function("() => [...document.querySelectorAll('.table-wrap')].every((wrap) => wrap.scrollWidth <= wrap.clientWidth)")
+    is_cards = page.locator("table").first.evaluate("table => table.classList.contains('cards')")
+    assert is_cards == (width < 600), "a table stays one where there is room"
+
+
+def test_long_amounts_fit_their_tiles(canned, tabs, books):
+    tab = tabs(canned, width=390).sign_in()
+    page = tab.go("now")
+    page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '$12,345,678.123456789'; })")
+    assert page.evaluate(TOO_WIDE) == []
+    page = tab.go("money?tab=ledger")
+    page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '−$12,345,678.123456789'; })")
+    assert page.evaluate(TOO_WIDE) == []
+    page = tab.go("money")
+    page.evaluate("document.querySelectorAll('.meter .num').forEach((value) => { value.textContent = '$12,345,678.123456789 of $112,345,678.00'; })")
+    assert page.evaluate(TOO_WIDE) == []
+
+
+def test_a_stage_says_what_it_does_when_it_is_touched(canned, tabs):
+    page = tabs(canned, width=390).sign_in().go("now")
+    page.locator(".pipeline").get_by_role("button", name="prefill").click()
+    page.get_by_text("prefill: Reading the prompt.").wait_for()
+    assert not broken_rules(page)
+
+
+def test_calls_say_whose_they_are(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("now")
+    for caption in ["Calls in flight", "The newest calls that ended"]:
+        shown = page.get_by_role("table", name=caption).inner_text()
+        assert "green-service" in shown and "web" in shown and "key_7f3a2b" not in shown, shown
+    page = tab.go("requests")
+    page.wait_for_selector(".long-view .long-row")
+    heads = page.locator(".long-head [role=columnheader]").all_inner_texts()
+    row = dict(zip(heads, page.locator(".long-view .long-row").first.locator("[role=gridcell]").all_inner_texts(), strict=True))
+    assert (row["Project"], row["Key"], row["User"]) == ("web", "green-service", "eva@example.com"), row
+    page = tab.go("money?tab=spend")
+    page.get_by_role("button", name="Key", exact=True).click()
+    page.get_by_role("row", name=re.compile("web backend key_000000")).wait_for()
+
+
+def test_keys_say_when_they_were_made_and_used_and_what_they_spent(canned, tabs):
+    page = tabs(canned).sign_in().go("keys")
+    row = lambda name: page.locator("tr", has_text=name).locator("td").all_inner_texts()  # noqa: E731
+    heads = page.get_by_role("columnheader").all_inner_texts()
+    first = dict(zip(heads, row("web backend"), strict=False))
+    assert re.match(r"\d{4}-\d\d-\d\d\s+does not expire", first["Created"]) and first["Last used"] == "this hour" and first["Spent"] == "$1.00", first
+    second = dict(zip(heads, row("ci"), strict=False))
+    assert second["Last used"] == "2 d ago" and second["Spent"] == "$1.000000001", second
+    third = dict(zip(heads, row("notebooks"), strict=False))
+    assert re.search(r"expires\s+\d{4}-\d\d-\d\d", third["Created"]) and (third["Last used"], third["Spent"]) == ("never", "$0.00"), third
+    page.get_by_role("button", name="Last used").click()
+    assert page.get_by_role("row").nth(1).inner_text().startswith(("notebooks", "support bot"))
+
+
 def test_dialogs_and_the_palette_are_accessible(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go("keys")
@@ -130,6 +212,64 @@ def test_a_search_asks_the_server_and_stands_in_the_address(canned, tabs):
     page.reload()
     page.wait_for_selector(".long-row")
     assert page.get_by_label("Outcome").input_value() == "refused"
+
+
+def test_the_list_follows_an_address_that_changes(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("requests?outcome=failed")
+    page.wait_for_selector(".long-view .long-row")
+    shown = lambda: page.locator(".long-view .long-row .badge").all_inner_texts()  # noqa: E731
+    assert all(text.startswith("failed") for text in shown())
+    with page.expect_request(lambda request: "outcome=refused" in request.url and "text=No" in request.url):
+        page.evaluate("location.hash = '#/requests?outcome=refused&text=No'")
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('refused'))")
+    assert page.get_by_label("Outcome").input_value() == "refused" and page.get_by_label("Refusal says").input_value() == "No"
+    # Back and forward are changes of the address like any other.
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('.long-view .long-row .badge').length > 5 && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('failed'))")
+    assert page.get_by_label("Outcome").input_value() == "failed" and page.get_by_label("Refusal says").input_value() == ""
+    page.evaluate("location.hash = '#/requests'")
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].some((badge) => badge.textContent === 'completed')")
+    assert page.get_by_label("Outcome").input_value() == ""
+    # A search and a request at once; a request alone leaves the list.
+    page.evaluate(f"location.hash = '#/{REQUEST}?outcome=cancelled&last=24h'")
+    page.get_by_role("table", name="Stages of the call").wait_for()
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent === 'cancelled')")
+    assert page.get_by_label("When").input_value() == "24h"
+    page.evaluate(f"location.hash = '#/{REQUEST[:-1]}2'")
+    page.wait_for_timeout(200)
+    assert page.get_by_label("Outcome").input_value() == "cancelled" and set(shown()) == {"cancelled"}
+
+
+def test_forms_begin_with_what_was_used_last(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_label("On the account of").select_option("research")
+    page.get_by_label("Model", exact=True).select_option("qwen3-0.6b")
+    ask(page, "Remember me")
+    page.get_by_text("until it ends.").wait_for()
+    # Another conversation, another page.
+    page.evaluate("localStorage.removeItem('headrace.playground')")
+    page.reload()
+    page.wait_for_selector(".pg-input")
+    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("research", "qwen3-0.6b")
+    page = tab.go("prompt")
+    assert page.get_by_label("Model", exact=True).input_value() == "qwen3-0.6b"
+    page = tab.go("keys")
+    page.get_by_role("button", name="New key").click()
+    assert page.get_by_label("Project").input_value() == "research"
+    page.get_by_label("Project").select_option("web")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="New key").click()
+    assert page.get_by_label("Project").input_value() == "web"
+
+
+def test_a_fresh_browser_begins_with_default_and_a_model_that_is_ready(canned, tabs, books):
+    books.projects = ["aaa", "default", "web"]
+    books.not_ready = {"headrace-demo"}
+    page = tabs(canned).sign_in().go("playground")
+    page.wait_for_selector(".pg-input")
+    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("default", "qwen3-0.6b")
 
 
 def test_the_list_goes_by_keys_and_two_requests_compare(canned, tabs):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -161,6 +162,43 @@ def test_spend_and_requests_are_told_apart_by_the_user_whom_a_caller_names(house
     assert page.locator("tr", has_text=hostile).count() == 1
     page = tab.go("requests?user=eva%40example.com")
     page.get_by_text("2 requests").wait_for()
+
+
+def test_calls_and_keys_say_whose_they_are(house, tabs):
+    made = json.loads(subprocess.run([str(BINARY), "keys", "create", "--name", "green-service", "--data-dir", str(house.directory / "data"), "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
+    assert house.ask("Hello", key=made["value"]["secret"], user="eva@example.com") == 200
+    assert house.ask("x", key=made["value"]["secret"], temperature=9) == 400
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("requests")
+    page.wait_for_selector(".long-view .long-row")
+    heads = page.locator(".long-head [role=columnheader]").all_inner_texts()
+    rows = [dict(zip(heads, row.locator("[role=gridcell]").all_inner_texts(), strict=True)) for row in page.locator(".long-view .long-row").all()]
+    assert [(row["Project"], row["Key"]) for row in rows] == [("default", "green-service")] * 2 and {row["User"] for row in rows} == {"eva@example.com", "–"}, rows
+    page = tab.go("now")
+    recent = page.get_by_role("table", name="The newest calls that ended")
+    recent.get_by_text("green-service").first.wait_for()
+    said = page.locator(".notes").get_by_text(re.compile("of green-service was refused"))
+    said.wait_for()
+    assert "key_" not in page.locator("main").inner_text()
+    page = tab.go("keys")
+    heads = page.get_by_role("columnheader").all_inner_texts()
+    row = dict(zip(heads, page.locator("tr", has_text="green-service").locator("td").all_inner_texts(), strict=False))
+    assert row["Last used"] == "this hour" and row["Spent"].startswith("$0.0000") and "does not expire" in row["Created"], row
+
+
+def test_the_address_of_the_api_is_a_page_in_a_browser(house, tabs):
+    with urllib.request.urlopen(house.url, timeout=10) as answer:
+        assert json.load(answer) == {"status": "alive"}
+    tab = tabs(house.url)
+    tab.page.goto(house.url)
+    tab.page.get_by_role("heading", name="Headrace").wait_for()
+    assert tab.page.get_by_role("link", name="The console").get_attribute("href") == house.console
+    assert tab.page.get_by_role("link", name="The manual").get_attribute("href") == f"{house.console}docs/"
+    assert not broken_rules(tab.page)
+    # Its links are followed by hand: a tab looks at one server's pages.
+    for link in tab.page.get_by_role("link").all():
+        with urllib.request.urlopen(urllib.parse.urljoin(house.url, link.get_attribute("href")), timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_enter_ten_times_and_a_reload_are_one_charge(house, tabs):

@@ -54,6 +54,7 @@ static FILES: &[File] = files![
     "js/book.js",
     "js/dom.js",
     "js/format.js",
+    "js/last.js",
     "js/live.js",
     "js/main.js",
     "js/pages/audit.js",

@@ -28,6 +28,7 @@ mod hosted;
 mod house;
 mod inside;
 mod insight;
+mod key_names;
 mod key_text;
 mod known_calls;
 mod log;

@@ -3,6 +3,7 @@
 import { all, get, post, replace, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money, plural, short } from '../format.js';
+import { usual } from '../last.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
 import { button, card, empty, facts, head, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
@@ -54,7 +55,7 @@ function budget(of) {
 async function grant(row, draw) {
   const projects = row ? [row.project] : (await all('projects').catch(() => [])).map((one) => one.id);
   const done = await formDialog('Grant credit', { word: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', of: {
-    project: field('Project', { kind: 'select', options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
+    project: field('Project', { kind: 'select', value: usual('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
     kind: field('Where it comes from', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'A gift']] }),
     reference: field('Reference', { placeholder: 'invoice 17', hint: 'The same reference twice is the same grant.' }),
     correct: field('Take it back', { kind: 'check', hint: 'A correction: the reference says why.' }) },
@@ -93,7 +94,7 @@ function spend(panel, signal) {
     const [parts, time] = await Promise.all([get('usage', { query: { by, from }, signal }), get('usage', { query: { by, interval, from }, signal })]);
     const rows = rowsOf(parts.rows ? { data: parts.rows } : parts);
     if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges stand here as soon as calls are settled.');
-    return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, signal), card(null, { class: 'flush' }, usageTable(rows, by))];
+    return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, { from, stepS: interval === 'hour' ? HOUR_S : DAY_S, signal }), card(null, { class: 'flush' }, usageTable(rows, by))];
   }, { signal, lines: 8 });
   put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream'], ['user', 'User']], by, (value) => { by = value; draw(); }),
     field('Over', { kind: 'select', value: days, options: DAYS, changed: (value) => { days = value; draw(); } }).node), body);
@@ -102,20 +103,35 @@ function spend(panel, signal) {
 
 const charge = (row) => row.charged ?? row.charged_dollars;
 
-function spendChart(rows, by, signal) {
-  const names = [...new Set(rows.map((row) => row[by] ?? '–'))].slice(0, 5);
-  const times = [...new Set(rows.map((row) => Math.floor(new Date(row.start).getTime() / 1000)))].sort((a, b) => a - b);
-  if (times.length < 2) return null;
+const HOUR_S = 3600;
+const DAY_S = 24 * HOUR_S;
+const MOST_LINES = 5;
+
+/** Under which name a row of usage is shown: a key by its name. */
+const nameBy = (row, by) => (by === 'key' && row.key_name) || (row[by] ?? '–');
+
+/** The beginning of each step of usage from a moment until now, in seconds since 1970: steps without a call are steps, too. */
+function stepsOf(from, stepS) {
+  const first = Math.floor(new Date(from).getTime() / 1000 / stepS) * stepS;
+  return Array.from({ length: Math.floor((Date.now() / 1000 - first) / stepS) + 1 }, (_, at) => first + at * stepS);
+}
+
+/** Spend over time, one line for each of the largest. `from` is the first moment, `stepS` the length of a step. */
+export function spendChart(rows, by, { from, stepS, signal }) {
+  const sums = new Map();
+  for (const row of rows) sums.set(nameBy(row, by), (sums.get(nameBy(row, by)) ?? 0) + dollars(charge(row)));
+  const names = [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, MOST_LINES);
+  const times = stepsOf(from, stepS);
   const colors = ['--accent', '--engine', '--back', '--warn', '--bad'];
   const lines = chart({ label: `Spend by ${by} over time`, signal, height: 190, axis: (v) => `$${short(v)}`, lines: names.map((name, at) => ({ name, color: colors[at], show: (v) => `$${short(v)}` })) });
-  lines.set(times, ...names.map((name) => times.map((time) => rows.filter((row) => (row[by] ?? '–') === name && Math.floor(new Date(row.start).getTime() / 1000) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
-  return card('Spend', { note: names.length === 5 ? 'the first five' : null }, lines.node);
+  lines.set(times, ...names.map((name) => times.map((time) => rows.filter((row) => nameBy(row, by) === name && Math.floor(new Date(row.start).getTime() / 1000) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
+  return card('Spend', { note: [stepS === HOUR_S ? 'hour by hour' : 'day by day (UTC)', sums.size > MOST_LINES && `the ${MOST_LINES} largest`].filter(Boolean).join(', ') }, lines.node);
 }
 
 function usageTable(rows, by) {
   const most = Math.max(...rows.map((row) => dollars(charge(row))), 1e-12);
   return table(`Spend by ${by}`, [
-    { name: by[0].toUpperCase() + by.slice(1), wide: true, sort: (row) => row[by], cell: (row) => h('b', {}, row[by] ?? '–') },
+    { name: by[0].toUpperCase() + by.slice(1), wide: true, sort: (row) => row[by], cell: (row) => [h('b', {}, nameBy(row, by)), by === 'key' && row.key_name && h('div', { class: 'small muted mono' }, row.key)] },
     { name: 'Charged', sort: (row) => dollars(charge(row)), cell: (row) => meter(dollars(charge(row)) / most, money(charge(row))) },
     { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
     { name: 'Refused', num: true, sort: (row) => row.refused, cell: (row) => count(row.refused) },
@@ -178,9 +194,9 @@ function statement(panel, signal) {
   put(panel, bar, place);
   load(bar, async () => {
     const projects = await all('projects', { signal });
-    wanted.project = projects[0]?.id ?? '';
+    wanted.project = usual('project', projects.map((one) => one.id));
     draw();
-    return [field('Project', { kind: 'select', options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
+    return [field('Project', { kind: 'select', value: wanted.project, options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
   }, { signal, lines: 1 });
 }
 

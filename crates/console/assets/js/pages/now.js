@@ -42,11 +42,10 @@ export async function show(root, { signal }) {
   put(root,
     head('Now', 'Calls as they move through the stages, and what deserves a look.', lamp),
     h('div', { class: 'tiles' }, Object.values(tiles).map((one) => one.node)),
-    card('In flight by stage', { note: 'hover a stage for what it does' }, path.node),
+    card('In flight by stage', { note: 'choose a stage to read what it does' }, path.node),
     h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node)),
-    h('div', { class: 'grid two-one' },
-      card('Calls', { class: 'flush' }, flight, recent),
-      card('Worth a look', { note: 'the last minute' }, said)));
+    card('Worth a look', { note: 'the last minute' }, said),
+    card('Calls', { class: 'flush' }, flight, recent));
 
   const draw = (now) => {
     drawTiles(tiles, now);
@@ -109,14 +108,15 @@ function remember(now) {
 
 function pipeline() {
   const counts = new Map();
-  const node = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
+  const said = h('p', { class: 'small muted pipe-said', role: 'status' });
+  const list = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
     h('ol', {}, group.stages.map((stage) => {
       const number = h('b', {}, '0');
-      const item = h('li', { title: whatIs(stage) }, number, h('span', {}, stage));
+      const item = h('button', { type: 'button', title: whatIs(stage), on: { click: () => put(said, h('b', {}, stage), `: ${whatIs(stage)}.`) } }, number, h('span', {}, stage));
       counts.set(stage, [item, number]);
-      return item;
+      return h('li', {}, item);
     })))));
-  return { node, set(by) {
+  return { node: h('div', {}, list, said), set(by) {
     for (const [stage, [item, number]] of counts) {
       const n = by[stage] ?? 0;
       if (number.textContent !== String(n)) number.textContent = String(n);
@@ -140,9 +140,9 @@ function drawFlight(root, calls) {
     { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
     { name: 'For', num: true, cell: (call) => duration(call.age_us) },
     { name: 'Model', cell: (call) => nameOf(call.model) },
-    { name: 'Organisation', cell: (call) => call.org },
+    { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
-  ], calls.slice(0, 20), { dense: true }));
+  ], calls.slice(0, 20)));
 }
 
 function drawRecent(root) {
@@ -155,11 +155,19 @@ function drawRecent(root) {
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
     { name: 'Model', cell: (row) => nameOf(row.model) },
-    { name: 'Organisation', cell: (row) => row.org ?? '–' },
+    { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
-  ], last, { dense: true, open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
+  ], last, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
 }
+
+/** Whose a call is: key and project, and below them the user whom the caller named, and the organisation. */
+function whose(row) {
+  return [h('b', {}, keyName(row)), row.project && ` · ${row.project}`, h('div', { class: 'small muted' }, [row.user && `for ${row.user}`, row.org].filter(Boolean).join(' · '))];
+}
+
+/** A key's name, its id where the name is unknown, or a dash. */
+export const keyName = (row) => row.key_name ?? row.key ?? '–';
 
 /** The end of an id: what tells it from its neighbours. */
 export const shortId = (id) => `…${String(id).slice(-8)}`;

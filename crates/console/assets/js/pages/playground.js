@@ -3,6 +3,7 @@
 
 import { all, get } from '../api.js';
 import { add, h, icon, put } from '../dom.js';
+import { remember, usual } from '../last.js';
 import { may } from '../session.js';
 import { button, copyButton, empty, failure, head, load, tabs, toast } from '../ui/parts.js';
 import { dialog } from '../ui/dialog.js';
@@ -33,8 +34,9 @@ class Playground {
   constructor(parts) {
     Object.assign(this, parts);
     const { draft, models, projects } = this;
-    for (const pane of draft.panes) if (!models.some((model) => model.name === pane.model)) pane.model = models[0].name;
-    if (!projects.some((project) => project.id === draft.project)) draft.project = projects[0]?.id ?? '';
+    const byReady = [...models].sort((a, b) => Boolean(a.not_ready?.length) - Boolean(b.not_ready?.length));
+    for (const pane of draft.panes) pane.model = usual('model', byReady.map((model) => model.name), pane.model);
+    draft.project = usual('project', projects.map((project) => project.id), draft.project);
     // Answers that are being read, by pane; those that broke off, likewise; and panes whose call the reader stopped.
     this.reading = new Map();
     this.broken = new Map();
@@ -146,6 +148,8 @@ class Playground {
     } catch (error) {
       return put(this.said, failure(error));
     }
+    remember('project', this.draft.project);
+    remember('model', this.draft.panes[0].model);
     this.keep();
     this.run(pane);
   }

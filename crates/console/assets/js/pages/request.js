@@ -8,7 +8,7 @@ import { may } from '../session.js';
 import { aboutCode, badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
 import { table } from '../ui/table.js';
 import { waterfall } from '../ui/waterfall.js';
-import { nameOf, shortId } from './now.js';
+import { keyName, nameOf, shortId } from './now.js';
 
 let tab = 'waterfall';
 
@@ -67,7 +67,7 @@ function overview(trace) {
       ['Held', trace.cost && money(trace.cost.held_dollars)], ['Charged', trace.cost && money(trace.cost.charged_dollars)],
       ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],
       ['Loss', trace.cost?.loss_nano_dollars ? money(trace.cost.loss_dollars) : null],
-      ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}` }, trace.key)],
+      ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}`, title: trace.key }, keyName(trace))],
       ['User', trace.user && h('a', { href: `#/requests?user=${encodeURIComponent(trace.user)}` }, trace.user)],
       ['Upstream', trace.upstream && (typeof trace.upstream === 'string' ? trace.upstream : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`)],
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
@@ -131,7 +131,7 @@ function beside(rows, trace) {
     { name: 'Model', cell: (row) => nameOf(row.model) },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.prompt_tokens ?? row.usage?.prompt_tokens)} → ${count(row.completion_tokens ?? row.usage?.completion_tokens)}` },
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
-    { name: 'Organisation', cell: (row) => row.org ?? (row.same_org ? 'the same' : 'another') },
+    { name: 'Whose', cell: (row) => [row.key || row.key_name ? keyName(row) : row.org ?? (row.same_org ? 'the same organisation' : 'another organisation'), row.project && h('div', { class: 'small muted' }, row.project)] },
   ], rows)];
 }
 
