@@ -103,7 +103,9 @@ def margin(_):
 
 @routes("GET", "statement")
 def statement(asked):
-    return {"project": asked.query["project"], "month": asked.query["month"], "total": money(12 * 10**9), "rows": [{"model": "headrace-demo", "class": "input", "tokens": 912_000, "price": money(100_000_000), "amount": money(91_200_000)}]}
+    lines = [{"model": model, "class": of, "tokens": 912_000, "price_per_million": money(100_000_000), "amount": money(91_200_000)} for model in ["headrace-demo", HOSTILE] for of in ["input", "cached_input"]]
+    return {"object": "statement", "project": asked.query["project"], "org": "acme", "month": asked.query["month"], "closed": False, "currency": "USD", "lines": lines, "days": [{"day": "2026-11-26", "charged": money(91_200_000)}],
+            "calls": {"settled": 12, "completed": 9, "cancelled": 2, "failed": 1}, "not_charged": money(500), "total": money(12 * 10**9)}
 
 
 @routes("GET", "cache")
@@ -118,7 +120,8 @@ def cache(asked):
 
 @routes("GET", "audit")
 def audit(asked):
-    return page([{"seq": 300 - at, "at": stamp(at * 4000), "actor": ["operator ada", "config", HOSTILE][at % 3], "act": ["create_key", "grant_credit", "set_key_limits"][at % 3], "subject": f"key_{at:06x}", "detail": "project web, name ci"} for at in range(300)], asked.query)
+    return page([{"seq": 300 - at, "at": stamp(at * 4000), "actor": ["ada (op_1)", "config", HOSTILE][at % 3], "act": ["key.create", "credit.grant", "canary.roll_back", "new.thing"][at % 4], "subject": f"key_{at:06x}",
+                   "detail": ['{"arm": "qwen3-0.6b", "calls": 100, "amount_nano_dollars": "2500000000", "why": {"failed": 9, "of": 100}}', "project web, name ci", "unlimited requests/min, unlimited tokens/min, unlimited at once", HOSTILE][at % 4]} for at in range(300)], asked.query)
 
 
 @routes("GET", "settings")
@@ -139,6 +142,8 @@ def answer_of(body, turn):
     if body.get("tools") and body["messages"][-1]["role"] == "user":
         return None
     said = str(body["messages"][-1]["content"])
+    if said.startswith("MD\n"):
+        return said
     return f"Answer {turn}: you said “{said[:200]}”. {HOSTILE} And so it goes on for a while, until it ends."
 
 

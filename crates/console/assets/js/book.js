@@ -19,7 +19,7 @@ let went = -Infinity;
 function begin() {
   apply();
   const drawer = button('', () => toggle(), { kind: 'quiet only-narrow', sign: 'menu', title: 'Contents', 'aria-expanded': 'false', 'aria-controls': 'side' });
-  const find = h('button', { type: 'button', class: 'find', 'aria-label': 'Search the book…', on: { click: search } }, icon('search'), h('span', {}, 'Search the book…'), h('kbd', {}, 'Ctrl K'));
+  const find = h('button', { type: 'button', class: 'find', on: { click: search } }, icon('search'), h('span', {}, 'Search the book…'), h('kbd', {}, 'Ctrl K'));
   const top = document.getElementById('top');
   top.prepend(drawer);
   add(top, find, h('div', { class: 'top-end' }, theme()));

@@ -152,7 +152,7 @@ async function newKey(draw) {
 /** The only time that a secret is seen. */
 function showSecret(title, secret, note) {
   return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
-    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))]);
+    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'This is the only time that it is shown. Without it, create another one.' });
 }
 
 async function showProjects(draw, signal) {

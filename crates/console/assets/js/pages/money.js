@@ -9,7 +9,7 @@ import { may } from '../session.js';
 import { button, card, empty, facts, head, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
 import { dialog, field, formDialog } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
-import { chart } from '../ui/chart.js';
+import { DAY_S, HOUR_S, charge, nameBy, spendChart } from '../ui/spend.js';
 import { json } from './request.js';
 
 const TABS = [['balances', 'Balances', 'GET /credit'], ['spend', 'Spend', 'GET /usage'], ['holds', 'Holds', 'GET /holds'], ['prices', 'Prices', 'GET /prices'], ['margin', 'Margin', 'GET /margin'], ['statement', 'Statement', 'GET /statement'], ['ledger', 'Ledger', 'GET /ledger/totals']];
@@ -101,33 +101,6 @@ function spend(panel, signal) {
   draw();
 }
 
-const charge = (row) => row.charged ?? row.charged_dollars;
-
-const HOUR_S = 3600;
-const DAY_S = 24 * HOUR_S;
-const MOST_LINES = 5;
-
-/** Under which name a row of usage is shown: a key by its name. */
-const nameBy = (row, by) => (by === 'key' && row.key_name) || (row[by] ?? '–');
-
-/** The beginning of each step of usage from a moment until now, in seconds since 1970: steps without a call are steps, too. */
-function stepsOf(from, stepS) {
-  const first = Math.floor(new Date(from).getTime() / 1000 / stepS) * stepS;
-  return Array.from({ length: Math.floor((Date.now() / 1000 - first) / stepS) + 1 }, (_, at) => first + at * stepS);
-}
-
-/** Spend over time, one line for each of the largest. `from` is the first moment, `stepS` the length of a step. */
-export function spendChart(rows, by, { from, stepS, signal }) {
-  const sums = new Map();
-  for (const row of rows) sums.set(nameBy(row, by), (sums.get(nameBy(row, by)) ?? 0) + dollars(charge(row)));
-  const names = [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, MOST_LINES);
-  const times = stepsOf(from, stepS);
-  const colors = ['--accent', '--engine', '--back', '--warn', '--bad'];
-  const lines = chart({ label: `Spend by ${by} over time`, signal, height: 190, axis: (v) => `$${short(v)}`, lines: names.map((name, at) => ({ name, color: colors[at], show: (v) => `$${short(v)}` })) });
-  lines.set(times, ...names.map((name) => times.map((time) => rows.filter((row) => nameBy(row, by) === name && Math.floor(new Date(row.start).getTime() / 1000) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
-  return card('Spend', { note: [stepS === HOUR_S ? 'hour by hour' : 'day by day (UTC)', sums.size > MOST_LINES && `the ${MOST_LINES} largest`].filter(Boolean).join(', ') }, lines.node);
-}
-
 function usageTable(rows, by) {
   const most = Math.max(...rows.map((row) => dollars(charge(row))), 1e-12);
   return table(`Spend by ${by}`, [
@@ -178,16 +151,34 @@ function margin(panel, signal) {
   }, { signal });
 }
 
+/** Classes of tokens as a bill names them. */
+const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Thought', web_search: 'Web searches' };
+
+/** `2026-11` as November 2026. */
+function monthName(month) {
+  const at = new Date(`${month}-01T00:00:00Z`);
+  return Number.isNaN(at.getTime()) ? month : at.toLocaleDateString('en', { month: 'long', year: 'numeric', timeZone: 'UTC' });
+}
+
 function statement(panel, signal) {
   const month = new Date().toISOString().slice(0, 7);
   const place = h('div', { class: 'page-body' });
   const wanted = { project: '', month };
   const draw = () => wanted.project && load(place, async () => {
     const told = await get('statement', { query: wanted, signal });
-    const lines = told.lines ?? told.rows ?? rowsOf(told);
-    return [facts(...Object.entries(told).filter(([, value]) => typeof value !== 'object' || value?.dollars !== undefined).map(([name, value]) => [name.replaceAll('_', ' '), value?.dollars !== undefined ? money(value) : String(value)])),
-      lines.length > 0 && card(null, { class: 'flush' }, table('Statement', Object.keys(lines[0]).filter((name) => typeof lines[0][name] !== 'object' || lines[0][name]?.dollars !== undefined || lines[0][name] === null).map((name) => ({ name: name.replaceAll('_', ' '), num: typeof lines[0][name] === 'number' || lines[0][name]?.dollars !== undefined,
-        cell: (row) => row[name]?.dollars !== undefined ? money(row[name]) : typeof row[name] === 'number' ? count(row[name]) : row[name] ?? '–' })), lines)),
+    const lines = told.lines ?? rowsOf(told);
+    const calls = told.calls ?? {};
+    return [
+      h('p', { class: 'sentence' }, `${monthName(told.month ?? wanted.month)}: `, h('b', {}, money(told.total)), ` charged to project ${told.project ?? wanted.project}`, told.org && ` of organisation ${told.org}`, '. ',
+        told.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
+      facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Broken off by callers', calls.settled !== undefined && count(calls.cancelled)],
+        ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', told.not_charged && money(told.not_charged)]),
+      lines.length > 0 ? card('What it was charged for', { class: 'flush' }, table('Statement', [
+        { name: 'Model', wide: true, sort: (line) => line.model, cell: (line) => h('b', {}, line.model ?? '–') }, { name: 'For', sort: (line) => line.class, cell: (line) => CLASSES[line.class] ?? String(line.class ?? '–').replaceAll('_', ' ') },
+        { name: 'Tokens', num: true, sort: (line) => line.tokens, cell: (line) => count(line.tokens) }, { name: 'Per million', num: true, cell: (line) => money(line.price_per_million ?? line.price) },
+        { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
+        : empty('Nothing was charged in this month.', 'Each model and each kind of token has a line here as soon as a call is settled.'),
+      told.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], told.days)),
       h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(told))];
   }, { signal, lines: 6 });
   const bar = h('div', { class: 'acts bar' });

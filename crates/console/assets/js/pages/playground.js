@@ -60,7 +60,7 @@ class Playground {
     this.sendButton = button('Send', () => (this.busy() ? this.stop() : this.send()), { kind: 'primary', sign: 'send' });
     this.pictures = h('div', { class: 'pg-pictures' });
     this.said = h('div');
-    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed }));
+    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed, redraw: () => { for (const pane of draft.panes) if (!this.reading.has(pane)) this.drawLog(pane); } }));
     const toggle = button('Parameters', () => { const open = side.classList.toggle('open'); toggle.setAttribute('aria-expanded', String(open)); }, { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' });
     put(this.acts, toggle, button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
       may('POST /models/{name}/render') && button('Tokens', () => this.lens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.fresh(), { sign: 'plus' }));

@@ -4,6 +4,7 @@
 import { get, rowsOf, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count, duration, money, percent } from '../format.js';
+import { reasonOf } from '../misses.js';
 import { may } from '../session.js';
 import { aboutCode, badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
 import { table } from '../ui/table.js';
@@ -62,7 +63,7 @@ function overview(trace) {
       ['Answer', usage.completion_tokens !== undefined && `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of thought` : ''}`],
       ['Ended by', end.finish_reasons?.join(', ')],
       ['Cache', engine.prompt_blocks ? `${count(engine.cached_blocks)} of ${count(engine.prompt_blocks)} blocks` : null],
-      ['Cache miss', engine.cache_miss && [engine.cache_miss.reason, engine.cache_miss.place].filter(Boolean).join(': ')],
+      ['Cache miss', engine.cache_miss && [reasonOf(engine.cache_miss.reason)[0], engine.cache_miss.place].filter(Boolean).join(': ')],
       ['Batch', engine.batch_mean && `${engine.batch_min} least · ${engine.batch_mean.toFixed(1)} mean · ${engine.batch_max} most`],
       ['Held', trace.cost && money(trace.cost.held_dollars)], ['Charged', trace.cost && money(trace.cost.charged_dollars)],
       ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],

@@ -9,7 +9,7 @@ const NAME = 'playground';
 const TURNS_WITH_TOKENS = 6;
 
 const FRESH = () => ({
-  project: '', system: '', input: '', images: [], params: {}, more: '', tools: '', mocks: {}, tool_choice: '', proceed: false, format: 'text', schema: '', stream: true,
+  project: '', system: '', input: '', images: [], params: {}, more: '', tools: '', mocks: {}, tool_choice: '', proceed: false, format: 'text', schema: '', stream: true, plain: false,
   panes: [{ model: '', turns: [], pending: null }],
 });
 

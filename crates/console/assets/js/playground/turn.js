@@ -7,6 +7,7 @@ import { count, money } from '../format.js';
 import { may } from '../session.js';
 import { views } from '../pages/request.js';
 import { badge, button, copyButton, failure, load } from '../ui/parts.js';
+import { markdown } from './markdown.js';
 import { heat } from './tokens.js';
 
 /**
@@ -26,7 +27,8 @@ export function drawAnswer(node, turn, of) {
   const warm = turn.tokens?.length > 0 && !of.growing;
   put(node, h('h2', { class: 'off-screen' }, 'Answer'),
     turn.reasoning && h('details', { class: 'thought', open: of.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
-    warm ? heat(turn.tokens) : turn.text && h('div', { class: 'answer-text' }, turn.text, of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' })),
+    warm ? heat(turn.tokens) : turn.text && (of.draft.plain ? h('div', { class: 'answer-text' }, turn.text) : markdown(turn.text)),
+    turn.text && of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' }),
     of.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),
     turn.calls?.map((call) => h('div', { class: 'call' }, h('p', {}, badge('calls', 'info'), ' ', h('code', {}, call.name)), h('pre', { class: 'code wrap' }, pretty(call.args)))),
     !of.growing && turn.note && h('p', { class: 'small muted' }, `Not whole: ${turn.note}.`),
