@@ -118,6 +118,49 @@ def test_a_page_is_found_by_its_title_and_an_error_by_its_code(house, tabs):
     page.wait_for_url("**/docs/recipes/canary")
 
 
+@pytest.mark.parametrize("words", ["429", "fallback", "backup", "fall-back", "journal replay", "KV CACHE", "budget"])
+def test_the_search_knows_what_pages_say(house, tabs, words):
+    tab = open_page(tabs, house, "")
+    page = tab.page
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill(words)
+    # Where pages have the words in their titles, the texts are a line behind them.
+    more = page.get_by_role("option", name=re.compile(r"\d+ places? in the texts"))
+    more.or_(page.locator(".palette-text")).first.wait_for()
+    if more.count():
+        more.click()
+    page.wait_for_selector(".palette-text")
+    assert page.get_by_text("Nothing by that name").count() == 0
+    shown = page.locator(".palette-list li").filter(has=page.locator(".palette-text"))
+    fold = lambda text: text.lower().replace("-", "").replace("\u2011", "")  # noqa: E731
+    assert all(fold(word) in fold(shown.first.inner_text()) for word in words.split()), shown.first.inner_text()
+    assert not broken_rules(page)
+    shown.first.click()
+    page.wait_for_url("**/docs/*")
+    page.locator(".find").wait_for()
+    assert fold(words.split()[0]) in fold(page.locator("article").inner_text())
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A server whose sign-in link nobody has used."""
+    house = House(tmp_path)
+    yield house
+    house.stop()
+
+
+def test_the_console_searches_the_texts_of_the_book_too(own, tabs):
+    house = own
+    tab = tabs(house.console).sign_in(house.link)
+    tab.go("now")
+    tab.page.keyboard.press("Control+k")
+    tab.page.get_by_role("combobox").fill("hold expires")
+    tab.page.locator(".palette-text").first.wait_for()
+    tab.page.get_by_role("combobox").fill("zzz nowhere at all")
+    tab.page.get_by_role("option", name="Requests whose refusal says").wait_for()
+    assert tab.page.locator(".palette-text").count() == 0
+
+
 def test_code_is_copied_as_it_stands(house, tabs):
     tab = open_page(tabs, house, "recipes/teams")
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=house.console.rstrip("/"))

@@ -94,6 +94,7 @@ static FILES: &[File] = files![
     "js/ui/spend.js",
     "js/ui/table.js",
     "js/ui/waterfall.js",
+    "js/words.js",
     "style/base.css",
     "style/book.css",
     "style/pages.css",

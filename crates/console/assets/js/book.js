@@ -2,12 +2,12 @@
 // is whole without it. Knows no session and no page of the console but by name.
 
 import { add, h, icon } from './dom.js';
-import { openPalette } from './palette.js';
+import { ofBook, openPalette } from './palette.js';
 import { PAGES } from './router.js';
 import { apply, choose } from './settings.js';
 import { theme } from './shell/choices.js';
 import { isTyping } from './shell/typing.js';
-import { matching, titles } from './titles.js';
+import { titles } from './titles.js';
 import { button, copyButton } from './ui/parts.js';
 import { dialog } from './ui/dialog.js';
 
@@ -56,7 +56,7 @@ async function search() {
   const pages = PAGES.map((page) => ({ name: page.name, hint: 'The console', sign: page.icon, run: () => location.assign(`/#/${page.path}`) }));
   const colours = ['Light', 'Dark'].map((name) => ({ name: `${name} colours`, hint: 'This browser', sign: name === 'Light' ? 'sun' : 'moon', run: () => choose('theme', name.toLowerCase()) }));
   await titles();
-  openPalette((text) => [...matching(text), ...[...pages, ...colours].filter((one) => one.name.toLowerCase().includes(text.toLowerCase()))], 'A page of the book, a code of an error, a page of the console');
+  openPalette((text, inTexts) => [...ofBook(text, inTexts), ...(inTexts ? [] : [...pages, ...colours].filter((one) => one.name.toLowerCase().includes(text.toLowerCase())))], 'Words of the book, a code of an error, a page of the console');
 }
 
 function help() {

@@ -98,5 +98,5 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, { signal });
   signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
 
-  return { node, set(...columns) { data = columns; plot?.setData(columns); } };
+  return { node, set(...columns) { data = columns; node.dataset.points = String(columns[0].length); plot?.setData(columns); } };
 }
