@@ -176,7 +176,9 @@ def delete_session(_):
 
 @routes("GET", "now")
 def get_now(_):
-    return now()
+    second = int(time.time())
+    at = [second - 5 * back for back in range(59, 0, -1)]
+    return {**now(), "history": {"at_unix_s": at, "completion_tokens_per_s": [1500] * 59, "prompt_tokens_per_s": [5200] * 59, "ttft_p50_us": [None] * 9 + [90_000] * 50, "queue_p50_us": [1_200] * 59}}
 
 
 @routes("GET", "requests")

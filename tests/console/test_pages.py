@@ -411,6 +411,23 @@ def test_the_audit_log_and_a_statement_are_words(canned, tabs):
         assert raw not in re.sub(r"As JSON.*", "", shown, flags=re.S), raw
 
 
+def test_charts_have_a_past_when_they_are_opened(canned, tabs):
+    page = tabs(canned).sign_in().go("now")
+    points = lambda label: int(page.locator(".chart", has=page.get_by_role("img", name=label)).get_attribute("data-points"))  # noqa: E731
+    assert points("Tokens a second over the last five minutes") >= 55 and points("Time to first token") >= 55
+    assert points("Spend, last 24 hours") == 24, "an hour without a call is an hour"
+    for width in [1280, 390]:
+        page.set_viewport_size({"width": width, "height": 820})
+        page.wait_for_timeout(150)
+        assert page.evaluate(TOO_WIDE) == []
+    # The pointer over a chart says the moment and the values.
+    page.locator(".chart .u-over").first.hover()
+    page.locator(".legend", has_text="generated").get_by_text(re.compile(r"\d\d:\d\d:\d\d")).wait_for()
+    page = tabs(canned).sign_in().go("money?tab=spend")
+    page.get_by_label("Over", exact=True).select_option("1")
+    page.wait_for_function("() => document.querySelector('.chart')?.dataset.points === '25'")
+
+
 def test_reasons_of_the_cache_are_words(canned, tabs):
     page = tabs(canned).sign_in().go("cache")
     page.get_by_text("Differs from an earlier prompt").wait_for()

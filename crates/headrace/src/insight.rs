@@ -12,6 +12,7 @@ use headrace_trace::{CallNow, EngineNow, Live, MAX_CALLS_NAMED, Now, Recorder};
 
 use crate::datadir::{ledger_file, trace_file, usage_file};
 use crate::engines::Engines;
+use crate::history::{History, SAMPLE_EVERY};
 use crate::key_names::KeyNames;
 use crate::running::Running;
 
@@ -28,6 +29,8 @@ pub(crate) struct Insight {
     engines: Arc<Engines>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
+    /// The last minutes, for charts.
+    pub(crate) history: Arc<History>,
 }
 
 impl Insight {
@@ -51,13 +54,25 @@ impl Insight {
             engines: Arc::clone(engines),
             clock: Arc::clone(clock),
             names,
+            history: Arc::default(),
         })
     }
 
     /// Takes in what is used as it is used, so that who asks need not wait for it, until the future is dropped.
     pub(crate) async fn tend(self) {
+        let (mut catch_up, mut sample) =
+            (tokio::time::interval(CATCH_UP_EVERY), tokio::time::interval(SAMPLE_EVERY));
+        // There is nothing to take in yet.
+        catch_up.tick().await;
         loop {
-            tokio::time::sleep(CATCH_UP_EVERY).await;
+            tokio::select! {
+                _ = catch_up.tick() => {}
+                _ = sample.tick() => {
+                    let now = self.clock.now();
+                    self.history.add(now, &self.live.minute(now));
+                    continue;
+                }
+            }
             let usage = Arc::clone(&self.usage);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || usage.catch_up()).await {
                 tracing::warn!(%error, "usage cannot be brought up to date; who asks for it is told");

@@ -140,6 +140,10 @@ impl Calls for KnownCalls {
         self.insight.now().json()
     }
 
+    fn history(&self) -> Value {
+        self.insight.history.json()
+    }
+
     fn ended(&self) -> Ended {
         let from = (self.insight.live.subscribe(), self.names.clone());
         Box::pin(futures_util::stream::unfold(from, |(mut rows, names)| async move {

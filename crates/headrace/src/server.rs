@@ -302,7 +302,9 @@ impl House {
         let reloader = self.reloader(runtime, beginning, &gateway, &edge);
         let (manner, operators) = (start.manner, Arc::clone(&self.operators));
         let chosen = self.config.server.edge.listen.port() != 0;
-        let door = Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators)?;
+        let here = (self.data_dir.path(), self.clock.now());
+        let door =
+            Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators, here)?;
         if let Some(door) = &door {
             edge.show_console(door.url());
         }
