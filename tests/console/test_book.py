@@ -89,6 +89,22 @@ def test_pages_are_accessible_and_fit_their_window(house, tabs, width, dark):
         assert tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0, f"{name} is wider than its window"
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_of_a_page_is_cut(house, tabs, width):
+    tab = open_page(tabs, house, "", width=width)
+    for row in json.loads(fetch(f"{house.console}docs/index.json")[2])["data"]:
+        # Pages about errors have no tables.
+        if "errors/" in row["address"]:
+            continue
+        tab.page.goto(urllib.parse.urljoin(house.console, row["address"]))
+        tab.page.locator(".find").wait_for()
+        cut = tab.page.evaluate("""async () => {
+          for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+          return [...document.querySelectorAll('.table-wrap')].filter((wrap) => wrap.scrollWidth > wrap.clientWidth).map((wrap) => wrap.textContent.slice(0, 80));
+        }""")
+        assert cut == [], row["address"]
+
+
 def test_pictures_are_shown(house, tabs):
     tab = open_page(tabs, house, "console")
     pictures = tab.page.locator(".leaf img")

@@ -9,6 +9,7 @@ import { theme } from './shell/choices.js';
 import { isTyping } from './shell/typing.js';
 import { titles } from './titles.js';
 import { button, copyButton } from './ui/parts.js';
+import { fit } from './ui/table.js';
 import { dialog } from './ui/dialog.js';
 
 const side = document.getElementById('side');
@@ -24,6 +25,7 @@ function begin() {
   top.prepend(drawer);
   add(top, find, h('div', { class: 'top-end' }, theme()));
   for (const block of document.querySelectorAll('.with-copy')) add(block, copyButton(() => block.querySelector('code').textContent, ''));
+  for (const wrap of document.querySelectorAll('.leaf .table-wrap')) named(wrap);
   side.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest' });
   document.getElementById('main').addEventListener('click', () => toggle(false));
   follow();
@@ -50,6 +52,19 @@ function begin() {
     else if (event.key === '?') help();
     else if (event.key === 'n' || event.key === 'p') document.querySelector(`.beside [rel="${event.key === 'n' ? 'next' : 'prev'}"]`)?.click();
   });
+}
+
+/** Makes a table of a page one that can become cards: its cells know the names of their columns, and its parts say what they are. */
+function named(wrap) {
+  const made = wrap.querySelector('table');
+  const heads = [...made.querySelectorAll('thead :is(th, td)')].map((head) => head.textContent);
+  const roles = { table: [made], rowgroup: made.querySelectorAll('thead, tbody'), row: made.querySelectorAll('tr'), columnheader: made.querySelectorAll('thead th'), cell: made.querySelectorAll('td') };
+  for (const [role, nodes] of Object.entries(roles)) for (const node of nodes) node.setAttribute('role', role);
+  for (const row of made.querySelectorAll('tbody tr')) [...row.children].forEach((cell, at) => {
+    cell.dataset.name = heads[at] ?? '';
+    cell.replaceChildren(h('div', {}, [...cell.childNodes]));
+  });
+  fit(wrap, made);
 }
 
 async function search() {

@@ -35,6 +35,12 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
   draw();
   const made = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
   const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, made);
+  fit(wrap, made);
+  return wrap;
+}
+
+/** Keeps a table within its place, at each width that the place has. */
+export function fit(wrap, made) {
   let width = -1;
   new ResizeObserver(() => {
     if (wrap.clientWidth === width) return;
@@ -42,7 +48,6 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
     made.classList.remove(...CLOSER);
     for (const name of CLOSER) if (wrap.scrollWidth > wrap.clientWidth) made.classList.add(name);
   }).observe(wrap);
-  return wrap;
 }
 
 function compare(a, b) {
