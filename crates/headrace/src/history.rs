@@ -75,7 +75,11 @@ mod tests {
     fn samples_are_kept_in_order_and_bounded() {
         let history = History::default();
         let at = |seconds: u64| UnixNanos::new(seconds * 1_000_000_000);
-        let minute = |completion_tokens| Minute { completion_tokens, ..Minute::default() };
+        let minute = |completion_tokens| {
+            let mut minute = Minute::default();
+            minute.completion_tokens = completion_tokens;
+            minute
+        };
         for n in 0..200 {
             history.add(at(1_000 + n * 5), &minute(n * 60));
         }
