@@ -50,7 +50,7 @@ def request_row(at):
     return {
         "id": f"req_{at:032x}", "started": stamp(at * 7), "started_unix_us": 0, "duration_us": took, "server_us": took,
         "time_to_first_token_us": took // 9 if kind == "completed" else None, "org": ["acme", "zenith", HOSTILE][at % 3], "project": "web", "key": "key_7f3a2b",
-        "endpoint": "chat.completions", "stream": True, "model": {"asked": "demo", "served": ["headrace-demo", "qwen3-0.6b", HOSTILE][at % 3]}, "upstream": None,
+        "key_name": ["green-service", "notebooks", HOSTILE][at % 3], "user": ["eva@example.com", None, HOSTILE][at % 3], "endpoint": "chat.completions", "stream": True, "model": {"asked": "demo", "served": ["headrace-demo", "qwen3-0.6b", HOSTILE][at % 3]}, "upstream": None,
         "stage": "decode", "usage": {"prompt_tokens": 40 + at % 900, "cached_input_tokens": 16, "completion_tokens": at % 300},
         "cost": {"charged_dollars": money(nano)["dollars"], "charged_nano_dollars": nano}, "outcome": outcome,
     }
@@ -83,7 +83,7 @@ def now():
         "tokens_per_s": {"prompt": 5200 + second * 37 % 900, "completion": 1450 + second * 53 % 400}, "ttft_us": {"p50": 86_000 + second % 7 * 4000, "p95": 420_000, "calls": 212},
         "queue_us": {"p50": 1_200 + second % 5 * 300, "p95": 60_000}, "queue_depth": 2, "batch": {"mean": 3.4, "max": 8}, "kv": {"used_blocks": 812, "blocks": 2048},
         "cache": {"hit_tokens": 51_000, "prompt_tokens": 88_000}, "per_minute": {"calls": 212, "refused": 3, "failed": 1, "cancelled": 2, "spend_dollars": "0.0231", "spend_nano_dollars": "23100000"},
-        "calls": [{"id": f"req_{at:032x}", "stage": ["decode", "decode", "queue", "prefill"][at % 4], "age_us": 40_000 + at * 190_000, "org": "acme", "key": "key_7f3a2b", "model": "headrace-demo", "completion_tokens": at * 17} for at in range(7)],
+        "calls": [{"id": f"req_{at:032x}", "stage": ["decode", "decode", "queue", "prefill"][at % 4], "age_us": 40_000 + at * 190_000, "org": "acme", "project": "web", "key": "key_7f3a2b", "key_name": ["green-service", HOSTILE][at % 2], "model": "headrace-demo", "completion_tokens": at * 17} for at in range(7)],
         "notes": [
             {"kind": "slow", "text": "acme waits 420 ms for its first token (usually 86 ms): two long prompts are read before it.", "request": f"req_{3:032x}", "code": None},
             {"kind": "refused", "text": f"3 calls of {HOSTILE} were refused: 60 requests a minute.", "request": f"req_{8:032x}", "code": "rate_limit_exceeded"},
@@ -121,6 +121,8 @@ class Books:
         self.role = "owner"
         self.signed_in = False
         self.broken = set()
+        self.projects = []
+        self.not_ready = set()
 
 
 BOOKS = Books()
@@ -174,7 +176,9 @@ def delete_session(_):
 
 @routes("GET", "now")
 def get_now(_):
-    return now()
+    second = int(time.time())
+    at = [second - 5 * back for back in range(59, 0, -1)]
+    return {**now(), "history": {"at_unix_s": at, "completion_tokens_per_s": [1500] * 59, "prompt_tokens_per_s": [5200] * 59, "ttft_p50_us": [None] * 9 + [90_000] * 50, "queue_p50_us": [1_200] * 59}}
 
 
 @routes("GET", "requests")
@@ -245,7 +249,8 @@ def get_orgs(asked):
 
 @routes("GET", "projects")
 def get_projects(asked):
-    return page([{"id": "web", "org": "acme", "limits": NO_LIMITS, "created": stamp(8e6)}, {"id": "research", "org": "zenith", "limits": LIMITS, "created": stamp(7e6)}], asked.query)
+    rows = [{"id": "web", "org": "acme", "limits": NO_LIMITS, "created": stamp(8e6)}, {"id": "research", "org": "zenith", "limits": LIMITS, "created": stamp(7e6)}]
+    return page([{**rows[0], "id": name} for name in BOOKS.projects] if BOOKS.projects else rows, asked.query)
 
 
 @routes("GET", "operators")

@@ -18,7 +18,7 @@ def status(_):
 @routes("GET", "models")
 def models(asked):
     row = {"lane": "tokens", "context_window": 8192, "default_max_tokens": 1024, "endpoints": ["chat/completions", "responses", "messages", "completions"], "aliases": ["demo"], "not_ready": []}
-    return page([{"name": "headrace-demo", **row}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "not_ready": [f"The file is not there: {HOSTILE}"]}], asked.query)
+    return page([{"name": "headrace-demo", **row, "not_ready": ["It is being loaded."] if "headrace-demo" in BOOKS.not_ready else []}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "not_ready": [f"The file is not there: {HOSTILE}"]}], asked.query)
 
 
 @routes("GET", "prices")
@@ -88,7 +88,10 @@ def usage(asked):
     names = {"model": ["headrace-demo", "qwen3-0.6b", HOSTILE], "org": ["acme", "zenith"]}.get(by, ["a", "b"])
     days = range(14) if asked.query.get("interval") else range(1)
     nano = lambda at, day: int(10**8 * (3 - at) * (1.4 + math.sin(day / 2 + at)))  # noqa: E731
-    return {"data": [{by: name, "start": stamp(86_400 * day)[:10] + "T00:00:00Z", "calls": 900 - at * 200, "completed": 880, "cancelled": 5, "failed": 4, "refused": 11, "input_tokens": 91_000, "cached_input_tokens": 40_000, "output_tokens": 23_000,
+    if by == "key":
+        rows = [{"key": f"key_{at:06x}", "key_name": ["web backend", "ci", HOSTILE][at], "start": None, "last_hour": stamp(3600 * 50 * at)[:14] + "00:00Z", "calls": 90, "charged": money(10**9 + at)} for at in range(3)]
+        return {"rows": rows, "next": None}
+    return {"data": [{by: name, "last_hour": stamp(1800)[:14] + "00:00Z", "start": stamp(86_400 * day)[:10] + "T00:00:00Z", "calls": 900 - at * 200, "completed": 880, "cancelled": 5, "failed": 4, "refused": 11, "input_tokens": 91_000, "cached_input_tokens": 40_000, "output_tokens": 23_000,
                       "charged": money(nano(at, day)), "loss": money(0), "paid": None, "margin": None} for day in days for at, name in enumerate(names)], "next": None}
 
 
@@ -100,7 +103,9 @@ def margin(_):
 
 @routes("GET", "statement")
 def statement(asked):
-    return {"project": asked.query["project"], "month": asked.query["month"], "total": money(12 * 10**9), "rows": [{"model": "headrace-demo", "class": "input", "tokens": 912_000, "price": money(100_000_000), "amount": money(91_200_000)}]}
+    lines = [{"model": model, "class": of, "tokens": 912_000, "price_per_million": money(100_000_000), "amount": money(91_200_000)} for model in ["headrace-demo", HOSTILE] for of in ["input", "cached_input"]]
+    return {"object": "statement", "project": asked.query["project"], "org": "acme", "month": asked.query["month"], "closed": False, "currency": "USD", "lines": lines, "days": [{"day": "2026-11-26", "charged": money(91_200_000)}],
+            "calls": {"settled": 12, "completed": 9, "cancelled": 2, "failed": 1}, "not_charged": money(500), "total": money(12 * 10**9)}
 
 
 @routes("GET", "cache")
@@ -115,7 +120,8 @@ def cache(asked):
 
 @routes("GET", "audit")
 def audit(asked):
-    return page([{"seq": 300 - at, "at": stamp(at * 4000), "actor": ["operator ada", "config", HOSTILE][at % 3], "act": ["create_key", "grant_credit", "set_key_limits"][at % 3], "subject": f"key_{at:06x}", "detail": "project web, name ci"} for at in range(300)], asked.query)
+    return page([{"seq": 300 - at, "at": stamp(at * 4000), "actor": ["ada (op_1)", "config", HOSTILE][at % 3], "act": ["key.create", "credit.grant", "canary.roll_back", "new.thing"][at % 4], "subject": f"key_{at:06x}",
+                   "detail": ['{"arm": "qwen3-0.6b", "calls": 100, "amount_nano_dollars": "2500000000", "why": {"failed": 9, "of": 100}}', "project web, name ci", "unlimited requests/min, unlimited tokens/min, unlimited at once", HOSTILE][at % 4]} for at in range(300)], asked.query)
 
 
 @routes("GET", "settings")
@@ -136,6 +142,8 @@ def answer_of(body, turn):
     if body.get("tools") and body["messages"][-1]["role"] == "user":
         return None
     said = str(body["messages"][-1]["content"])
+    if said.startswith("MD\n"):
+        return said
     return f"Answer {turn}: you said “{said[:200]}”. {HOSTILE} And so it goes on for a while, until it ends."
 
 

@@ -89,6 +89,22 @@ def test_pages_are_accessible_and_fit_their_window(house, tabs, width, dark):
         assert tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0, f"{name} is wider than its window"
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_of_a_page_is_cut(house, tabs, width):
+    tab = open_page(tabs, house, "", width=width)
+    for row in json.loads(fetch(f"{house.console}docs/index.json")[2])["data"]:
+        # Pages about errors have no tables.
+        if "errors/" in row["address"]:
+            continue
+        tab.page.goto(urllib.parse.urljoin(house.console, row["address"]))
+        tab.page.locator(".find").wait_for()
+        cut = tab.page.evaluate("""async () => {
+          for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+          return [...document.querySelectorAll('.table-wrap')].filter((wrap) => wrap.scrollWidth > wrap.clientWidth).map((wrap) => wrap.textContent.slice(0, 80));
+        }""")
+        assert cut == [], row["address"]
+
+
 def test_pictures_are_shown(house, tabs):
     tab = open_page(tabs, house, "console")
     pictures = tab.page.locator(".leaf img")
@@ -116,6 +132,49 @@ def test_a_page_is_found_by_its_title_and_an_error_by_its_code(house, tabs):
     page.locator(".find").wait_for()
     page.keyboard.press("n")
     page.wait_for_url("**/docs/recipes/canary")
+
+
+@pytest.mark.parametrize("words", ["429", "fallback", "backup", "fall-back", "journal replay", "KV CACHE", "budget"])
+def test_the_search_knows_what_pages_say(house, tabs, words):
+    tab = open_page(tabs, house, "")
+    page = tab.page
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill(words)
+    # Where pages have the words in their titles, the texts are a line behind them.
+    more = page.get_by_role("option", name=re.compile(r"\d+ places? in the texts"))
+    more.or_(page.locator(".palette-text")).first.wait_for()
+    if more.count():
+        more.click()
+    page.wait_for_selector(".palette-text")
+    assert page.get_by_text("Nothing by that name").count() == 0
+    shown = page.locator(".palette-list li").filter(has=page.locator(".palette-text"))
+    fold = lambda text: text.lower().replace("-", "").replace("\u2011", "")  # noqa: E731
+    assert all(fold(word) in fold(shown.first.inner_text()) for word in words.split()), shown.first.inner_text()
+    assert not broken_rules(page)
+    shown.first.click()
+    page.wait_for_url("**/docs/*")
+    page.locator(".find").wait_for()
+    assert fold(words.split()[0]) in fold(page.locator("article").inner_text())
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A server whose sign-in link nobody has used."""
+    house = House(tmp_path)
+    yield house
+    house.stop()
+
+
+def test_the_console_searches_the_texts_of_the_book_too(own, tabs):
+    house = own
+    tab = tabs(house.console).sign_in(house.link)
+    tab.go("now")
+    tab.page.keyboard.press("Control+k")
+    tab.page.get_by_role("combobox").fill("hold expires")
+    tab.page.locator(".palette-text").first.wait_for()
+    tab.page.get_by_role("combobox").fill("zzz nowhere at all")
+    tab.page.get_by_role("option", name="Requests whose refusal says").wait_for()
+    assert tab.page.locator(".palette-text").count() == 0
 
 
 def test_code_is_copied_as_it_stands(house, tabs):

@@ -8,16 +8,20 @@ import shlex
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from conftest import PAGES, WIDTHS
-from fixture import ROWS
+from conftest import PAGES, ROOT, WIDTHS
+from fixture import HOSTILE, ROWS
 
 REQUEST = "requests/req_00000000000000000000000000000006"
 MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators",
         *(f"money?tab={tab}" for tab in ["spend", "holds", "prices", "margin", "statement", "ledger"]), "models?tab=upstreams", "models?tab=routes", "cache?by=prefix"]
 
 
+# A rule that axe leaves out by itself: what is read aloud has the words that are seen.
+OPTIONS = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
+
+
 def broken_rules(page):
-    found = Axe().run(page).response["violations"]
+    found = Axe().run(page, options=OPTIONS).response["violations"]
     return [(rule["id"], rule["help"], [node["target"] for node in rule["nodes"]][:4]) for rule in found]
 
 
@@ -64,6 +68,90 @@ def test_nothing_of_a_request_is_cut_off_at_the_right(canned, tabs, width):
     assert width < 400 or page.evaluate(CUT_OFF) == []
     page.evaluate("location.hash = '#/requests'")
     page.wait_for_function(f"() => document.querySelectorAll('.long-head [role=columnheader]').length === {len(shown)}")
+
+
+# What is wider than its place, or stands beyond the edge of what holds it. Texts that end in an ellipsis say their whole in a title.
+TOO_WIDE = """async () => {
+  // A table is laid out anew before the next frame.
+  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+  const own = [...document.querySelectorAll('main *, dialog *')].filter((node) => !node.closest('.off-screen') && node.clientWidth > 0);
+  const cuts = (node) => { const style = getComputedStyle(node); return style.overflowX !== 'visible' && style.textOverflow !== 'ellipsis'; };
+  const scrolls = own.filter((node) => cuts(node) && !['PRE', 'TEXTAREA', 'INPUT', 'SELECT', 'CANVAS'].includes(node.tagName) && node.scrollWidth > node.clientWidth + 1);
+  const holder = (node) => node.closest('.table-wrap, .tile, .card, .facts, .split-side, dialog');
+  const leaves = own.filter((node) => holder(node) && !node.closest('pre') && node.getBoundingClientRect().right > holder(node).getBoundingClientRect().right + 1);
+  return [...scrolls, ...leaves].map((node) => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_and_no_figure_is_cut(canned, tabs, width):
+    tab = tabs(canned, width=width).sign_in()
+    for address in PAGES + MORE:
+        page = tab.go(address)
+        assert page.evaluate(TOO_WIDE) == [], f"{address} at {width}"
+        for wrap in page.locator(".table-wrap").all():
+            assert wrap.evaluate("wrap => wrap.scrollWidth <= wrap.clientWidth"), f"{address} at {width}"
+    # Dialogs with tables, too; and a table whose place becomes narrower while it is shown, and wider again.
+    page = tab.go("money")
+    page.get_by_role("button", name="Grants", exact=True).first.click()
+    page.get_by_role("dialog").get_by_role("table").wait_for()
+    assert page.evaluate(TOO_WIDE) == []
+    page.keyboard.press("Escape")
+    for other in [1280, 390, 700, width]:
+        page.set_viewport_size({"width": other, "height": 820})
+        page.wait_for_function("() => [...document.querySelectorAll('.table-wrap')].every((wrap) => wrap.scrollWidth <= wrap.clientWidth)")
+    is_cards = page.locator("table").first.evaluate("table => table.classList.contains('cards')")
+    assert is_cards == (width < 600), "a table stays one where there is room"
+
+
+def test_long_amounts_fit_their_tiles(canned, tabs, books):
+    tab = tabs(canned, width=390).sign_in()
+    page = tab.go("now")
+    page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '$12,345,678.123456789'; })")
+    assert page.evaluate(TOO_WIDE) == []
+    page = tab.go("money?tab=ledger")
+    page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '−$12,345,678.123456789'; })")
+    assert page.evaluate(TOO_WIDE) == []
+    page = tab.go("money")
+    page.evaluate("document.querySelectorAll('.meter .num').forEach((value) => { value.textContent = '$12,345,678.123456789 of $112,345,678.00'; })")
+    assert page.evaluate(TOO_WIDE) == []
+
+
+def test_a_stage_says_what_it_does_when_it_is_touched(canned, tabs):
+    page = tabs(canned, width=390).sign_in().go("now")
+    page.locator(".pipeline").get_by_role("button", name="prefill").click()
+    page.get_by_text("prefill: Reading the prompt.").wait_for()
+    assert not broken_rules(page)
+
+
+def test_calls_say_whose_they_are(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("now")
+    for caption in ["Calls in flight", "The newest calls that ended"]:
+        shown = page.get_by_role("table", name=caption).inner_text()
+        assert "green-service" in shown and "web" in shown and "key_7f3a2b" not in shown, shown
+    page = tab.go("requests")
+    page.wait_for_selector(".long-view .long-row")
+    heads = page.locator(".long-head [role=columnheader]").all_inner_texts()
+    row = dict(zip(heads, page.locator(".long-view .long-row").first.locator("[role=gridcell]").all_inner_texts(), strict=True))
+    assert (row["Project"], row["Key"], row["User"]) == ("web", "green-service", "eva@example.com"), row
+    page = tab.go("money?tab=spend")
+    page.get_by_role("button", name="Key", exact=True).click()
+    page.get_by_role("row", name=re.compile("web backend key_000000")).wait_for()
+
+
+def test_keys_say_when_they_were_made_and_used_and_what_they_spent(canned, tabs):
+    page = tabs(canned).sign_in().go("keys")
+    row = lambda name: page.locator("tr", has_text=name).locator("td").all_inner_texts()  # noqa: E731
+    heads = page.get_by_role("columnheader").all_inner_texts()
+    first = dict(zip(heads, row("web backend"), strict=False))
+    assert re.match(r"\d{4}-\d\d-\d\d\s+does not expire", first["Created"]) and first["Last used"] == "this hour" and first["Spent"] == "$1.00", first
+    second = dict(zip(heads, row("ci"), strict=False))
+    assert second["Last used"] == "2 d ago" and second["Spent"] == "$1.000000001", second
+    third = dict(zip(heads, row("notebooks"), strict=False))
+    assert re.search(r"expires\s+\d{4}-\d\d-\d\d", third["Created"]) and (third["Last used"], third["Spent"]) == ("never", "$0.00"), third
+    page.get_by_role("button", name="Last used").click()
+    assert page.get_by_role("row").nth(1).inner_text().startswith(("notebooks", "support bot"))
 
 
 def test_dialogs_and_the_palette_are_accessible(canned, tabs):
@@ -130,6 +218,64 @@ def test_a_search_asks_the_server_and_stands_in_the_address(canned, tabs):
     page.reload()
     page.wait_for_selector(".long-row")
     assert page.get_by_label("Outcome").input_value() == "refused"
+
+
+def test_the_list_follows_an_address_that_changes(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("requests?outcome=failed")
+    page.wait_for_selector(".long-view .long-row")
+    shown = lambda: page.locator(".long-view .long-row .badge").all_inner_texts()  # noqa: E731
+    assert all(text.startswith("failed") for text in shown())
+    with page.expect_request(lambda request: "outcome=refused" in request.url and "text=No" in request.url):
+        page.evaluate("location.hash = '#/requests?outcome=refused&text=No'")
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('refused'))")
+    assert page.get_by_label("Outcome").input_value() == "refused" and page.get_by_label("Refusal says").input_value() == "No"
+    # Back and forward are changes of the address like any other.
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('.long-view .long-row .badge').length > 5 && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('failed'))")
+    assert page.get_by_label("Outcome").input_value() == "failed" and page.get_by_label("Refusal says").input_value() == ""
+    page.evaluate("location.hash = '#/requests'")
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].some((badge) => badge.textContent === 'completed')")
+    assert page.get_by_label("Outcome").input_value() == ""
+    # A search and a request at once; a request alone leaves the list.
+    page.evaluate(f"location.hash = '#/{REQUEST}?outcome=cancelled&last=24h'")
+    page.get_by_role("table", name="Stages of the call").wait_for()
+    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent === 'cancelled')")
+    assert page.get_by_label("When").input_value() == "24h"
+    page.evaluate(f"location.hash = '#/{REQUEST[:-1]}2'")
+    page.wait_for_timeout(200)
+    assert page.get_by_label("Outcome").input_value() == "cancelled" and set(shown()) == {"cancelled"}
+
+
+def test_forms_begin_with_what_was_used_last(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_label("On the account of").select_option("research")
+    page.get_by_label("Model", exact=True).select_option("qwen3-0.6b")
+    ask(page, "Remember me")
+    page.get_by_text("until it ends.").wait_for()
+    # Another conversation, another page.
+    page.evaluate("localStorage.removeItem('headrace.playground')")
+    page.reload()
+    page.wait_for_selector(".pg-input")
+    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("research", "qwen3-0.6b")
+    page = tab.go("prompt")
+    assert page.get_by_label("Model", exact=True).input_value() == "qwen3-0.6b"
+    page = tab.go("keys")
+    page.get_by_role("button", name="New key").click()
+    assert page.get_by_label("Project").input_value() == "research"
+    page.get_by_label("Project").select_option("web")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="New key").click()
+    assert page.get_by_label("Project").input_value() == "web"
+
+
+def test_a_fresh_browser_begins_with_default_and_a_model_that_is_ready(canned, tabs, books):
+    books.projects = ["aaa", "default", "web"]
+    books.not_ready = {"headrace-demo"}
+    page = tabs(canned).sign_in().go("playground")
+    page.wait_for_selector(".pg-input")
+    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("default", "qwen3-0.6b")
 
 
 def test_the_list_goes_by_keys_and_two_requests_compare(canned, tabs):
@@ -214,6 +360,149 @@ def test_a_key_is_made_shown_once_and_revoked(canned, tabs, books):
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Revoked')")
     assert books.keys[-1]["name"] == "robot" and books.keys[-1]["revoked"]
+
+
+def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):
+    page = tabs(canned).sign_in().go("keys")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name", exact=True).fill("robot")
+    page.get_by_role("button", name="Create key").click()
+    secret = page.get_by_text("sk-shown-once-0123456789")
+    secret.wait_for()
+    for _ in range(3):
+        page.keyboard.press("Escape")
+        page.get_by_role("alert").get_by_text("This is the only time that it is shown.").wait_for()
+        assert secret.is_visible()
+    page.get_by_role("dialog").get_by_role("button", name="Close", exact=True).click()
+    assert secret.is_visible() and not broken_rules(page)
+    # A browser that closes a dialog by itself.
+    page.evaluate("document.querySelector('dialog').close()")
+    page.get_by_role("alert").get_by_text("This is the only time").wait_for()
+    assert secret.is_visible()
+    page.get_by_role("button", name="Close without it").click()
+    page.wait_for_selector("dialog", state="detached")
+    # Other dialogs close as ever.
+    page.get_by_role("button", name="New key").click()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+
+
+def test_the_list_of_keys_says_what_they_do(canned, tabs):
+    page = tabs(canned).sign_in().go("now")
+    page.keyboard.press("?")
+    shown = page.get_by_role("dialog").inner_text()
+    assert re.search(r"Enter\s+Playground: send; Shift Enter starts a line, Esc stops", shown) and "Ctrl\nEnter" not in shown
+
+
+def test_the_audit_log_and_a_statement_are_words(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("audit")
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr").all()[:4]]
+    assert [row[1] for row in rows][:2] == ["ada", "config"] and [row[2] for row in rows] == ["Key created", "Credit granted", "Canary taken out", "new thing"], rows
+    assert rows[0][3] == "web backend", "a key by its name"
+    assert rows[0][4] == "arm qwen3-0.6b, calls 100, amount $2.50, why failed 9, of 100" and rows[2][4] == "no limits", rows
+    page.get_by_label("Find in what is shown").fill("canary taken")
+    assert set(page.locator("tbody tr td:nth-child(3)").all_inner_texts()) == {"Canary taken out"}
+    page = tab.go("money?tab=statement")
+    month = page.get_by_label("Month (UTC)").input_value()
+    shown = page.locator("main").inner_text()
+    assert "$12.00 charged to project" in shown and "of organisation acme. The month is not over yet" in shown and "Input from the cache" in shown and month not in shown, shown
+    for raw in ["object", "closed", "false", "currency", "price_per_million", "cached_input"]:
+        assert raw not in re.sub(r"As JSON.*", "", shown, flags=re.S), raw
+
+
+def test_charts_have_a_past_when_they_are_opened(canned, tabs):
+    page = tabs(canned).sign_in().go("now")
+    points = lambda label: int(page.locator(".chart", has=page.get_by_role("img", name=label)).get_attribute("data-points"))  # noqa: E731
+    assert points("Tokens a second over the last five minutes") >= 55 and points("Time to first token") >= 55
+    assert points("Spend, last 24 hours") == 24, "an hour without a call is an hour"
+    for width in [1280, 390]:
+        page.set_viewport_size({"width": width, "height": 820})
+        page.wait_for_timeout(150)
+        assert page.evaluate(TOO_WIDE) == []
+    # The pointer over a chart says the moment and the values.
+    page.locator(".chart .u-over").first.hover()
+    page.locator(".legend", has_text="generated").get_by_text(re.compile(r"\d\d:\d\d:\d\d")).wait_for()
+    page = tabs(canned).sign_in().go("money?tab=spend")
+    page.get_by_label("Over", exact=True).select_option("1")
+    page.wait_for_function("() => document.querySelector('.chart')?.dataset.points === '25'")
+
+
+def test_reasons_of_the_cache_are_words(canned, tabs):
+    page = tabs(canned).sign_in().go("cache")
+    page.get_by_text("Differs from an earlier prompt").wait_for()
+    page.get_by_text("Removed to make room").wait_for()
+    codes = set(re.findall(r'Self::\w+ => "([a-z_]+)"', (ROOT / "crates/domain/src/trace.rs").read_text().split("impl MissReason", 1)[1].split("\n}\n", 1)[0]))
+    known = page.evaluate("async (codes) => { const { reasonOf } = await import('/js/misses.js'); return codes.filter((code) => reasonOf(code)[1] === ''); }", sorted(codes))
+    assert len(codes) >= 7 and known == [], "a reason without a word"
+
+
+MARKDOWN = f"""MD
+# Steps
+
+Do **this** and *that*, not ~~those~~; call `f(x)` or snake_case_name:
+second line
+
+1. First
+   - inner `a`
+   - inner b
+2. Second
+
+> Quoted
+> twice
+
+| Name | Value |
+|---|--:|
+| a | **1** |
+
+```python
+def f(x):
+    return x * 2  # **not bold**
+```
+
+See [the docs](https://example.com/a_b?c=1) and https://example.com/x_y_z.
+[bad](javascript:window.pwned=1) ![tracker](https://evil.example/x.png) [data](data:text/html,x) {HOSTILE}
+2 * 3 * 4 and a_b_c
+"""
+
+
+def test_answers_are_drawn_as_markdown_and_never_as_markup(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    ask(page, MARKDOWN)
+    page.locator(".figures").wait_for()
+    answer = page.locator(".turn.assistant .md")
+    count = lambda what: answer.locator(what).count()  # noqa: E731
+    assert (count("h3"), count("ol > li"), count("ol ul > li"), count("blockquote"), count("table tbody tr"), count("pre")) == (1, 2, 2, 1, 1, 1)
+    assert answer.locator("p > strong").inner_text() == "this" and answer.locator("p > em").inner_text() == "that" and answer.locator("del").inner_text() == "those"
+    assert answer.locator("pre").inner_text() == "def f(x):\n    return x * 2  # **not bold**"
+    assert [link.get_attribute("href") for link in answer.get_by_role("link").all()] == ["https://example.com/a_b?c=1", "https://example.com/x_y_z", "https://evil.example/x.png"]
+    assert all(link.get_attribute("rel") == "noopener noreferrer nofollow" for link in answer.get_by_role("link").all())
+    assert count("img, script, iframe, style, object") == 0
+    text = answer.inner_text()
+    for plain in [HOSTILE.split("\u202e")[0], "[bad](javascript:window.pwned=1)", "[data](data:text/html,x)", "snake_case_name", "2 * 3 * 4 and a_b_c"]:
+        assert plain in text, plain
+    assert not broken_rules(page)
+    page.get_by_label("Show answers as plain text").check()
+    assert page.locator(".turn.assistant .answer-text").inner_text().startswith("MD\n# Steps")
+    # The model is sent the words as they were.
+    with page.expect_request(lambda request: request.url.endswith("chat/completions")) as sent:
+        ask(page, "And now?")
+    assert sent.value.post_data_json["messages"][1]["content"] == MARKDOWN
+
+
+def test_markdown_that_closes_nothing_is_text_and_takes_no_long_time(canned, tabs):
+    page = tabs(canned).sign_in().go("now")
+    pieces = ["*", "**", "_a ", "*a ", "[", "![", "[x](", "`a", "``` ", "> ", ">", "- ", "- a\n", "  - a\n", "# ", "|", "| a |\n", "|-", "https://", "\\", "~~a", "1. a\n\n", " ", "\n", "[a](b", "**a*", "| a |\n| - |" + " " * 900]
+    drawn = page.evaluate("""async (pieces) => {
+        const { markdown } = await import('/js/playground/markdown.js');
+        return pieces.map((piece) => markdown(piece.repeat(Math.floor(150000 / piece.length))).querySelectorAll('img, script').length);
+    }""", pieces)
+    assert set(drawn) == {0}
+    cases = {"**open": "**open", "a * b": "a * b", "`code": "`code", "[x](": "[x](", "\\*a\\*": "*a*", "***x***": None, "__init__.py": "__init__.py", "": ""}
+    for source, expected in cases.items():
+        text = page.evaluate("async (source) => (await import('/js/playground/markdown.js')).markdown(source).textContent", source)
+        assert expected is None or text == expected, (source, text)
 
 
 def test_errors_say_the_way_out_and_retry(canned, tabs, books):

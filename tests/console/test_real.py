@@ -8,9 +8,11 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -29,13 +31,17 @@ class House:
 
     def __init__(self, directory, *flags):
         self.directory = directory
+        self.flags = flags
         self.log = directory / "output"
         # A variable of ours that the program does not know would stop it, and rightly so.
         env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         self.env = {**env, "HEADRACE_BOOTSTRAP_KEY": KEY}
-        command = [str(BINARY), "up", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0", *flags]
+        self.start()
+
+    def start(self):
+        command = [str(BINARY), "up", "--data-dir", str(self.directory / "data"), "--listen", "127.0.0.1:0", *self.flags]
         with open(self.log, "wb") as output:
-            self.process = subprocess.Popen(command, cwd=directory, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, cwd=self.directory, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self.url = self._printed(r"is ready at (http://\S+)")
         self.console, self.link = self._printed(r"console\s+(http://[^/]+/)#sign-in=(\w+)")
 
@@ -70,6 +76,78 @@ def house(tmp_path):
     house = House(tmp_path)
     yield house
     house.stop()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_session_survives_a_restart_until_it_is_ended(tmp_path, tabs, end):
+    house = House(tmp_path, "--admin-listen", f"127.0.0.1:{free_port()}")
+
+    def restart():
+        if end == "killed":
+            house.process.kill()
+            house.process.wait(timeout=60)
+        else:
+            house.stop()
+        house.start()
+
+    try:
+        tab = tabs(house.console).sign_in(house.link)
+        page = tab.go("keys")
+        session = tab.context.cookies()[0]["value"]
+        restart()
+        # The page that is open goes on, acts included.
+        page.get_by_role("button", name="New key").click()
+        page.get_by_label("Name", exact=True).fill("after the restart")
+        page.get_by_role("button", name="Create key").click()
+        page.get_by_role("button", name="I have it").click()
+        page.reload()
+        page.wait_for_selector(".shell")
+        kept = (tmp_path / "data" / "sessions.json").read_text()
+        assert session not in kept and "token_hash" in kept, "a copy of the file signs nobody in"
+        assert (tmp_path / "data" / "sessions.json").stat().st_mode & 0o077 == 0
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Operator key").wait_for()
+        tab.context.add_cookies([{"name": f"headrace_session_{house.console.split(':')[-1].rstrip('/')}", "value": session, "url": house.console}])
+        restart()
+        page.goto(house.console)
+        page.get_by_label("Operator key").wait_for()
+        # An operator who was revoked while the server stood still.
+        other = tabs(house.console).sign_in(house.link)
+        house.process.send_signal(signal.SIGTERM)
+        house.process.wait(timeout=60)
+        data = str(tmp_path / "data")
+        run = lambda *words: subprocess.run([str(BINARY), *words, "--data-dir", data], env=house.env, capture_output=True, text=True, timeout=60)  # noqa: E731
+        made = run("operators", "create", "--name", "second", "--role", "owner")
+        assert made.returncode == 0, made.stderr
+        gone = run("operators", "revoke", "owner")
+        assert gone.returncode == 0, gone.stderr
+        house.start()
+        other.page.goto(house.console)
+        other.page.get_by_label("Operator key").wait_for()
+    finally:
+        house.stop()
+
+
+def test_charts_have_the_minutes_before_the_page_was_opened(house, tabs):
+    assert house.ask("Hello") == 200
+    tab = tabs(house.console).sign_in(house.link)
+    for _ in range(200):
+        history = told(tab.page, "now")["history"]
+        if history["at_unix_s"] and history["ttft_p50_us"][-1] is not None:
+            break
+        tab.page.wait_for_timeout(100)
+    assert history["ttft_p50_us"][-1] > 0 and history["completion_tokens_per_s"][-1] > 0
+    lengths = {len(figures) for figures in history.values()}
+    assert len(lengths) == 1
+    tab.go("now")
+    assert int(tab.page.locator(".chart").first.get_attribute("data-points")) >= lengths.pop()
+    assert int(tab.page.locator(".chart", has=tab.page.get_by_role("img", name="Spend, last 24 hours")).get_attribute("data-points")) == 24
 
 
 def told(page, path, method="GET"):
@@ -161,6 +239,43 @@ def test_spend_and_requests_are_told_apart_by_the_user_whom_a_caller_names(house
     assert page.locator("tr", has_text=hostile).count() == 1
     page = tab.go("requests?user=eva%40example.com")
     page.get_by_text("2 requests").wait_for()
+
+
+def test_calls_and_keys_say_whose_they_are(house, tabs):
+    made = json.loads(subprocess.run([str(BINARY), "keys", "create", "--name", "green-service", "--data-dir", str(house.directory / "data"), "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)
+    assert house.ask("Hello", key=made["value"]["secret"], user="eva@example.com") == 200
+    assert house.ask("x", key=made["value"]["secret"], temperature=9) == 400
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("requests")
+    page.wait_for_selector(".long-view .long-row")
+    heads = page.locator(".long-head [role=columnheader]").all_inner_texts()
+    rows = [dict(zip(heads, row.locator("[role=gridcell]").all_inner_texts(), strict=True)) for row in page.locator(".long-view .long-row").all()]
+    assert [(row["Project"], row["Key"]) for row in rows] == [("default", "green-service")] * 2 and {row["User"] for row in rows} == {"eva@example.com", "–"}, rows
+    page = tab.go("now")
+    recent = page.get_by_role("table", name="The newest calls that ended")
+    recent.get_by_text("green-service").first.wait_for()
+    said = page.locator(".notes").get_by_text(re.compile("of green-service was refused"))
+    said.wait_for()
+    assert "key_" not in page.locator("main").inner_text()
+    page = tab.go("keys")
+    heads = page.get_by_role("columnheader").all_inner_texts()
+    row = dict(zip(heads, page.locator("tr", has_text="green-service").locator("td").all_inner_texts(), strict=False))
+    assert row["Last used"] == "this hour" and row["Spent"].startswith("$0.0000") and "does not expire" in row["Created"], row
+
+
+def test_the_address_of_the_api_is_a_page_in_a_browser(house, tabs):
+    with urllib.request.urlopen(house.url, timeout=10) as answer:
+        assert json.load(answer) == {"status": "alive"}
+    tab = tabs(house.url)
+    tab.page.goto(house.url)
+    tab.page.get_by_role("heading", name="Headrace").wait_for()
+    assert tab.page.get_by_role("link", name="The console").get_attribute("href") == house.console
+    assert tab.page.get_by_role("link", name="The manual").get_attribute("href") == f"{house.console}docs/"
+    assert not broken_rules(tab.page)
+    # Its links are followed by hand: a tab looks at one server's pages.
+    for link in tab.page.get_by_role("link").all():
+        with urllib.request.urlopen(urllib.parse.urljoin(house.url, link.get_attribute("href")), timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_enter_ten_times_and_a_reload_are_one_charge(house, tabs):

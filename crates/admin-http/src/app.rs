@@ -230,6 +230,18 @@ impl App {
         }
     }
 
+    /// Stores the sessions as they are, off the event loop.
+    pub(crate) async fn store_sessions(&self) -> Result<(), Problem> {
+        let sessions = self.sessions().clone();
+        let failed = |why: String| {
+            let message = format!(
+                "this session ended, but that could not be written, so that it would be open again after a restart: {why}"
+            );
+            Problem::new(AdminCode::StoreFailed, message)
+        };
+        self.blocking(move || sessions.store()).await?.map_err(failed)
+    }
+
     /// Calls of the playground.
     pub(crate) fn plays(&self) -> &Plays {
         &self.0.plays

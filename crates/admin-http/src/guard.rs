@@ -144,6 +144,11 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
         );
         return Err(Problem::new(AdminCode::Csrf, message));
     }
+    if app.sessions().is_store_behind(token) {
+        let app = app.clone();
+        // No request waits for it.
+        tokio::spawn(async move { app.store_sessions().await });
+    }
     let session = ByCookie { token: Token(token.to_owned()), csrf: found.csrf, expires: found.expires };
     Ok(Who { operator: found.operator, session: Some(session) })
 }

@@ -36,5 +36,5 @@ pub use seams::{
     RenderAsk, ServedModel, Setting, StoredCheckpoint, TokenizeAsk, Verified, VerifyFinding,
 };
 pub use server::AdminHttp;
-pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};
+pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, SessionStore, Sessions, StoredSession};
 pub use values::{Money, Time};

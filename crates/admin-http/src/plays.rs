@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use headrace_domain::UnixNanos;
+use headrace_domain::{AdminCode, UnixNanos};
 use headrace_identity::OperatorId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::problem::Problem;
 use crate::seams::Played;
 
 /// Most answers that are kept or being made, of all operators and of one.
@@ -26,6 +27,8 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) const KEPT: Duration = Duration::from_secs(60 * 60);
 /// How long a call goes on that nobody listens to: a page that is loaded again is back sooner.
 const ABANDONED_AFTER: Duration = Duration::from_secs(15);
+/// The type of an answer that comes in events.
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// Whose call, and under which key.
 pub(crate) type PlayKey = (OperatorId, String);
@@ -66,7 +69,42 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Whole,
+    /// An operator stopped it.
+    Stopped,
+    /// No client read it for [`ABANDONED_AFTER`].
+    Abandoned,
+    /// It grew beyond [`MAX_ANSWER_BYTES`].
+    TooLong,
+    /// Its source broke off.
     Broken,
+}
+
+impl End {
+    /// Why the answer is not whole. `None` if it is.
+    fn fault(self) -> Option<String> {
+        Some(match self {
+            Self::Whole => return None,
+            Self::Stopped => "the call was stopped by its operator".to_owned(),
+            Self::Abandoned => {
+                format!(
+                    "no page read the answer for {} seconds, so the call was stopped",
+                    ABANDONED_AFTER.as_secs()
+                )
+            }
+            Self::TooLong => {
+                format!(
+                    "the answer grew beyond {MAX_ANSWER_BYTES} bytes, the most that is kept, so the call was stopped"
+                )
+            }
+            Self::Broken => "the answer broke off before its end".to_owned(),
+        })
+    }
+}
+
+/// The last event of an answer that is not whole. Clients of every dialect read it as an error.
+fn last_event(fault: &str) -> Bytes {
+    let error = Problem::new(AdminCode::Stopped, fault).as_event();
+    format!("event: error\ndata: {error}\n\n").into()
 }
 
 /// What becomes of a call.
@@ -134,7 +172,7 @@ impl Play {
         let mut given_up = std::pin::pin!(self.given_up());
         let Played { status, content_type, headers, mut body } = tokio::select! {
             played = played => played,
-            () = &mut given_up => return self.end(End::Broken),
+            end = &mut given_up => return self.end(end),
         };
         self.answer.lock().head = Some(Head { status, content_type, headers });
         self.tell();
@@ -142,7 +180,7 @@ impl Play {
             let piece = tokio::select! {
                 piece = body.next() => piece,
                 // The body is dropped, which tells the call that its client went away.
-                () = &mut given_up => break End::Broken,
+                end = &mut given_up => break end,
             };
             match piece {
                 None => break End::Whole,
@@ -151,7 +189,7 @@ impl Play {
                     let mut answer = self.answer.lock();
                     answer.bytes = answer.bytes.saturating_add(piece.len());
                     if answer.bytes > MAX_ANSWER_BYTES {
-                        break End::Broken;
+                        break End::TooLong;
                     }
                     answer.pieces.push(piece);
                     drop(answer);
@@ -171,8 +209,8 @@ impl Play {
         self.tell();
     }
 
-    /// Until it is stopped, or nobody has listened for a while.
-    async fn given_up(&self) {
+    /// Waits until the call is stopped, or no client has read it for [`ABANDONED_AFTER`].
+    async fn given_up(&self) -> End {
         let abandoned = async {
             loop {
                 self.told.closed().await;
@@ -183,8 +221,8 @@ impl Play {
             }
         };
         tokio::select! {
-            () = self.stop.cancelled() => {}
-            () = abandoned => {}
+            () = self.stop.cancelled() => End::Stopped,
+            () = abandoned => End::Abandoned,
         }
     }
 
@@ -202,26 +240,33 @@ impl Play {
         }
     }
 
-    /// The answer from its first byte on, as it comes.
+    /// The answer from its first byte on, as it comes. One that is not whole ends with an event that says why; an answer that is no stream of events
+    /// ends with an error.
     pub(crate) fn read(self: &Arc<Self>) -> Reading {
         let told = self.told.subscribe();
         let play = Arc::clone(self);
         let pieces = futures_util::stream::unfold((play, told, 0_usize), |(play, mut told, at)| async move {
             loop {
-                let (piece, end) = {
+                let (piece, end, is_events) = {
                     let answer = play.answer.lock();
-                    (answer.pieces.get(at).cloned(), answer.end)
+                    let head = answer.head.as_ref();
+                    let is_events = head.is_some_and(|head| head.content_type.starts_with(EVENT_STREAM));
+                    (answer.pieces.get(at).cloned(), answer.end, is_events)
                 };
-                match (piece, end) {
+                let piece = match (piece, end) {
                     (Some(piece), _) => return Some((Ok(piece), (play, told, at.saturating_add(1)))),
-                    (None, Some(End::Whole)) => return None,
-                    (None, Some(End::Broken)) if at == usize::MAX => return None,
-                    (None, Some(End::Broken)) => {
-                        let broken = std::io::Error::other("the answer was broken off before its end");
-                        return Some((Err(broken), (play, told, usize::MAX)));
+                    // The last event was read.
+                    (None, Some(_)) if at == usize::MAX => return None,
+                    (None, Some(end)) => match end.fault()? {
+                        fault if is_events => Ok(last_event(&fault)),
+                        fault => Err(std::io::Error::other(fault)),
+                    },
+                    (None, None) => {
+                        told.changed().await.ok()?;
+                        continue;
                     }
-                    (None, None) => told.changed().await.ok()?,
-                }
+                };
+                return Some((piece, (play, told, usize::MAX)));
             }
         });
         Reading { pieces: Box::pin(pieces) }
@@ -324,9 +369,34 @@ mod tests {
             }
             making.await.unwrap();
             assert!(send.send("two".into()).await.is_err(), "the call's client went away");
-            assert_eq!(whole(&play).await, Err("one".to_owned()));
+            let why = if stopped { "stopped by its operator" } else { "no page read the answer" };
+            // A page that is loaded again reads the same end.
+            for _ in 0..2 {
+                let text = whole(&play).await.unwrap();
+                let (events, last) = text.split_once("event: error\ndata: ").unwrap();
+                let error: serde_json::Value =
+                    serde_json::from_str(last.strip_suffix("\n\n").unwrap()).unwrap();
+                assert_eq!((events, &error["error"]["code"]), ("one", &serde_json::json!("stopped")));
+                assert!(error["error"]["message"].as_str().unwrap().contains(why), "{error}");
+            }
         }
         assert!(!plays.stop(&key("op_a", "none")));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_stream_of_events_breaks_off() {
+        let plays = Plays::default();
+        let Entry::New(play) = plays.enter(key("op_a", "k"), of("x"), NOW) else { panic!() };
+        let (send, body) = mpsc::channel(8);
+        let json = Played { content_type: "application/json", ..played(body) };
+        let making = tokio::spawn(Arc::clone(&play).take_in(async { json }));
+        send.send("{\"a\"".into()).await.unwrap();
+        let mut reading = play.read();
+        reading.next().await.unwrap().unwrap();
+        assert!(plays.stop(&key("op_a", "k")));
+        making.await.unwrap();
+        assert!(reading.next().await.unwrap().is_err(), "half an object does not look whole");
+        assert!(reading.next().await.is_none());
     }
 
     #[tokio::test]

@@ -103,6 +103,11 @@ impl Problem {
 }
 
 impl Problem {
+    /// Returns the error as the data of an event.
+    pub(crate) fn as_event(self) -> String {
+        serde_json::to_string(&ErrorBody { error: *self.error }).unwrap_or_default()
+    }
+
     /// As the answer to a call.
     pub(crate) fn played(self) -> Played {
         let (status, error) = (self.status.as_u16(), *self.error);

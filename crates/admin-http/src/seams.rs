@@ -362,6 +362,9 @@ pub trait Calls: Send + Sync {
     /// The house as it is now.
     fn now(&self) -> Value;
 
+    /// The last minutes as lists of figures, oldest first.
+    fn history(&self) -> Value;
+
     /// Calls as they end, from here on.
     fn ended(&self) -> Ended;
 }

@@ -1,5 +1,5 @@
-//! Who is signed in: links that work once, and sessions that end. In memory only, so a restart signs everybody out. Knows tokens by
-//! their hashes, and no cookie.
+//! Who is signed in: links that work once, and sessions that end. Sessions survive a restart if a [`SessionStore`] keeps them; links do not. Knows
+//! tokens by their hashes, and no cookie.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,14 +27,52 @@ const MAX_SESSIONS_PER_OPERATOR: usize = 16;
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
+/// How old the stored moment of a session's last use may be.
+const USE_STORED_EVERY: Duration = Duration::from_secs(5 * 60);
+
 /// What is kept of a token.
 type TokenHash = [u8; 32];
 
-/// Sessions and links of the operators of a house.
-#[derive(Debug)]
+/// A session as it is stored: nothing that signs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSession {
+    /// The hash of its token.
+    pub token: [u8; 32],
+    /// The operator.
+    pub operator: OperatorId,
+    /// When it ends at the latest.
+    pub expires: UnixNanos,
+    /// When it was used last.
+    pub used: UnixNanos,
+}
+
+/// Keeps sessions beside the data. Calls block.
+pub trait SessionStore: Send + Sync {
+    /// Replaces everything that is stored, whole or not at all.
+    ///
+    /// # Errors
+    /// Why it could not be written. What was stored before is still stored.
+    fn replace(&self, sessions: &[StoredSession]) -> Result<(), String>;
+}
+
+/// Sessions and links of the operators of a house. Clones share everything.
+#[derive(Clone)]
 pub struct Sessions {
     operators: Arc<Operators>,
-    open: Mutex<Open>,
+    open: Arc<Mutex<Open>>,
+    store: Option<Arc<Store>>,
+}
+
+/// The store, and the lock that keeps an older list of sessions from being written over a newer one.
+struct Store {
+    store: Box<dyn SessionStore>,
+    writing: Mutex<()>,
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").field("open", &self.open).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,9 +91,10 @@ struct Link {
 #[derive(Debug, Clone)]
 struct Session {
     operator: OperatorId,
-    csrf: Csrf,
     expires: UnixNanos,
     used: UnixNanos,
+    /// The last use that the store knows.
+    stored_use: UnixNanos,
 }
 
 impl Session {
@@ -75,6 +114,12 @@ impl std::fmt::Debug for Csrf {
 }
 
 impl Csrf {
+    /// The sign of a session. It follows from the token, so that it need not be stored.
+    fn of(token: &str) -> Self {
+        let sign = blake3::derive_key("headrace 2026 admin session csrf v1", token.as_bytes());
+        Self(blake3::Hash::from(sign).to_hex().to_string())
+    }
+
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -93,9 +138,29 @@ pub(crate) struct Found {
 }
 
 impl Sessions {
-    /// Nobody is signed in yet.
+    /// No operator is signed in. A restart ends these sessions.
     pub fn new(operators: Arc<Operators>) -> Self {
-        Self { operators, open: Mutex::default() }
+        Self { operators, open: Arc::default(), store: None }
+    }
+
+    /// Continues the sessions that a store had, as far as they are not over and their operators are active. Keeps all sessions in the store from now on.
+    pub fn continued(
+        operators: Arc<Operators>,
+        stored: Vec<StoredSession>,
+        store: Box<dyn SessionStore>,
+        now: UnixNanos,
+    ) -> Self {
+        let mut open = Open::default();
+        for StoredSession { token, operator, expires, used } in stored {
+            // A clock that went back makes no session longer.
+            let expires = expires.min(now.after(SESSION_LIFETIME));
+            let session = Session { operator, expires, used: used.min(now), stored_use: used.min(now) };
+            if !session.is_over(now) && operators.active(&session.operator).is_some() {
+                open.take(token, session);
+            }
+        }
+        let store = Store { store, writing: Mutex::new(()) };
+        Self { operators, open: Arc::new(Mutex::new(open)), store: Some(Arc::new(store)) }
     }
 
     /// Who there is.
@@ -144,15 +209,14 @@ impl Sessions {
         operator: &OperatorRecord,
         now: UnixNanos,
     ) -> Result<(SecretText, Found), AdminError> {
-        let (token, csrf) = (token()?, Csrf(token()?.expose().to_owned()));
+        let token = token()?;
+        let csrf = Csrf::of(token.expose());
         let expires = now.after(SESSION_LIFETIME);
-        let session = Session { operator: operator.id.clone(), csrf: csrf.clone(), expires, used: now };
+        let session = Session { operator: operator.id.clone(), expires, used: now, stored_use: now };
         let mut open = self.open.lock();
         open.sessions.retain(|_, session| !session.is_over(now));
-        let own = |session: &Session| session.operator == operator.id;
-        make_room(&mut open.sessions, MAX_SESSIONS_PER_OPERATOR, |session| session.used, own);
-        make_room(&mut open.sessions, MAX_SESSIONS, |session| session.used, |_| true);
-        open.sessions.insert(hash(token.expose()), session);
+        open.take(hash(token.expose()), session);
+        drop(open);
         Ok((token, Found { operator: operator.clone(), csrf, expires }))
     }
 
@@ -167,7 +231,40 @@ impl Sessions {
             return None;
         };
         session.used = now;
-        Some(Found { operator, csrf: session.csrf.clone(), expires: session.expires })
+        Some(Found { operator, csrf: Csrf::of(token), expires: session.expires })
+    }
+
+    /// Whether the store should learn of a session's last use. True once for each [`USE_STORED_EVERY`].
+    pub(crate) fn is_store_behind(&self, token: &str) -> bool {
+        if self.store.is_none() {
+            return false;
+        }
+        let mut open = self.open.lock();
+        let session = open.sessions.get_mut(&hash(token));
+        session.is_some_and(|session| {
+            let is_behind = session.used >= session.stored_use.after(USE_STORED_EVERY);
+            if is_behind {
+                session.stored_use = session.used;
+            }
+            is_behind
+        })
+    }
+
+    /// Stores all sessions as they are. Blocks.
+    ///
+    /// # Errors
+    /// Why they could not be written: a session that ended meanwhile would be open again after a restart.
+    pub(crate) fn store(&self) -> Result<(), String> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let _writing = store.writing.lock();
+        let of = |(token, session): (&TokenHash, &Session)| StoredSession {
+            token: *token,
+            operator: session.operator.clone(),
+            expires: session.expires,
+            used: session.used,
+        };
+        let all: Vec<StoredSession> = self.open.lock().sessions.iter().map(of).collect();
+        store.store.replace(&all)
     }
 
     /// Whether the operator of a session may go on, for what lasts longer than a request. Does not count as use.
@@ -189,6 +286,16 @@ impl Sessions {
         let mut open = self.open.lock();
         open.sessions.retain(|_, session| session.operator != *operator);
         open.links.retain(|_, link| link.operator != *operator);
+    }
+}
+
+impl Open {
+    /// Adds a session. Where there are too many, the one that was not used for longest gives way.
+    fn take(&mut self, token: TokenHash, session: Session) {
+        let own = |other: &Session| other.operator == session.operator;
+        make_room(&mut self.sessions, MAX_SESSIONS_PER_OPERATOR, |session| session.used, own);
+        make_room(&mut self.sessions, MAX_SESSIONS, |session| session.used, |_| true);
+        self.sessions.insert(token, session);
     }
 }
 
@@ -271,6 +378,102 @@ mod tests {
         sessions.operators().revoke(&bob.id, "ann", NOW).unwrap();
         assert!(!sessions.lasts(revoked.expose(), NOW));
         assert!(sessions.find(revoked.expose(), NOW).is_none());
+    }
+
+    /// Remembers what was stored; says no where it is told to.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<StoredSession>>>, Arc<Mutex<Option<String>>>);
+
+    impl SessionStore for Kept {
+        fn replace(&self, sessions: &[StoredSession]) -> Result<(), String> {
+            if let Some(why) = self.1.lock().clone() {
+                return Err(why);
+            }
+            *self.0.lock() = sessions.to_vec();
+            Ok(())
+        }
+    }
+
+    fn restarted(operators: &Arc<Operators>, kept: &Kept, now: UnixNanos) -> Sessions {
+        let stored = kept.0.lock().clone();
+        Sessions::continued(Arc::clone(operators), stored, Box::new(kept.clone()), now)
+    }
+
+    #[test]
+    fn a_session_survives_a_restart_and_ends_as_it_would_have() {
+        let (memory, ann, bob) = sessions();
+        let (operators, kept) = (Arc::clone(&memory.operators), Kept::default());
+        let first = restarted(&operators, &kept, NOW);
+        let begin = |who: &OperatorRecord| first.begin(who, NOW).unwrap();
+        let (stays, found) = begin(&ann);
+        let (out, _) = begin(&ann);
+        let (idle, _) = begin(&ann);
+        let (revoked, _) = begin(&bob);
+        let link = first.link(&ann.id, NOW).unwrap().0;
+        let later = NOW.after(SESSION_IDLE / 2);
+        assert!(first.find(stays.expose(), later).is_some() && first.find(out.expose(), later).is_some());
+        first.end(out.expose());
+        first.store().unwrap();
+        let text = format!("{:?}", kept.0.lock());
+        assert!(
+            !text.contains(stays.expose()) && !text.contains(found.csrf.expose()),
+            "nothing stored signs in"
+        );
+        operators.revoke(&bob.id, "ann", NOW).unwrap();
+
+        let now = NOW.after(SESSION_IDLE);
+        let second = restarted(&operators, &kept, now);
+        let again = second.find(stays.expose(), now).unwrap();
+        assert_eq!(
+            (again.csrf.expose(), again.expires),
+            (found.csrf.expose(), found.expires),
+            "a page goes on"
+        );
+        for (token, what) in [(&out, "signed out"), (&idle, "idle"), (&revoked, "revoked")] {
+            assert!(second.find(token.expose(), now).is_none(), "{what}");
+        }
+        assert!(second.enter(link.expose(), later).is_none(), "a link ends with the process");
+        second.store().unwrap();
+        assert_eq!(kept.0.lock().len(), 1);
+        // At its end, and with a clock that went back.
+        assert!(restarted(&operators, &kept, found.expires).find(stays.expose(), found.expires).is_none());
+        let back = restarted(&operators, &kept, UnixNanos::new(0));
+        let most = UnixNanos::new(0).after(SESSION_LIFETIME);
+        assert!(back.find(stays.expose(), most).is_none());
+    }
+
+    #[test]
+    fn the_store_learns_of_uses_now_and_then_and_never_of_an_older_list() {
+        let (memory, ann, _) = sessions();
+        let (operators, kept) = (Arc::clone(&memory.operators), Kept::default());
+        let sessions = restarted(&operators, &kept, NOW);
+        let (token, _) = sessions.begin(&ann, NOW).unwrap();
+        sessions.find(token.expose(), NOW.after(USE_STORED_EVERY / 2)).unwrap();
+        assert!(!sessions.is_store_behind(token.expose()));
+        sessions.find(token.expose(), NOW.after(USE_STORED_EVERY)).unwrap();
+        assert!(sessions.is_store_behind(token.expose()));
+        assert!(!sessions.is_store_behind(token.expose()), "once");
+        sessions.end(token.expose());
+        sessions.store().unwrap();
+        assert!(kept.0.lock().is_empty(), "what is written is what is true when it is written");
+        *kept.1.lock() = Some("the disk is full".to_owned());
+        assert_eq!(sessions.store(), Err("the disk is full".to_owned()));
+        assert!(!memory.is_store_behind(token.expose()) && memory.store().is_ok(), "without a store");
+    }
+
+    #[test]
+    fn stored_sessions_are_bounded_too() {
+        let (memory, ann, _) = sessions();
+        let kept = Kept::default();
+        let of = |n: u16| StoredSession {
+            token: [u8::try_from(n % 256).unwrap(); 32],
+            operator: ann.id.clone(),
+            expires: NOW.after(SESSION_LIFETIME),
+            used: UnixNanos::new(NOW.get() - u64::from(n)),
+        };
+        *kept.0.lock() = (0..200).map(of).collect();
+        let sessions = restarted(&memory.operators, &kept, NOW);
+        assert_eq!(sessions.open.lock().sessions.len(), MAX_SESSIONS_PER_OPERATOR);
     }
 
     #[test]

@@ -150,6 +150,9 @@ impl Calls for OneCall {
     fn now(&self) -> Value {
         json!({ "in_flight": 0 })
     }
+    fn history(&self) -> Value {
+        json!({ "at_unix_s": [1, 6] })
+    }
     fn ended(&self) -> Ended {
         let rows = self.ended.subscribe();
         Box::pin(futures_util::stream::unfold(rows, |mut rows| async move {

@@ -6,6 +6,7 @@ mod frame;
 mod links;
 mod packed;
 mod render;
+mod search;
 mod slug;
 
 use std::borrow::Cow;
@@ -74,6 +75,8 @@ enum What {
     Picture(&'static [u8]),
     /// The titles, for whoever searches.
     Titles,
+    /// The words of every page, for a search.
+    Words,
     Missing,
 }
 
@@ -105,6 +108,7 @@ impl Book {
         });
         let contents = Contents::read(first, &titles);
         all.insert("index.json".to_owned(), kept(What::Titles));
+        all.insert("words.json".to_owned(), kept(What::Words));
         Self { kept: all, contents, missing: kept(What::Missing) }
     }
 }
@@ -123,6 +127,7 @@ impl Kept {
             }
             What::Picture(bytes) => (*bytes).into(),
             What::Titles => contents.titles().into_bytes().into(),
+            What::Words => words().into_bytes().into(),
             What::Missing => frame::missing(contents).into_bytes().into(),
         };
         let etag = format!("\"{:016x}\"", fnv1a(&bytes));
@@ -133,9 +138,21 @@ impl Kept {
         match self.what {
             What::Text { .. } | What::Missing => "text/html; charset=utf-8",
             What::Picture(_) => "image/png",
-            What::Titles => "application/json",
+            What::Titles | What::Words => "application/json",
         }
     }
+}
+
+/// Every page's sections as JSON: `address`, `heading`, and `blocks` of words.
+fn words() -> String {
+    let texts = BOOK.kept.iter().filter_map(|(name, kept)| match kept.what {
+        What::Text { text, .. } => Some((format!("{ROOT}{name}"), text)),
+        _ => None,
+    });
+    let rows = texts.flat_map(|(address, text)| {
+        search::sections(text).into_iter().map(move |section| section.json(&address))
+    });
+    serde_json::json!({ "data": rows.collect::<Vec<_>>() }).to_string()
 }
 
 /// FNV-1a, 64 bits: tells pages of one program from those of another. Nobody gains by two that are alike.

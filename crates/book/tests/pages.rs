@@ -136,6 +136,29 @@ fn the_index_names_every_page_once_and_the_listed_ones_first() {
     assert_eq!(different.len(), addresses.len());
 }
 
+/// The most that a browser fetches to search every word.
+const WORDS_MAX_BYTES: usize = 1024 * 1024;
+
+#[test]
+fn the_words_of_every_page_are_there_with_addresses_that_lead_to_them() {
+    let told = page("docs/words.json").unwrap();
+    assert_eq!(told.mime, "application/json");
+    assert!(told.bytes.len() < WORDS_MAX_BYTES, "{} bytes", told.bytes.len());
+    let told = std::str::from_utf8(told.bytes).unwrap();
+    let all = pages();
+    let mut found = BTreeSet::new();
+    for address in told.split("\"address\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        let (path, slug) = address.split_once('#').unwrap_or((address, ""));
+        let html = all.get(path.trim_start_matches('/')).unwrap_or_else(|| panic!("{address}: no such page"));
+        assert!(slug.is_empty() || html.contains(&format!(" id=\"{slug}\"")), "{address}: no such heading");
+        found.insert(path.trim_start_matches('/').to_owned());
+    }
+    assert_eq!(found, all.into_keys().collect());
+    for words in ["429", "fallback", "backup", "out_of_money"] {
+        assert!(told.contains(words), "{words}");
+    }
+}
+
 #[test]
 fn tags_differ_where_pages_do() {
     let tags: BTreeSet<_> = paths().map(|path| page(&path).unwrap().etag).collect();

@@ -10,6 +10,7 @@ mod connection;
 mod cors;
 mod framing;
 mod handshake;
+mod home;
 mod listener;
 mod operations;
 mod peer;

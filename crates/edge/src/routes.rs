@@ -27,6 +27,8 @@ pub enum Target {
     Model,
     /// The trace of a request.
     Request,
+    /// The page for people. Programs get what [`Target::Health`] says.
+    Home,
     /// Whether the process is alive.
     Health,
     /// Whether calls would be served.
@@ -78,8 +80,8 @@ pub const ROUTES: &[Route] = &[
     get("/v1/models", Access::Key, Target::Models),
     get("/v1/models/{*name}", Access::Key, Target::Model),
     get("/v1/requests/{id}", Access::Key, Target::Request),
-    // Some clients look there whether anybody is at home.
-    get("/", Access::Public, Target::Health),
+    // Some clients ask there whether the server is alive.
+    get("/", Access::Public, Target::Home),
     get("/healthz", Access::Public, Target::Health),
     get("/readyz", Access::Public, Target::Ready),
     Route {

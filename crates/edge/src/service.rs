@@ -22,6 +22,7 @@ use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::Origins;
 use crate::handshake::{Upgraded, is_websocket, switched};
+use crate::home::Home;
 use crate::routes::{self, Access, Route, Target};
 use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
@@ -47,6 +48,8 @@ pub(crate) struct Shared<F> {
     pub(crate) origins: Origins,
     /// The server stops soon. It still takes calls, but is not ready for new clients.
     pub(crate) stops: Arc<AtomicBool>,
+    /// The page at `/`.
+    pub(crate) home: Home,
 }
 
 impl<F: Front> Shared<F> {
@@ -214,6 +217,7 @@ impl<F: Front> Asked<'_, F> {
                 None => return self.not_found(),
             },
             Target::Annex => return self.not_found(),
+            Target::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
             Target::Health => return health(),
             // Strangers ask here, too: why not is told on the operators' listener.
             Target::Ready => {

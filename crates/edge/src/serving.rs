@@ -19,6 +19,7 @@ use crate::activity::{Activity, Wish};
 use crate::answers::{cut_short, written_out};
 use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
 use crate::handshake::Upgraded;
+use crate::home::Home;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::registry::{Full, Registered, Registry};
@@ -121,9 +122,19 @@ impl<F: Front> Edge<F> {
         let max_header_bytes = config.max_header_bytes;
         let sockets = Sockets::new();
         let origins = config.origins.clone();
-        let stops = Arc::new(AtomicBool::new(false));
-        let shared =
-            Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets, origins, stops };
+        let shared = Shared {
+            front,
+            annex,
+            clock,
+            limits,
+            max_header_bytes,
+            memory,
+            stats,
+            sockets,
+            origins,
+            stops: Arc::new(AtomicBool::new(false)),
+            home: Home::default(),
+        };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,
@@ -155,6 +166,11 @@ impl<F: Front> Edge<F> {
     /// The certificate that connections are shown, to be read again.
     pub fn certificate(&self) -> Option<Arc<Certificate>> {
         self.certificate.clone()
+    }
+
+    /// Tells the page at `/` where the console is. The first address stays.
+    pub fn show_console(&self, url: &str) {
+        self.shared.home.console.get_or_init(|| url.to_owned());
     }
 
     /// What an operator should be told, such as that keys will cross a network in clear.

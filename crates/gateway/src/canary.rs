@@ -411,6 +411,9 @@ impl State {
     }
 }
 
+/// Odds that are told as no number.
+const CERTAIN_ODDS: f64 = 1e9;
+
 /// Two rates, for people.
 struct Compared {
     own: Rate,
@@ -432,7 +435,13 @@ impl fmt::Display for Compared {
             beside.of,
             part(beside)
         )?;
-        write!(f, "; of models that are alike one in {:.0e} would look so", 1.0 / likely.max(1e-300))
+        let odds = 1.0 / likely.max(1e-300);
+        if odds >= CERTAIN_ODDS {
+            return f.write_str(
+                "; chance alone would do this to two equal models less than once in a billion times",
+            );
+        }
+        write!(f, "; chance alone would do this to two equal models about once in {odds:.0} times")
     }
 }
 

@@ -1,6 +1,7 @@
 //! The listener for operators: where it stands, who is let in first, and what it is made of. Must not know what a route does.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
@@ -16,6 +17,7 @@ use crate::known_calls::KnownCalls;
 use crate::output;
 use crate::playground;
 use crate::prompts::Sights;
+use crate::session_file::SessionFile;
 use crate::welcome::Manner;
 
 /// Where `up` listens if it can.
@@ -50,6 +52,7 @@ impl Door {
         manner: Manner,
         chosen: bool,
         operators: Arc<Operators>,
+        (dir, now): (&Path, UnixNanos),
     ) -> Result<Option<Self>, String> {
         let bound = match (settings.listen, manner) {
             (AdminListen::Off, _) | (AdminListen::Usual, Manner::Serve) => return Ok(None),
@@ -82,8 +85,21 @@ impl Door {
             ));
         }
         let url = settings.url.clone().unwrap_or_else(|| crate::doors::url(at, secure.is_some()));
-        let sessions = Arc::new(Sessions::new(Arc::clone(&operators)));
+        let (file, stored) = SessionFile::open(dir);
+        let stored = stored.unwrap_or_else(|why| {
+            output::note(&format!(
+                "warning: the sessions of operators cannot be read, so that each has to sign in again: {why}"
+            ));
+            Vec::new()
+        });
+        let sessions = Sessions::continued(Arc::clone(&operators), stored, Box::new(file), now);
+        let sessions = Arc::new(sessions);
         Ok(Some(Self { listener, secure, sessions, operators, url }))
+    }
+
+    /// Its address, as browsers write it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// What makes links that sign in here.

@@ -8,10 +8,12 @@ use headrace_domain::Clock;
 use headrace_engine_api::Health;
 use headrace_gateway::{Gateway, InFlightCall};
 use headrace_store::usage::SqliteUsage;
-use headrace_trace::{CallNow, EngineNow, Live, Now, Recorder};
+use headrace_trace::{CallNow, EngineNow, Live, MAX_CALLS_NAMED, Now, Recorder};
 
 use crate::datadir::{ledger_file, trace_file, usage_file};
 use crate::engines::Engines;
+use crate::history::{History, SAMPLE_EVERY};
+use crate::key_names::KeyNames;
 use crate::running::Running;
 
 /// How often usage is brought up to date: well within the time for which traces of settled calls are looked for.
@@ -26,6 +28,9 @@ pub(crate) struct Insight {
     gateway: Weak<Gateway>,
     engines: Arc<Engines>,
     clock: Arc<dyn Clock>,
+    names: KeyNames,
+    /// The last minutes, for charts.
+    pub(crate) history: Arc<History>,
 }
 
 impl Insight {
@@ -39,6 +44,7 @@ impl Insight {
         gateway: &Arc<Gateway>,
         engines: &Arc<Engines>,
         clock: &Arc<dyn Clock>,
+        names: KeyNames,
     ) -> Result<Self, String> {
         let usage = SqliteUsage::open(&usage_file(dir), &ledger_file(dir), &trace_file(dir));
         Ok(Self {
@@ -47,13 +53,26 @@ impl Insight {
             gateway: Arc::downgrade(gateway),
             engines: Arc::clone(engines),
             clock: Arc::clone(clock),
+            names,
+            history: Arc::default(),
         })
     }
 
     /// Takes in what is used as it is used, so that who asks need not wait for it, until the future is dropped.
     pub(crate) async fn tend(self) {
+        let (mut catch_up, mut sample) =
+            (tokio::time::interval(CATCH_UP_EVERY), tokio::time::interval(SAMPLE_EVERY));
+        // There is nothing to take in yet.
+        catch_up.tick().await;
         loop {
-            tokio::time::sleep(CATCH_UP_EVERY).await;
+            tokio::select! {
+                _ = catch_up.tick() => {}
+                _ = sample.tick() => {
+                    let now = self.clock.now();
+                    self.history.add(now, &self.live.minute(now));
+                    continue;
+                }
+            }
             let usage = Arc::clone(&self.usage);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || usage.catch_up()).await {
                 tracing::warn!(%error, "usage cannot be brought up to date; who asks for it is told");
@@ -66,11 +85,14 @@ impl Insight {
         let at = self.clock.now();
         let gateway = self.gateway.upgrade();
         let seen = gateway.as_ref().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
-        let shown = |call: InFlightCall| {
+        let shown = |(at, call): (usize, InFlightCall)| {
             let InFlightCall { id, stage, age_ns, org, key, model, completion_tokens } = call;
-            CallNow { id, stage, age_ns, org, key, model, completion_tokens }
+            // Others are only counted.
+            let known = key.as_ref().filter(|_| at < MAX_CALLS_NAMED).and_then(|key| self.names.of(key));
+            let (project, key_name) = known.map_or((None, None), |known| (known.project, Some(known.name)));
+            CallNow { id, stage, age_ns, org, project, key, key_name, model, completion_tokens }
         };
-        let calls = seen.into_iter().map(shown).collect();
+        let calls = seen.into_iter().enumerate().map(shown).collect();
         let in_flight = gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX));
         Now {
             at,
@@ -78,7 +100,9 @@ impl Insight {
             calls,
             minute: self.live.minute(at),
             engines: self.engines.running().iter().map(engine).collect(),
-            notes: self.live.notes(at),
+            notes: self.live.notes_with(at, &|key| {
+                self.names.of(key).map_or_else(|| key.to_string(), |known| known.name)
+            }),
         }
     }
 }

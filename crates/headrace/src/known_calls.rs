@@ -19,6 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::datadir;
 use crate::insight::Insight;
+use crate::key_names::KeyNames;
 
 /// Most calls that are shown beside one.
 const MOST_BESIDE: usize = 100;
@@ -30,6 +31,7 @@ pub(crate) struct KnownCalls {
     /// One connection: who asks at the same time waits.
     reader: SqliteTraceReader,
     clock: Arc<dyn Clock>,
+    names: KeyNames,
 }
 
 impl KnownCalls {
@@ -42,10 +44,11 @@ impl KnownCalls {
         insight: &Insight,
         recorder: &Arc<Recorder>,
         clock: &Arc<dyn Clock>,
+        names: KeyNames,
     ) -> Result<Self, String> {
         let reader = SqliteTraceReader::late(&datadir::trace_file(dir));
         let (insight, recorder, clock) = (insight.clone(), Arc::clone(recorder), Arc::clone(clock));
-        Ok(Self { insight, recorder, reader, clock })
+        Ok(Self { insight, recorder, reader, clock, names })
     }
 
     /// The record of a call: in memory right after its answer, then in the store.
@@ -92,18 +95,21 @@ impl Calls for KnownCalls {
         let query = self.query(named, CallQuery::set)?;
         let after = cursor.map(str::parse).transpose();
         let after = after.map_err(|_| invalid("`cursor` is no `next` of a page"))?;
-        Ok(self.reader.search(&query, after, limit).map_err(failed)?.json())
+        let mut page = self.reader.search(&query, after, limit).map_err(failed)?.json();
+        self.names.add_to_rows(&mut page, "data");
+        Ok(page)
     }
 
     fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError> {
         let Some(record) = self.find(id)? else { return Ok(None) };
         Ok(match what {
-            Look::Trace => Some(operator_json(&record)),
+            Look::Trace => Some(self.names.added(operator_json(&record))),
             Look::Explain => Some(told(&explain_beside(&self.reader, &record).map_err(failed)?)?),
             Look::Cost => Some(told(&why_cost(&record))?),
             Look::Beside => {
                 let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
-                let rows: Vec<Value> = beside.unwrap_or_default().iter().map(|row| row.json()).collect();
+                let beside = beside.unwrap_or_default();
+                let rows: Vec<Value> = beside.iter().map(|row| self.names.added(row.json())).collect();
                 Some(json!({ "data": rows, "next": null }))
             }
         })
@@ -116,7 +122,9 @@ impl Calls for KnownCalls {
 
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
         let query = self.query(named, UsageQuery::set)?;
-        Ok(self.insight.usage.usage(&query).map_err(failed)?.json())
+        let mut report = self.insight.usage.usage(&query).map_err(failed)?.json();
+        self.names.add_to_rows(&mut report, "rows");
+        Ok(report)
     }
 
     fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {
@@ -139,12 +147,16 @@ impl Calls for KnownCalls {
         self.insight.now().json()
     }
 
+    fn history(&self) -> Value {
+        self.insight.history.json()
+    }
+
     fn ended(&self) -> Ended {
-        let rows = self.insight.live.subscribe();
-        Box::pin(futures_util::stream::unfold(rows, |mut rows| async move {
+        let from = (self.insight.live.subscribe(), self.names.clone());
+        Box::pin(futures_util::stream::unfold(from, |(mut rows, names)| async move {
             loop {
                 match rows.recv().await {
-                    Ok(row) => return Some((row.json(), rows)),
+                    Ok(row) => return Some((names.added(row.json()), (rows, names))),
                     // Whoever is too slow for every call sees those that follow.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,

@@ -17,7 +17,7 @@ use headrace_identity::{
 };
 
 /// Under which key these calls stand in traces.
-const KEY: &str = "playground";
+pub(crate) const KEY: &str = "playground";
 
 /// See the top of the file.
 pub(crate) struct House {

@@ -38,6 +38,7 @@ use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::inside::Inside;
 use crate::insight::Insight;
+use crate::key_names::KeyNames;
 use crate::known_calls::KnownCalls;
 use crate::log::Log;
 use crate::models::Plan;
@@ -305,10 +306,16 @@ impl House {
         let reloader = self.reloader(runtime, beginning, &gateway, &edge);
         let (manner, operators) = (start.manner, Arc::clone(&self.operators));
         let chosen = self.config.server.edge.listen.port() != 0;
-        let door = Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators)?;
+        let here = (self.data_dir.path(), self.clock.now());
+        let door =
+            Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators, here)?;
+        if let Some(door) = &door {
+            edge.show_console(door.url());
+        }
         let dir = self.data_dir.path();
-        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
-        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
+        let names = KeyNames::new(&self.directory);
+        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
+        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock, names)?;
         let (usage, service) =
             (insight.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));

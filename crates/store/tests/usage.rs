@@ -248,6 +248,18 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
         })
         .collect();
     assert_eq!(found, days);
+    // The last hour of a key is the last one with a call or a refusal of it.
+    let by_hour = usage.usage(&query(&[("by", "key"), ("interval", "hour")])).unwrap();
+    let mut last = BTreeMap::new();
+    for row in by_hour.rows.iter().filter(|row| row.sums.calls > 0 || row.sums.refused > 0) {
+        assert_eq!(row.last_hour, row.start);
+        last.insert(row.of[0].clone(), row.start);
+    }
+    let by_key = usage.usage(&query(&[("by", "key")])).unwrap();
+    assert!(by_key.rows.len() > 2);
+    for row in &by_key.rows {
+        assert_eq!(row.last_hour, last.get(&row.of[0]).copied().flatten(), "{:?}", row.of);
+    }
     // Made anew from the files, it is the same but for keys of which no trace is left: all are here.
     drop(usage);
     let all = query(&[("by", "org,project,key,model,upstream,user"), ("interval", "hour")]);

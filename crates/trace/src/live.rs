@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Stage, TraceRecord, UnixNanos};
+use headrace_domain::{KeyId, Stage, TraceRecord, UnixNanos};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -62,6 +62,11 @@ impl Live {
     /// Words about calls that ended within the minute before `now`: those that failed, those that were refused, by code, and the
     /// slowest; the newest of each first.
     pub fn notes(&self, now: UnixNanos) -> Vec<Note> {
+        self.notes_with(now, &|key| key.to_string())
+    }
+
+    /// As [`Live::notes`]. `key_name` says how a key is named in the sentences.
+    pub fn notes_with(&self, now: UnixNanos, key_name: &dyn Fn(&KeyId) -> String) -> Vec<Note> {
         let median_ns = self.window.minute(now).first_token.p50_ns;
         let remembered = self.remembered.lock();
         let oldest = now.get().saturating_sub(nanos(RECENT));
@@ -70,11 +75,11 @@ impl Live {
             newest.filter(|row| row.started.get().saturating_add(row.duration_ns) >= oldest).collect();
         let mut notes = Vec::new();
         let failed = recent.iter().filter(|row| row.ended == Ended::Failed);
-        notes.extend(failed.take(NOTES_OF_A_KIND).map(|row| Note::failed(row)));
-        notes.extend(refusals(&recent).take(NOTES_OF_A_KIND));
+        notes.extend(failed.take(NOTES_OF_A_KIND).map(|row| Note::failed(row, key_name)));
+        notes.extend(refusals(&recent, key_name).take(NOTES_OF_A_KIND));
         let mut slow: Vec<&&Arc<CallRow>> = recent.iter().filter(|row| is_slow(row, median_ns)).collect();
         slow.sort_by_key(|row| std::cmp::Reverse(row.server_ns));
-        notes.extend(slow.into_iter().take(NOTES_OF_A_KIND).map(|row| Note::slow(row, median_ns)));
+        notes.extend(slow.into_iter().take(NOTES_OF_A_KIND).map(|row| Note::slow(row, median_ns, key_name)));
         notes
     }
 
@@ -122,16 +127,19 @@ pub struct Note {
 }
 
 impl Note {
-    fn failed(row: &CallRow) -> Self {
+    fn failed(row: &CallRow, key_name: &dyn Fn(&KeyId) -> String) -> Self {
         let place = row.stage.map(|stage| format!(" in {stage}")).unwrap_or_default();
         let said = row.message.as_deref().map(|said| format!(": {}", plain(said))).unwrap_or_default();
-        let text =
-            format!("A call{} failed{place} after {}{said}", of(row), humane_duration(row.duration_ns));
+        let text = format!(
+            "A call{} failed{place} after {}{said}",
+            of(row, key_name),
+            humane_duration(row.duration_ns)
+        );
         Self { kind: "failed", text, request: Some(row.id), code: None }
     }
 
-    fn slow(row: &CallRow, median_ns: u64) -> Self {
-        let mut text = format!("A call{} took {}", of(row), humane_duration(row.server_ns));
+    fn slow(row: &CallRow, median_ns: u64, key_name: &dyn Fn(&KeyId) -> String) -> Self {
+        let mut text = format!("A call{} took {}", of(row, key_name), humane_duration(row.server_ns));
         if let Some(stage) = row.stage.filter(|_| row.ended == Ended::Completed) {
             // Writing to a string cannot fail.
             let _ = write!(text, ", most of it in {}", in_words(stage));
@@ -157,7 +165,10 @@ impl Note {
 }
 
 /// A note for each code and whoever met it.
-fn refusals<'a>(recent: &'a [&Arc<CallRow>]) -> impl Iterator<Item = Note> + 'a {
+fn refusals<'a>(
+    recent: &'a [&Arc<CallRow>],
+    key_name: &'a dyn Fn(&KeyId) -> String,
+) -> impl Iterator<Item = Note> + 'a {
     let refused = |row: &&&Arc<CallRow>| row.ended == Ended::Refused;
     let same = |a: &CallRow, b: &CallRow| a.code == b.code && a.key == b.key;
     let first = move |at: usize, row: &&Arc<CallRow>| {
@@ -168,7 +179,10 @@ fn refusals<'a>(recent: &'a [&Arc<CallRow>]) -> impl Iterator<Item = Note> + 'a 
         let count = recent.iter().filter(|other| other.ended == Ended::Refused && same(other, row)).count();
         let (calls, were) =
             if count == 1 { ("A call".to_owned(), "was") } else { (format!("{count} calls"), "were") };
-        let key = row.key.as_ref().map_or_else(|| "without a good key".to_owned(), |key| format!("of {key}"));
+        let key = row
+            .key
+            .as_ref()
+            .map_or_else(|| "without a good key".to_owned(), |key| format!("of {}", plain(&key_name(key))));
         let stage = row.stage.map(|stage| format!(" in {stage}")).unwrap_or_default();
         let status = row.status.map(|status| format!(" with {status}")).unwrap_or_default();
         let said = row.message.as_deref().map(|said| format!(": {}", plain(said))).unwrap_or_default();
@@ -185,8 +199,8 @@ fn is_slow(row: &CallRow, median_ns: u64) -> bool {
 }
 
 /// Whose, and for which model.
-fn of(row: &CallRow) -> String {
-    let key = row.key.as_ref().map(|key| format!(" of {key}")).unwrap_or_default();
+fn of(row: &CallRow, key_name: &dyn Fn(&KeyId) -> String) -> String {
+    let key = row.key.as_ref().map(|key| format!(" of {}", plain(&key_name(key)))).unwrap_or_default();
     let model = row.model().map(|model| format!(" for {}", plain(model))).unwrap_or_default();
     key + &model
 }

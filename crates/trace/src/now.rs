@@ -1,7 +1,7 @@
 //! A look at the whole house at one moment, as JSON for whoever watches it: what others counted, put together. Counts nothing itself.
 
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{KeyId, ModelName, OrgId, RequestId, Stage, UnixNanos};
+use headrace_domain::{KeyId, ModelName, OrgId, ProjectId, RequestId, Stage, UnixNanos};
 use serde_json::{Map, Value, json};
 
 use crate::call::Ended;
@@ -40,8 +40,12 @@ pub struct CallNow {
     pub age_ns: u64,
     /// Who pays, once that is known.
     pub org: Option<OrgId>,
+    /// As `org`; the project whose key it is.
+    pub project: Option<ProjectId>,
     /// As `org`; the public id.
     pub key: Option<KeyId>,
+    /// The key's name, if the directory knows it.
+    pub key_name: Option<String>,
     /// The model that serves it, once that is known.
     pub model: Option<ModelName>,
     /// Tokens of its answer that are there.
@@ -127,7 +131,9 @@ impl CallNow {
             "stage": self.stage.name(),
             "age_us": micros(self.age_ns),
             "org": self.org.as_ref().map(OrgId::as_str),
+            "project": self.project.as_ref().map(ProjectId::as_str),
             "key": self.key.as_ref().map(KeyId::as_str),
+            "key_name": self.key_name,
             "model": self.model.as_ref().map(ModelName::as_str),
             "completion_tokens": self.completion_tokens,
         })

@@ -229,6 +229,8 @@ pub struct UsageRow {
     pub start: Option<UnixNanos>,
     /// What it is of, in the order of `by`; `None`: of none, or of nobody who is known.
     pub of: Vec<Option<String>>,
+    /// The first moment of the last hour with a call or a refusal. `None` if there was neither.
+    pub last_hour: Option<UnixNanos>,
     /// The sums.
     pub sums: UsageSums,
 }
@@ -255,7 +257,8 @@ impl UsageReport {
     pub fn json(&self) -> Value {
         let by: Vec<&str> = self.query.by.iter().map(|by| by.name()).collect();
         let rows = self.rows.iter().map(|row| {
-            let mut shown = json!({ "start": row.start.map(|start| Rfc3339(start).to_string()) });
+            let time = |at: Option<UnixNanos>| at.map(|at| Rfc3339(at).to_string());
+            let mut shown = json!({ "start": time(row.start), "last_hour": time(row.last_hour) });
             for (name, of) in by.iter().zip(&row.of) {
                 shown[*name] = of.as_deref().into();
             }
@@ -285,7 +288,7 @@ impl UsageReport {
         let money = ["charged_dollars", "loss_dollars", "paid_dollars", "margin_dollars"];
         head.extend(money.map(str::to_owned));
         let mut text = csv_line(&head);
-        for UsageRow { start, of, sums } in &self.rows {
+        for UsageRow { start, of, last_hour: _, sums } in &self.rows {
             let start = self.query.interval.and(*start).map(|start| Rfc3339(start).to_string());
             let names = of.iter().map(|of| of.clone().unwrap_or_default());
             let mut line: Vec<String> = start.into_iter().chain(names).collect();
@@ -315,7 +318,7 @@ impl UsageReport {
             .chain(FIGURES.map(str::to_owned))
             .collect();
         let mut lines = vec![head];
-        for UsageRow { start, of, sums } in &self.rows {
+        for UsageRow { start, of, last_hour: _, sums } in &self.rows {
             let start = self.query.interval.zip(*start).map(|(interval, start)| step(interval, start));
             let names = of.iter().map(|of| of.as_deref().map_or_else(|| "–".to_owned(), plain));
             lines.push(start.into_iter().chain(names).chain(figures(sums)).collect());

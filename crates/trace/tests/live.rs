@@ -137,6 +137,15 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
     assert!(slow.text.contains("first token came after 1.50 s"), "{}", slow.text);
     assert_eq!(slow.request.map(RequestId::bits), Some(100));
     assert_eq!(recorder.live().notes(UnixNanos::new(START + 200 * SECOND)), [], "long past");
+    let name =
+        |key: &KeyId| if key.as_str() == "key-1" { "green\u{1b}[2J".to_owned() } else { key.to_string() };
+    let named = recorder.live().notes_with(UnixNanos::new(START + 20 * SECOND), &name);
+    assert_eq!(named.len(), notes.len());
+    assert!(
+        named.iter().any(|note| note.text.starts_with("3 calls of green\u{fffd}[2J were refused")),
+        "{named:?}"
+    );
+    assert!(named.iter().all(|note| !note.text.contains("key-1")), "{named:?}");
     let now = Now {
         at: UnixNanos::new(START + 20 * SECOND),
         in_flight: 2,
@@ -145,7 +154,9 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
             stage: Stage::Decode,
             age_ns: 1_500_000,
             org: None,
+            project: None,
             key: Some(KeyId::new("key-1").unwrap()),
+            key_name: Some("green".to_owned()),
             model: None,
             completion_tokens: 12,
         }],
@@ -160,6 +171,7 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
         (Some(1500.0), Some("key-1"))
     );
     assert_eq!(json["calls"][0]["completion_tokens"], 12);
+    assert_eq!(json["calls"][0]["key_name"], "green");
     assert_eq!(
         (json["per_minute"]["refused"].as_u64(), json["per_minute"]["failed"].as_u64()),
         (Some(4), Some(1))

@@ -214,5 +214,8 @@ pub(crate) async fn cache(
 }
 
 pub(crate) async fn now(State(app): State<App>) -> Result<Json<Value>, Problem> {
-    Ok(Json(app.calls().now()))
+    let mut now = app.calls().now();
+    // Events tell what is new: who begins to listen asks for the past once.
+    now["history"] = app.calls().history();
+    Ok(Json(now))
 }

@@ -125,6 +125,8 @@ pub(crate) async fn begin(
     app.note(&who, "operator.sign_in", subject, format!("{how}, from {peer}")).await?;
     let (token, found) =
         app.sessions().begin(&who.operator, now).map_err(|error: AdminError| Problem::from(error))?;
+    // A session that cannot be stored ends with the process.
+    let _ = app.store_sessions().await;
     let Found { operator, csrf, expires } = found;
     let session = Session {
         csrf: Some(csrf.expose().to_owned()),
@@ -158,8 +160,10 @@ pub(crate) async fn end(
         return Err(Problem::form(None, "a key has no session: revoke its operator to end it"));
     };
     app.sessions().end(&session.token.0);
+    let stored = app.store_sessions().await;
     let subject = who.operator.id.to_string();
     app.note(&who, "operator.sign_out", subject, String::new()).await?;
+    stored?;
     Ok(SignedOut { cookie: cookie(app.cookie(), "", 0, app.url())? })
 }
 

@@ -90,7 +90,13 @@ async fn a_call_is_stopped_by_its_key() {
     assert_eq!(others.status.as_u16(), 404, "nobody else's call is stopped");
     let stopped = world.send(call(&world, Role::Developer, "stop", &[("idempotency-key", "k")])).await;
     assert_eq!(stopped.status.as_u16(), 204, "{stopped:?}");
-    assert!(pieces.next().await.unwrap().is_err(), "it does not look whole");
+    let last = pieces.next().await.unwrap().unwrap();
+    let last = std::str::from_utf8(&last).unwrap();
+    assert!(
+        last.starts_with("event: error\ndata: {\"error\":{\"code\":\"stopped\""),
+        "it does not look whole: {last}"
+    );
+    assert!(pieces.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,14 @@
 // is whole without it. Knows no session and no page of the console but by name.
 
 import { add, h, icon } from './dom.js';
-import { openPalette } from './palette.js';
+import { ofBook, openPalette } from './palette.js';
 import { PAGES } from './router.js';
 import { apply, choose } from './settings.js';
 import { theme } from './shell/choices.js';
 import { isTyping } from './shell/typing.js';
-import { matching, titles } from './titles.js';
+import { titles } from './titles.js';
 import { button, copyButton } from './ui/parts.js';
+import { fit } from './ui/table.js';
 import { dialog } from './ui/dialog.js';
 
 const side = document.getElementById('side');
@@ -19,11 +20,12 @@ let went = -Infinity;
 function begin() {
   apply();
   const drawer = button('', () => toggle(), { kind: 'quiet only-narrow', sign: 'menu', title: 'Contents', 'aria-expanded': 'false', 'aria-controls': 'side' });
-  const find = h('button', { type: 'button', class: 'find', 'aria-label': 'Search the book…', on: { click: search } }, icon('search'), h('span', {}, 'Search the book…'), h('kbd', {}, 'Ctrl K'));
+  const find = h('button', { type: 'button', class: 'find', on: { click: search } }, icon('search'), h('span', {}, 'Search the book…'), h('kbd', {}, 'Ctrl K'));
   const top = document.getElementById('top');
   top.prepend(drawer);
   add(top, find, h('div', { class: 'top-end' }, theme()));
   for (const block of document.querySelectorAll('.with-copy')) add(block, copyButton(() => block.querySelector('code').textContent, ''));
+  for (const wrap of document.querySelectorAll('.leaf .table-wrap')) named(wrap);
   side.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest' });
   document.getElementById('main').addEventListener('click', () => toggle(false));
   follow();
@@ -52,11 +54,24 @@ function begin() {
   });
 }
 
+/** Makes a table of a page one that can become cards: its cells know the names of their columns, and its parts say what they are. */
+function named(wrap) {
+  const made = wrap.querySelector('table');
+  const heads = [...made.querySelectorAll('thead :is(th, td)')].map((head) => head.textContent);
+  const roles = { table: [made], rowgroup: made.querySelectorAll('thead, tbody'), row: made.querySelectorAll('tr'), columnheader: made.querySelectorAll('thead th'), cell: made.querySelectorAll('td') };
+  for (const [role, nodes] of Object.entries(roles)) for (const node of nodes) node.setAttribute('role', role);
+  for (const row of made.querySelectorAll('tbody tr')) [...row.children].forEach((cell, at) => {
+    cell.dataset.name = heads[at] ?? '';
+    cell.replaceChildren(h('div', {}, [...cell.childNodes]));
+  });
+  fit(wrap, made);
+}
+
 async function search() {
   const pages = PAGES.map((page) => ({ name: page.name, hint: 'The console', sign: page.icon, run: () => location.assign(`/#/${page.path}`) }));
   const colours = ['Light', 'Dark'].map((name) => ({ name: `${name} colours`, hint: 'This browser', sign: name === 'Light' ? 'sun' : 'moon', run: () => choose('theme', name.toLowerCase()) }));
   await titles();
-  openPalette((text) => [...matching(text), ...[...pages, ...colours].filter((one) => one.name.toLowerCase().includes(text.toLowerCase()))], 'A page of the book, a code of an error, a page of the console');
+  openPalette((text, inTexts) => [...ofBook(text, inTexts), ...(inTexts ? [] : [...pages, ...colours].filter((one) => one.name.toLowerCase().includes(text.toLowerCase())))], 'Words of the book, a code of an error, a page of the console');
 }
 
 function help() {

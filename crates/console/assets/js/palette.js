@@ -2,10 +2,12 @@
 // practices: focus stays in the box, arrows choose.
 
 import { h, icon, put } from './dom.js';
+import { plural } from './format.js';
 import { PAGES, go } from './router.js';
 import { may } from './session.js';
 import { choice, choose } from './settings.js';
 import { matching, titles } from './titles.js';
+import { inText, words } from './words.js';
 
 /** Acts beside the pages; pages lead there by their query. */
 const ACTS = [
@@ -24,23 +26,26 @@ const ACTS = [
 ];
 
 const MOST_SHOWN = 14;
+/** Of titles of the book, so that the line for its texts is shown, too. */
+const MOST_TITLES = 8;
 
-/** Opens it over what `find` makes of a text; a second time it stays as it is. */
-export function openPalette(find = everywhere, words = 'A page, an act, the id of a request, a page of the book') {
+/** Opens it over what `find(text, inTexts)` makes of a text; a second time it stays as it is. `inTexts`: the reader asked for places in the book's texts. */
+export function openPalette(find = everywhere, placeholder = 'A page, an act, the id of a request, words of the book') {
   // One that was just closed stays in the document until the browser says so.
   if (document.querySelector('.palette[open]')) return;
   let found = [];
   let at = 0;
+  let inTexts = false;
   const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'What was found' });
-  const box = h('input', { type: 'text', role: 'combobox', placeholder: words, 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
-    'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false', on: { input: () => { at = 0; draw(); }, keydown: pressed } });
+  const box = h('input', { type: 'text', role: 'combobox', placeholder, 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
+    'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false', on: { input: () => { at = 0; inTexts = false; draw(); }, keydown: pressed } });
   const node = h('dialog', { class: 'palette', 'aria-label': 'Search or jump to', on: { close: () => node.remove(), click: (event) => event.target === node && node.close() } },
     h('div', { class: 'palette-box' }, icon('search'), box, h('kbd', {}, 'Esc')), list);
 
   function draw() {
-    found = find(box.value.trim()).slice(0, MOST_SHOWN);
+    found = find(box.value.trim(), inTexts).slice(0, MOST_SHOWN);
     put(list, found.length ? found.map((one, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => choose(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
-      icon(one.sign), h('span', {}, one.name), h('span', { class: 'muted small' }, one.hint)))
+      icon(one.sign), h('span', {}, one.name, one.text && h('span', { class: 'palette-text muted small' }, one.text)), one.hint && h('span', { class: 'muted small' }, one.hint)))
       : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. An id of a request begins with req_.'));
     highlight();
   }
@@ -57,6 +62,7 @@ export function openPalette(find = everywhere, words = 'A page, an act, the id o
   function choose(index) {
     const one = found[index];
     if (!one) return;
+    if (one.texts) { inTexts = true; at = 0; box.focus(); return draw(); }
     node.close();
     one.run();
   }
@@ -65,17 +71,27 @@ export function openPalette(find = everywhere, words = 'A page, an act, the id o
   node.showModal();
   draw();
   box.focus();
-  // The book's titles come when they come.
-  titles().then(() => node.isConnected && draw());
+  // The book's titles and words come when they come.
+  for (const list of [titles(), words()]) list.then(() => node.isConnected && draw());
 }
 
-function everywhere(text) {
+/** What of the book has the words: pages by their titles and one line for the texts, or, without such a page, the places in the texts. `between` comes before the texts. */
+export function ofBook(text, inTexts, { hint, between = [] } = {}) {
+  const places = inText(text);
+  if (inTexts) return places;
+  const pages = matching(text, hint);
+  if (pages.length === 0) return [...between, ...places];
+  return [...pages.slice(0, text ? MOST_TITLES : undefined), ...between, ...(places.length ? [{ name: `${plural(places.length, 'place')} in the texts of the book`, hint: '', sign: 'search', texts: true }] : [])];
+}
+
+function everywhere(text, inTexts) {
+  if (inTexts) return ofBook(text, true);
   const pages = PAGES.filter((page) => may(page.needs)).map((page) => ({ name: page.name, hint: `g ${page.key}`, sign: page.icon, run: () => go(page.path) }));
   const acts = ACTS.filter((act) => !act.needs || may(act.needs));
   if (!text) return [...pages, ...acts];
   const ids = /^(req_|chatcmpl-|msg_|resp_|cmpl-)\w+/.test(text) && may('GET /requests/{id}') ? [{ name: text, hint: 'Request', sign: 'requests', run: () => go(`requests/${encodeURIComponent(text)}`) }] : [];
-  const words = text.toLowerCase().split(/\s+/);
-  const known = [...pages, ...acts].filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
+  const wanted = text.toLowerCase().split(/\s+/);
+  const known = [...pages, ...acts].filter((one) => wanted.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
   const search = may('GET /requests') ? [{ name: `Requests whose refusal says “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
-  return [...ids, ...known, ...matching(text, () => 'The book'), ...search];
+  return [...ids, ...known, ...ofBook(text, false, { hint: () => 'The book', between: search })];
 }

@@ -34,7 +34,7 @@ export function shell({ leave }) {
     side,
     h('div', { class: 'column' },
       h('header', { class: 'top' }, drawer, where,
-        h('button', { type: 'button', class: 'find', 'aria-label': 'Search or jump to…', on: { click: () => openPalette() } }, icon('search'), h('span', {}, 'Search or jump to…'), h('kbd', {}, 'Ctrl K')),
+        h('button', { type: 'button', class: 'find', on: { click: () => openPalette() } }, icon('search'), h('span', {}, 'Search or jump to…'), h('kbd', {}, 'Ctrl K')),
         h('div', { class: 'top-end' }, clock(), theme(), operator(leave))),
       main));
 
@@ -96,6 +96,6 @@ function listen(close) {
 export function help() {
   const rows = [['Ctrl K', 'Search or jump: pages, requests, what one can do'], ['/', 'To the search of this page'], ['?', 'This list'], ['Esc', 'Close'],
     ...PAGES.filter(open).map((page) => [`g ${page.key}`, page.name]),
-    ['j k · ↑ ↓', 'Along a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Ctrl Enter', 'Playground: send; Esc stops']];
+    ['j k · ↑ ↓', 'Along a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Enter', 'Playground: send; Shift Enter starts a line, Esc stops']];
   dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, what]) => h('div', {}, h('dt', {}, key.split(' ').map((one) => one === '·' ? ' ' : h('kbd', {}, one))), h('dd', {}, what))))));
 }

@@ -16,5 +16,8 @@ export function matching(text, hint = (page) => page.chapter) {
   return found.map((page) => ({ name: page.title, hint: hint(page), sign: 'book', run: () => location.assign(page.address) }));
 }
 
+/** The title of a page by its address, or the address. */
+export const titleOf = (address) => known.find((page) => page.address === address)?.title ?? address.replace(/^\/docs\//, '');
+
 /** The address of the page about a refusal's code; null for what is no code. */
 export const pageOf = (code) => /^[a-z][a-z0-9_]*$/.test(String(code ?? '')) ? `/docs/errors/${code}` : null;

@@ -26,6 +26,7 @@ pub(super) async fn report(
     for name in SUMS.split(", ") {
         sql.push(format!(", sum({name}) AS {name}"));
     }
+    sql.push(", max(CASE WHEN calls > 0 OR refused > 0 THEN hour END) * 3600 AS last_hour");
     sql.push(" FROM hours WHERE hour >= ").push_bind(query.since.map_or(0, hour));
     if let Some(until) = query.until {
         // An hour counts whole.
@@ -65,13 +66,17 @@ pub(super) fn bounded(query: &UsageQuery, report: UsageReport) -> Result<UsageRe
 }
 
 fn row_of(row: &SqliteRow, query: &UsageQuery) -> Result<UsageRow, sqlx::Error> {
-    let start: Option<i64> = row.try_get("start")?;
-    let start = start.and_then(|seconds| u64::try_from(seconds).ok()?.checked_mul(1_000_000_000));
+    let moment = |name: &str| -> Result<Option<UnixNanos>, sqlx::Error> {
+        let seconds: Option<i64> = row.try_get(name)?;
+        let nanos = seconds.and_then(|seconds| u64::try_from(seconds).ok()?.checked_mul(1_000_000_000));
+        Ok(nanos.map(UnixNanos::new))
+    };
+    let (start, last_hour) = (moment("start")?, moment("last_hour")?);
     let of = query.by.iter().map(|by| {
         let name: String = row.try_get(format!("by_{}", column(*by)).as_str())?;
         Ok::<_, sqlx::Error>(Some(name).filter(|name| !name.is_empty()))
     });
-    Ok(UsageRow { start: start.map(UnixNanos::new), of: of.collect::<Result<_, _>>()?, sums: sums_of(row)? })
+    Ok(UsageRow { start, of: of.collect::<Result<_, _>>()?, last_hour, sums: sums_of(row)? })
 }
 
 /// Seconds since 1970 at which the step of time begins that an hour lies in.

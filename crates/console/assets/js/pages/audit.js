@@ -1,8 +1,10 @@
 // Who did what, newest first.
 
-import { get, rowsOf } from '../api.js';
+import { actOf, actorOf, detailOf } from '../acts.js';
+import { all, get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
 import { listen } from '../live.js';
+import { may } from '../session.js';
 import { badge, button, card, empty, head, load, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
@@ -12,6 +14,7 @@ const PAGE_ROWS = 200;
 /** Shows the page. */
 export async function show(root, { signal }) {
   const rows = [];
+  const names = new Map();
   let cursor = null;
   let text = '';
   const place = h('div');
@@ -25,17 +28,22 @@ export async function show(root, { signal }) {
     rows.push(...rowsOf(page));
     cursor = page.next ?? null;
   }
+  /** Keys and operators by their ids. */
+  async function learnNames() {
+    const lists = await Promise.all(['keys', 'operators'].filter((list) => may(`GET /${list}`)).map((list) => all(list, { signal }).catch(() => [])));
+    for (const row of lists.flat()) names.set(row.id, row.name);
+  }
   function draw() {
-    const shown = rows.filter((row) => `${row.actor} ${row.act} ${row.subject} ${row.detail}`.toLowerCase().includes(text));
+    const shown = rows.filter((row) => `${row.actor} ${row.act} ${actOf(row.act)[0]} ${row.subject} ${names.get(row.subject) ?? ''} ${row.detail} ${detailOf(row.detail)}`.toLowerCase().includes(text));
     put(place, shown.length === 0 ? empty('No act is like that.', cursor && 'Older ones were not looked at: fetch more.') : table('Audit log', [
-      { name: 'When', cell: (row) => when(row.at) }, { name: 'Who', cell: (row) => h('b', {}, row.actor) }, { name: 'What', cell: (row) => badge(String(row.act).replaceAll('_', ' '), 'info') },
-      { name: 'To', cell: (row) => h('span', { class: 'mono small ident' }, row.subject) }, { name: 'How', wide: true, cell: (row) => row.detail }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
+      { name: 'When', cell: (row) => when(row.at) }, { name: 'Who', cell: (row) => h('b', { title: actorOf(row.actor).id }, actorOf(row.actor).name) }, { name: 'What', cell: (row) => h('span', { title: row.act }, badge(...actOf(row.act))) },
+      { name: 'To', cell: (row) => names.has(row.subject) ? h('span', { class: 'ident', title: row.subject }, names.get(row.subject)) : h('span', { class: 'mono small ident' }, row.subject) }, { name: 'How', wide: true, cell: (row) => detailOf(row.detail) }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
     put(foot, cursor && button('Older', async () => { await fetchPage(); draw(); }));
   }
   const start = () => load(body, async () => {
     rows.length = 0;
     cursor = null;
-    await fetchPage();
+    await Promise.all([fetchPage(), learnNames()]);
     if (rows.length === 0) return empty('Nothing was administered yet.', 'Keys made, money granted, settings read again: each will stand here.');
     draw();
     return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place, foot);

@@ -3,6 +3,7 @@
 import { get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, duration, percent, short } from '../format.js';
+import { reasonOf } from '../misses.js';
 import { rewrite } from '../router.js';
 import { card, empty, head, load, meter, segmented, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
@@ -13,11 +14,6 @@ const SPANS = [['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], 
 const SPAN_MS = { '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
 
 const MOST_PLACES = 4;
-
-const REASONS = {
-  first: 'Nobody had sent this beginning before', evicted: 'It was there, and made room for others', differs: 'The prompt differs from an earlier one', another_tenant: 'Only another tenant has it: caches are not shared',
-  disabled: 'The cache is off for the call', too_short: 'Shorter than a block',
-};
 
 /** Shows the page. */
 export async function show(root, { query, signal }) {
@@ -53,7 +49,7 @@ function report(told, by) {
       { name: 'Found tokens', num: true, sort: foundOf, cell: (row) => short(foundOf(row)) },
     ], rows)),
     misses.length > 0 && card('Why the rest was not found', { class: 'flush' }, table('Misses by reason', [
-      { name: 'Reason', wide: true, cell: (miss) => [h('b', {}, String(miss.reason).replaceAll('_', ' ')), h('p', { class: 'muted small' }, miss.text ?? REASONS[miss.reason] ?? '')] },
+      { name: 'Reason', wide: true, cell: (miss) => [h('b', {}, reasonOf(miss.reason)[0]), h('p', { class: 'muted small' }, miss.text ?? reasonOf(miss.reason)[1])] },
       { name: 'Calls', num: true, sort: (miss) => miss.calls, cell: (miss) => count(miss.calls) },
       { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens) },
       { name: 'Where prompts part', wide: true, cell: (miss) => miss.places.slice(0, MOST_PLACES).map((place) => h('p', { class: 'small' }, place.place, h('span', { class: 'muted' }, ` ${count(place.calls)} ×`, place.could_save_tokens ? `, ${short(place.could_save_tokens)} tokens could be saved` : ''), place.example && [' ', h('a', { href: `#/requests/${encodeURIComponent(place.example)}` }, 'one of them')])) },

@@ -1,8 +1,9 @@
 // Keys, projects and organisations, with their limits. A secret is shown once, and kept nowhere here.
 
-import { all, patch, post, remove, segment } from '../api.js';
+import { all, get, patch, post, remove, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
-import { count } from '../format.js';
+import { count, dollars, money } from '../format.js';
+import { remember, usual } from '../last.js';
 import { listen } from '../live.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
@@ -42,15 +43,15 @@ const NEW = {
 };
 
 /** Limits in words. */
-function limits(of) {
+function limits(of, none = 'none') {
   const parts = [of?.requests_per_minute !== null && of?.requests_per_minute !== undefined && `${count(of.requests_per_minute)} requests/min`,
     of?.tokens_per_minute !== null && of?.tokens_per_minute !== undefined && `${count(of.tokens_per_minute)} tokens/min`,
     of?.concurrency !== null && of?.concurrency !== undefined && `${count(of.concurrency)} at once`].filter(Boolean);
-  return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, 'none');
+  return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, none);
 }
 
 async function showKeys(draw, signal) {
-  const rows = await all('keys', { signal });
+  const [rows, used] = await Promise.all([all('keys', { signal }), usedBy(signal)]);
   if (rows.length === 0) return empty('There is no key yet.', 'A key lets a program call the API, on the account of a project.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
   rows.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)));
   const box = field('Find', { placeholder: 'Name, id, project', changed: (text) => fill(text.toLowerCase()) });
@@ -59,8 +60,10 @@ async function showKeys(draw, signal) {
   const fill = (text) => put(place, table('Keys', [
     { name: 'Name', wide: true, sort: (key) => key.name, cell: (key) => [h('b', {}, key.name), h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`)] },
     { name: 'Project', sort: (key) => key.project, cell: (key) => [key.project, h('div', { class: 'small muted' }, key.org)] },
-    { name: 'May use', cell: (key) => [list(key.models, 'every model'), h('div', { class: 'small muted' }, list(key.endpoints, 'every endpoint'))] },
-    { name: 'Limits', cell: (key) => limits(key.limits) },
+    { name: 'May use', cell: (key) => [list(key.models, 'every model'), h('div', { class: 'small muted' }, list(key.endpoints, 'every endpoint')), h('div', { class: 'small' }, limits(key.limits, 'no limits'))] },
+    { name: 'Created', sort: (key) => key.created, cell: (key) => [when(key.created, DAY), h('div', { class: 'small muted' }, key.expires ? ['expires ', when(key.expires, DAY)] : 'does not expire')] },
+    { name: 'Last used', sort: (key) => used.get(key.id)?.last_hour, cell: (key) => lastUsed(used.get(key.id)?.last_hour) },
+    { name: 'Spent', num: true, sort: (key) => dollars(used.get(key.id)?.charged), cell: (key) => used.has(key.id) ? money(used.get(key.id).charged) : money('0') },
     { name: 'State', sort: (key) => String(key.revoked), cell: (key) => state(key) },
     { name: '', num: true, cell: (key) => keyActs(key, draw) },
   ], rows.filter((key) => `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint}`.toLowerCase().includes(text)), { rowClass: (key) => key.revoked && 'gone' }));
@@ -68,11 +71,28 @@ async function showKeys(draw, signal) {
   return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place);
 }
 
+const DAY = { day: true };
+const HOUR_MS = 36e5;
+
+/** What each key used, by its id; nothing where the operator may not read it. */
+async function usedBy(signal) {
+  if (!may('GET /usage')) return new Map();
+  const told = await get('usage', { query: { by: 'key' }, signal }).catch(() => ({ rows: [] }));
+  return new Map(rowsOf(told.rows ? { data: told.rows } : told).map((row) => [row.key, row]));
+}
+
+/** Usage is kept by hours: `hour` is the first moment of one. */
+function lastUsed(hour) {
+  if (!hour) return h('span', { class: 'muted' }, 'never');
+  const end = new Date(hour).getTime() + HOUR_MS;
+  return end > Date.now() ? 'this hour' : when(end, { ago: true });
+}
+
 const list = (names, every) => (names === null || names === undefined || names === 'all' ? every : (Array.isArray(names) ? names : names.only ?? []).join(', ') || 'none');
 
 function state(key) {
   if (key.revoked) return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
-  if (key.expires) return [badge(new Date(key.expires) < new Date() ? 'expired' : 'active', new Date(key.expires) < new Date() ? 'warn' : 'good'), h('div', { class: 'small muted' }, 'until ', when(key.expires))];
+  if (key.expires && new Date(key.expires) < new Date()) return badge('expired', 'warn');
   return badge('active', 'good');
 }
 
@@ -113,7 +133,7 @@ async function newKey(draw) {
   if (projects.length === 0) return toast('There is no project yet: create one first.', 'bad');
   const made = await formDialog('New key', { word: 'Create key', of: {
     name: field('Name', { required: true, placeholder: 'web backend', hint: 'Who uses it: you will look for it by this.' }),
-    project: field('Project', { kind: 'select', options: projects.map((project) => [project.id, `${project.id} (${project.org})`]) }),
+    project: field('Project', { kind: 'select', value: usual('project', projects.map((project) => project.id)), options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: (id) => remember('project', id) }),
     models: field('Models', { placeholder: 'every model', hint: `Names with commas between. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
     endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
     ...limitFields(),
@@ -132,7 +152,7 @@ async function newKey(draw) {
 /** The only time that a secret is seen. */
 function showSecret(title, secret, note) {
   return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
-    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))]);
+    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'This is the only time that it is shown. Without it, create another one.' });
 }
 
 async function showProjects(draw, signal) {
@@ -148,7 +168,7 @@ async function showProjects(draw, signal) {
 async function newProject(draw) {
   const orgs = await all('orgs').catch(() => []);
   await formDialog('New project', { word: 'Create project', of: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
-    org: field('Organisation', { kind: 'select', options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
+    org: field('Organisation', { kind: 'select', value: usual('org', orgs.map((org) => org.id)), options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
   act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project is there.'); } });
   draw();
 }

@@ -39,16 +39,15 @@ async function models(signal) {
   return card(null, { class: 'flush' }, table('Models', [
     { name: 'Model', wide: true, sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), row.aliases?.length > 0 && h('div', { class: 'small muted' }, `also ${row.aliases.join(', ')}`)] },
     { name: 'State', cell: (row) => whyNot(row).length > 0 ? [badge('not ready', 'warn'), whyNot(row).map((why) => h('p', { class: 'small muted' }, why))] : badge('ready', 'good') },
-    { name: 'Asked in', cell: (row) => ({ tokens: 'token ids', texts: 'texts', messages: 'messages' }[row.lane] ?? row.lane ?? '–') },
-    { name: 'Takes', cell: (row) => row.input ? row.input.join(', ') : h('span', { class: 'muted' }, 'as its servers say') },
-    { name: 'Window', num: true, sort: windowOf, cell: (row) => count(windowOf(row)) },
-    { name: 'Answer, by default', num: true, cell: (row) => count(row.max_output_tokens ?? row.default_max_tokens) },
-    { name: 'Endpoints', cell: (row) => (row.endpoints ?? []).join(', ') },
-    { name: 'Input / output, per million', num: true, cell: (row) => price(row) ? `${money(price(row).input)} / ${money(price(row).output)}` : '–' },
-    { name: '', num: true, cell: (row) => [may('GET /models/{name}/doctor') && h('a', { class: 'button small quiet', href: `#/prompt?tab=doctor&model=${encodeURIComponent(row.name)}` }, 'Doctor'), may('GET /requests') && h('a', { class: 'button small quiet', href: `#/requests?model=${encodeURIComponent(row.name)}` }, 'Requests')] },
+    { name: 'Takes', cell: (row) => [row.input ? row.input.join(', ') : h('span', { class: 'muted' }, 'as its servers say'), h('div', { class: 'small muted' }, { tokens: 'sent as token ids', texts: 'sent as texts', messages: 'sent as messages' }[row.lane] ?? row.lane)] },
+    { name: 'Window', num: true, sort: windowOf, cell: (row) => [count(windowOf(row)), defaultOf(row) && h('div', { class: 'small muted' }, `answers ${count(defaultOf(row))}`, h('br'), 'by default')] },
+    { name: 'Endpoints', wide: true, cell: (row) => row.endpoints?.length ? h('span', { class: 'small' }, row.endpoints.join(', ')) : h('span', { class: 'muted' }, 'as its servers say') },
+    { name: 'Per million', num: true, cell: (row) => price(row) ? [h('div', {}, `${money(price(row).input)} in`), h('div', {}, `${money(price(row).output)} out`)] : '–' },
+    { name: '', num: true, cell: (row) => h('div', { class: 'acts end' }, may('GET /models/{name}/doctor') && h('a', { class: 'button small quiet', href: `#/prompt?tab=doctor&model=${encodeURIComponent(row.name)}` }, 'Doctor'), may('GET /requests') && h('a', { class: 'button small quiet', href: `#/requests?model=${encodeURIComponent(row.name)}` }, 'Requests')) },
   ], rows));
 }
 
+const defaultOf = (row) => row.max_output_tokens ?? row.default_max_tokens;
 const windowOf = (row) => row.context_window ?? row.context_tokens;
 /** Why a model does not serve now: reasons, or a plain no. */
 const whyNot = (row) => row.not_ready ?? row.why_not ?? (row.ready === false ? [''] : []);

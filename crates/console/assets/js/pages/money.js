@@ -3,12 +3,13 @@
 import { all, get, post, replace, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money, plural, short } from '../format.js';
+import { usual } from '../last.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
 import { button, card, empty, facts, head, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
 import { dialog, field, formDialog } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
-import { chart } from '../ui/chart.js';
+import { DAY_S, HOUR_S, charge, nameBy, spendChart } from '../ui/spend.js';
 import { json } from './request.js';
 
 const TABS = [['balances', 'Balances', 'GET /credit'], ['spend', 'Spend', 'GET /usage'], ['holds', 'Holds', 'GET /holds'], ['prices', 'Prices', 'GET /prices'], ['margin', 'Margin', 'GET /margin'], ['statement', 'Statement', 'GET /statement'], ['ledger', 'Ledger', 'GET /ledger/totals']];
@@ -54,7 +55,7 @@ function budget(of) {
 async function grant(row, draw) {
   const projects = row ? [row.project] : (await all('projects').catch(() => [])).map((one) => one.id);
   const done = await formDialog('Grant credit', { word: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', of: {
-    project: field('Project', { kind: 'select', options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
+    project: field('Project', { kind: 'select', value: usual('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
     kind: field('Where it comes from', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'A gift']] }),
     reference: field('Reference', { placeholder: 'invoice 17', hint: 'The same reference twice is the same grant.' }),
     correct: field('Take it back', { kind: 'check', hint: 'A correction: the reference says why.' }) },
@@ -93,29 +94,17 @@ function spend(panel, signal) {
     const [parts, time] = await Promise.all([get('usage', { query: { by, from }, signal }), get('usage', { query: { by, interval, from }, signal })]);
     const rows = rowsOf(parts.rows ? { data: parts.rows } : parts);
     if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges stand here as soon as calls are settled.');
-    return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, signal), card(null, { class: 'flush' }, usageTable(rows, by))];
+    return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, { from, stepS: interval === 'hour' ? HOUR_S : DAY_S, signal }), card(null, { class: 'flush' }, usageTable(rows, by))];
   }, { signal, lines: 8 });
   put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream'], ['user', 'User']], by, (value) => { by = value; draw(); }),
     field('Over', { kind: 'select', value: days, options: DAYS, changed: (value) => { days = value; draw(); } }).node), body);
   draw();
 }
 
-const charge = (row) => row.charged ?? row.charged_dollars;
-
-function spendChart(rows, by, signal) {
-  const names = [...new Set(rows.map((row) => row[by] ?? '–'))].slice(0, 5);
-  const times = [...new Set(rows.map((row) => Math.floor(new Date(row.start).getTime() / 1000)))].sort((a, b) => a - b);
-  if (times.length < 2) return null;
-  const colors = ['--accent', '--engine', '--back', '--warn', '--bad'];
-  const lines = chart({ label: `Spend by ${by} over time`, signal, height: 190, axis: (v) => `$${short(v)}`, lines: names.map((name, at) => ({ name, color: colors[at], show: (v) => `$${short(v)}` })) });
-  lines.set(times, ...names.map((name) => times.map((time) => rows.filter((row) => (row[by] ?? '–') === name && Math.floor(new Date(row.start).getTime() / 1000) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
-  return card('Spend', { note: names.length === 5 ? 'the first five' : null }, lines.node);
-}
-
 function usageTable(rows, by) {
   const most = Math.max(...rows.map((row) => dollars(charge(row))), 1e-12);
   return table(`Spend by ${by}`, [
-    { name: by[0].toUpperCase() + by.slice(1), wide: true, sort: (row) => row[by], cell: (row) => h('b', {}, row[by] ?? '–') },
+    { name: by[0].toUpperCase() + by.slice(1), wide: true, sort: (row) => row[by], cell: (row) => [h('b', {}, nameBy(row, by)), by === 'key' && row.key_name && h('div', { class: 'small muted mono' }, row.key)] },
     { name: 'Charged', sort: (row) => dollars(charge(row)), cell: (row) => meter(dollars(charge(row)) / most, money(charge(row))) },
     { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
     { name: 'Refused', num: true, sort: (row) => row.refused, cell: (row) => count(row.refused) },
@@ -162,25 +151,43 @@ function margin(panel, signal) {
   }, { signal });
 }
 
+/** Classes of tokens as a bill names them. */
+const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Thought', web_search: 'Web searches' };
+
+/** `2026-11` as November 2026. */
+function monthName(month) {
+  const at = new Date(`${month}-01T00:00:00Z`);
+  return Number.isNaN(at.getTime()) ? month : at.toLocaleDateString('en', { month: 'long', year: 'numeric', timeZone: 'UTC' });
+}
+
 function statement(panel, signal) {
   const month = new Date().toISOString().slice(0, 7);
   const place = h('div', { class: 'page-body' });
   const wanted = { project: '', month };
   const draw = () => wanted.project && load(place, async () => {
     const told = await get('statement', { query: wanted, signal });
-    const lines = told.lines ?? told.rows ?? rowsOf(told);
-    return [facts(...Object.entries(told).filter(([, value]) => typeof value !== 'object' || value?.dollars !== undefined).map(([name, value]) => [name.replaceAll('_', ' '), value?.dollars !== undefined ? money(value) : String(value)])),
-      lines.length > 0 && card(null, { class: 'flush' }, table('Statement', Object.keys(lines[0]).filter((name) => typeof lines[0][name] !== 'object' || lines[0][name]?.dollars !== undefined || lines[0][name] === null).map((name) => ({ name: name.replaceAll('_', ' '), num: typeof lines[0][name] === 'number' || lines[0][name]?.dollars !== undefined,
-        cell: (row) => row[name]?.dollars !== undefined ? money(row[name]) : typeof row[name] === 'number' ? count(row[name]) : row[name] ?? '–' })), lines)),
+    const lines = told.lines ?? rowsOf(told);
+    const calls = told.calls ?? {};
+    return [
+      h('p', { class: 'sentence' }, `${monthName(told.month ?? wanted.month)}: `, h('b', {}, money(told.total)), ` charged to project ${told.project ?? wanted.project}`, told.org && ` of organisation ${told.org}`, '. ',
+        told.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
+      facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Broken off by callers', calls.settled !== undefined && count(calls.cancelled)],
+        ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', told.not_charged && money(told.not_charged)]),
+      lines.length > 0 ? card('What it was charged for', { class: 'flush' }, table('Statement', [
+        { name: 'Model', wide: true, sort: (line) => line.model, cell: (line) => h('b', {}, line.model ?? '–') }, { name: 'For', sort: (line) => line.class, cell: (line) => CLASSES[line.class] ?? String(line.class ?? '–').replaceAll('_', ' ') },
+        { name: 'Tokens', num: true, sort: (line) => line.tokens, cell: (line) => count(line.tokens) }, { name: 'Per million', num: true, cell: (line) => money(line.price_per_million ?? line.price) },
+        { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
+        : empty('Nothing was charged in this month.', 'Each model and each kind of token has a line here as soon as a call is settled.'),
+      told.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], told.days)),
       h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(told))];
   }, { signal, lines: 6 });
   const bar = h('div', { class: 'acts bar' });
   put(panel, bar, place);
   load(bar, async () => {
     const projects = await all('projects', { signal });
-    wanted.project = projects[0]?.id ?? '';
+    wanted.project = usual('project', projects.map((one) => one.id));
     draw();
-    return [field('Project', { kind: 'select', options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
+    return [field('Project', { kind: 'select', value: wanted.project, options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
   }, { signal, lines: 1 });
 }
 

@@ -1,21 +1,23 @@
 // What happens this second: calls on their way through the stages, speed, waiting, use of the cache, errors, spend; and what is slow or
 // refused, in words.
 
-import { get } from '../api.js';
+import { get, rowsOf } from '../api.js';
 import { h, icon, put } from '../dom.js';
-import { count, dollars, duration, money, percent, short } from '../format.js';
+import { count, duration, money, percent, short } from '../format.js';
 import { listen } from '../live.js';
 import { go } from '../router.js';
 import { may } from '../session.js';
 import { GROUPS, whatIs } from '../stages.js';
 import { chart } from '../ui/chart.js';
 import { aboutCode, badge, button, card, empty, failure, head, outcome, tile, when } from '../ui/parts.js';
+import { DAY_S, HOUR_S, spendChart } from '../ui/spend.js';
 import { table } from '../ui/table.js';
 
 const HISTORY_S = 300;
 const LAST_CALLS = 12;
+const DAY_DRAWN_EVERY_MS = 60_000;
 /** What was seen since the console was opened: other pages do not forget it. */
-const past = { at: [], generated: [], read: [], first: [], queue: [], spend: [] };
+const past = { at: [], generated: [], read: [], first: [], queue: [] };
 const last = [];
 
 /** Shows the page. */
@@ -37,16 +39,16 @@ export async function show(root, { signal }) {
   const said = h('ul', { class: 'notes' });
   const flight = h('div');
   const recent = h('div');
+  const day = h('div', { hidden: !may('GET /usage') });
   const speed = chart({ windowS: HISTORY_S, label: 'Tokens a second over the last five minutes', signal, lines: [{ name: 'generated', color: '--engine', show: short }, { name: 'read', color: '--gateway', show: short }] });
   const wait = chart({ windowS: HISTORY_S, label: 'Time to first token and time in the queue over the last five minutes', signal, lines: [{ name: 'first token', color: '--accent', show: duration }, { name: 'queue', color: '--warn', show: duration }] });
   put(root,
     head('Now', 'Calls as they move through the stages, and what deserves a look.', lamp),
     h('div', { class: 'tiles' }, Object.values(tiles).map((one) => one.node)),
-    card('In flight by stage', { note: 'hover a stage for what it does' }, path.node),
-    h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node)),
-    h('div', { class: 'grid two-one' },
-      card('Calls', { class: 'flush' }, flight, recent),
-      card('Worth a look', { note: 'the last minute' }, said)));
+    card('In flight by stage', { note: 'choose a stage to read what it does' }, path.node),
+    h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node), day),
+    card('Worth a look', { note: 'the last minute' }, said),
+    card('Calls', { class: 'flush' }, flight, recent));
 
   const draw = (now) => {
     drawTiles(tiles, now);
@@ -59,7 +61,10 @@ export async function show(root, { signal }) {
   };
   drawRecent(recent);
   try {
-    draw(await get('now', { signal }));
+    if (may('GET /usage')) drawDay(day, signal);
+    const now = await get('now', { signal });
+    begin(now.history);
+    draw(now);
     if (last.length === 0 && may('GET /requests')) {
       last.push(...((await get('requests', { query: { limit: LAST_CALLS }, signal })).data ?? []));
       drawRecent(recent);
@@ -93,6 +98,31 @@ function drawTiles(tiles, now) {
   tiles.spend.set(money(minute.spend_dollars ?? minute.spend_nano_dollars ?? minute.spend), 'in the last minute');
 }
 
+/** What was charged in each of the last 24 hours. */
+async function drawDay(root, signal) {
+  let drawn = new AbortController();
+  const draw = async () => {
+    const from = new Date(Date.now() - (DAY_S - HOUR_S) * 1000).toISOString();
+    const told = await get('usage', { query: { interval: 'hour', from }, signal }).catch(() => null);
+    if (!told || signal.aborted) return;
+    drawn.abort();
+    drawn = new AbortController();
+    put(root, spendChart(rowsOf(told.rows ? { data: told.rows } : told), null, { from, stepS: HOUR_S, signal: drawn.signal, title: 'Spend, last 24 hours' }));
+  };
+  await draw();
+  const timer = setInterval(() => document.hidden || draw(), DAY_DRAWN_EVERY_MS);
+  signal.addEventListener('abort', () => { clearInterval(timer); drawn.abort(); });
+}
+
+/** Takes over what the server remembers from before this page was opened. */
+function begin(history) {
+  const first = past.at[0] ?? Infinity;
+  const known = (history?.at_unix_s ?? []).map((at, index) => [at, index]).filter(([at]) => at < first && at > Date.now() / 1000 - HISTORY_S);
+  const before = { at: known.map(([at]) => at) };
+  for (const [name, list] of [['generated', 'completion_tokens_per_s'], ['read', 'prompt_tokens_per_s'], ['first', 'ttft_p50_us'], ['queue', 'queue_p50_us']]) before[name] = known.map(([, index]) => history[list]?.[index] ?? null);
+  for (const [name, list] of Object.entries(before)) past[name].unshift(...list);
+}
+
 /** A second once, also where several streams tell it. */
 function remember(now) {
   const at = Math.floor(new Date(now.at ?? Date.now()).getTime() / 1000);
@@ -102,21 +132,21 @@ function remember(now) {
   past.read.push(now.tokens_per_s?.prompt ?? 0);
   past.first.push(now.ttft_us?.p50 ?? null);
   past.queue.push(now.queue_us?.p50 ?? null);
-  past.spend.push(dollars(now.per_minute?.spend_dollars));
   const old = past.at.findIndex((one) => one > at - HISTORY_S);
   if (old > 0) for (const list of Object.values(past)) list.splice(0, old);
 }
 
 function pipeline() {
   const counts = new Map();
-  const node = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
+  const said = h('p', { class: 'small muted pipe-said', role: 'status' });
+  const list = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
     h('ol', {}, group.stages.map((stage) => {
       const number = h('b', {}, '0');
-      const item = h('li', { title: whatIs(stage) }, number, h('span', {}, stage));
+      const item = h('button', { type: 'button', title: whatIs(stage), on: { click: () => put(said, h('b', {}, stage), `: ${whatIs(stage)}.`) } }, number, h('span', {}, stage));
       counts.set(stage, [item, number]);
-      return item;
+      return h('li', {}, item);
     })))));
-  return { node, set(by) {
+  return { node: h('div', {}, list, said), set(by) {
     for (const [stage, [item, number]] of counts) {
       const n = by[stage] ?? 0;
       if (number.textContent !== String(n)) number.textContent = String(n);
@@ -140,9 +170,9 @@ function drawFlight(root, calls) {
     { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
     { name: 'For', num: true, cell: (call) => duration(call.age_us) },
     { name: 'Model', cell: (call) => nameOf(call.model) },
-    { name: 'Organisation', cell: (call) => call.org },
+    { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
-  ], calls.slice(0, 20), { dense: true }));
+  ], calls.slice(0, 20)));
 }
 
 function drawRecent(root) {
@@ -155,11 +185,19 @@ function drawRecent(root) {
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
     { name: 'Model', cell: (row) => nameOf(row.model) },
-    { name: 'Organisation', cell: (row) => row.org ?? '–' },
+    { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
-  ], last, { dense: true, open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
+  ], last, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
 }
+
+/** Whose a call is: key and project, and below them the user whom the caller named, and the organisation. */
+function whose(row) {
+  return [h('b', {}, keyName(row)), row.project && ` · ${row.project}`, h('div', { class: 'small muted' }, [row.user && `for ${row.user}`, row.org].filter(Boolean).join(' · '))];
+}
+
+/** A key's name, its id where the name is unknown, or a dash. */
+export const keyName = (row) => row.key_name ?? row.key ?? '–';
 
 /** The end of an id: what tells it from its neighbours. */
 export const shortId = (id) => `…${String(id).slice(-8)}`;

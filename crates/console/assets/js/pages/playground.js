@@ -3,10 +3,11 @@
 
 import { all, get } from '../api.js';
 import { add, h, icon, put } from '../dom.js';
+import { remember, usual } from '../last.js';
 import { may } from '../session.js';
 import { button, copyButton, empty, failure, head, load, tabs, toast } from '../ui/parts.js';
 import { dialog } from '../ui/dialog.js';
-import { blank, follow, stop } from '../playground/call.js';
+import { blank, cutShort, follow, hasWords, stop } from '../playground/call.js';
 import { curl, python, typescript } from '../playground/code.js';
 import { bodyOf, clear, freshKey, messagesOf, restore, store, toolsOf } from '../playground/draft.js';
 import { settingsPanel } from '../playground/settings.js';
@@ -23,7 +24,8 @@ export async function show(root, { signal }) {
   root.classList.add('fills');
   const [models, projects, status] = await Promise.all([all('models', { signal }), all('projects', { signal }).catch(() => []), get('status', { signal }).catch(() => null)]);
   if (signal.aborted) return;
-  const chats = models.filter((model) => !model.endpoints || model.endpoints.some((one) => /^chat.completions$/.test(one)));
+  // A server elsewhere that lists no endpoints decides by itself.
+  const chats = models.filter((model) => !model.endpoints?.length || model.endpoints.some((one) => /^chat.completions$/.test(one)));
   if (chats.length === 0) return add(body, empty('No model that chats is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
   new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
 }
@@ -32,14 +34,18 @@ class Playground {
   constructor(parts) {
     Object.assign(this, parts);
     const { draft, models, projects } = this;
-    for (const pane of draft.panes) if (!models.some((model) => model.name === pane.model)) pane.model = models[0].name;
-    if (!projects.some((project) => project.id === draft.project)) draft.project = projects[0]?.id ?? '';
+    const byReady = [...models].sort((a, b) => Boolean(a.not_ready?.length) - Boolean(b.not_ready?.length));
+    for (const pane of draft.panes) pane.model = usual('model', byReady.map((model) => model.name), pane.model);
+    draft.project = usual('project', projects.map((project) => project.id), draft.project);
+    // Answers that are being read, by pane; those that broke off, likewise; and panes whose call the reader stopped.
     this.reading = new Map();
+    this.broken = new Map();
+    this.stopping = new Set();
   }
 
   keep() { store(this.draft); }
 
-  busy() { return this.draft.panes.some((pane) => pane.pending); }
+  busy() { return this.reading.size > 0; }
 
   draw() {
     const { draft } = this;
@@ -54,7 +60,7 @@ class Playground {
     this.sendButton = button('Send', () => (this.busy() ? this.stop() : this.send()), { kind: 'primary', sign: 'send' });
     this.pictures = h('div', { class: 'pg-pictures' });
     this.said = h('div');
-    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed }));
+    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed, redraw: () => { for (const pane of draft.panes) if (!this.reading.has(pane)) this.drawLog(pane); } }));
     const toggle = button('Parameters', () => { const open = side.classList.toggle('open'); toggle.setAttribute('aria-expanded', String(open)); }, { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' });
     put(this.acts, toggle, button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
       may('POST /models/{name}/render') && button('Tokens', () => this.lens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.fresh(), { sign: 'plus' }));
@@ -67,7 +73,7 @@ class Playground {
   drawPanes() {
     put(this.panes, this.draft.panes.map((pane, at) => {
       const log = h('div', { class: 'pg-log', role: 'log', 'aria-label': `Conversation with ${pane.model}`, tabindex: 0 });
-      const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: Boolean(pane.pending), on: { change: () => { pane.model = choose.value; this.keep(); this.attachable(); } } },
+      const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: this.reading.has(pane), on: { change: () => { pane.model = choose.value; this.keep(); this.attachable(); } } },
         this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.not_ready?.length ? `${model.name} (not ready)` : model.name)));
       // What is drawn is no part of what is kept.
       Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
@@ -94,7 +100,7 @@ class Playground {
     const busy = this.busy();
     put(this.sendButton, icon(busy ? 'stop' : 'send'), h('span', {}, busy ? 'Stop' : 'Send'));
     this.sendButton.classList.toggle('primary', !busy);
-    for (const pane of this.draft.panes) pane.view.choose.disabled = Boolean(pane.pending);
+    for (const pane of this.draft.panes) pane.view.choose.disabled = this.reading.has(pane);
   }
 
   send() {
@@ -113,10 +119,25 @@ class Playground {
     this.input.value = '';
     put(this.pictures);
     for (const pane of draft.panes) {
-      pane.turns = pane.turns.filter((one) => !one.error);
+      this.leave(pane);
+      pane.turns = pane.turns.filter((one) => !one.error || hasWords(one));
       pane.turns.push(turn);
       this.begin(pane);
     }
+  }
+
+  /** Gives up a call whose answer broke off: what was read of it is kept, and the server stops it. */
+  leave(pane) {
+    if (!pane.pending) return;
+    stop(pane.pending.key);
+    const turn = this.broken.get(pane);
+    if (turn && hasWords(turn)) {
+      turn.error = null;
+      cutShort(turn);
+      pane.turns.push(turn);
+    }
+    this.broken.delete(pane);
+    pane.pending = null;
   }
 
   /** Makes the call's key and keeps it; only then is anything sent. */
@@ -127,6 +148,8 @@ class Playground {
     } catch (error) {
       return put(this.said, failure(error));
     }
+    remember('project', this.draft.project);
+    remember('model', this.draft.panes[0].model);
     this.keep();
     this.run(pane);
   }
@@ -139,6 +162,7 @@ class Playground {
     const leave = () => ending.abort();
     this.signal.addEventListener('abort', leave, { once: true });
     this.reading.set(pane, ending);
+    this.broken.delete(pane);
     this.drawLog(pane);
     this.mood();
     const { log } = pane.view;
@@ -152,21 +176,28 @@ class Playground {
       drawAnswer(node, turn, of);
       if (low) log.scrollTop = log.scrollHeight;
     }); };
+    let broke = null;
     try {
       await follow(pane.pending, pane.pending.project, turn, grown, ending.signal);
     } catch (error) {
       if (this.signal.aborted) return;
-      if (error.name !== 'AbortError') {
-        // Not whole: the key stays, and asking again is the same call.
-        cancelAnimationFrame(frame);
-        return put(node, failure(error, () => this.run(pane)));
-      }
-      turn.finish = 'stopped';
+      // However the answer of a stopped call ends, what was read stays.
+      if (this.stopping.has(pane) || error.name === 'AbortError') cutShort(turn);
+      else broke = error;
     } finally {
       this.signal.removeEventListener('abort', leave);
       this.reading.delete(pane);
     }
+    // The reader knows why.
+    if (this.stopping.delete(pane)) turn.note = null;
     cancelAnimationFrame(frame);
+    if (broke) {
+      // Not whole: the key stays, and asking again is the same call. A new question gives it up.
+      this.broken.set(pane, turn);
+      turn.error = broken(broke);
+      this.mood();
+      return drawAnswer(node, turn, { ...of, growing: false, act: { ...of.act, again: () => this.run(pane) } });
+    }
     if (!turn.error || !pane.turns.includes(turn)) pane.turns.push(turn);
     pane.pending = null;
     this.keep();
@@ -176,12 +207,16 @@ class Playground {
   }
 
   stop() {
-    for (const [pane, ending] of this.reading) if (pane.pending) stop(pane.pending.key).finally(() => setTimeout(() => ending.abort(), 400));
+    for (const [pane, ending] of this.reading) if (!this.stopping.has(pane)) {
+      this.stopping.add(pane);
+      stop(pane.pending.key).finally(() => ending.abort());
+    }
   }
 
   /** The last answer again: a new call, and charged as one. */
   again(pane) {
     if (this.busy()) return;
+    this.leave(pane);
     while (pane.turns.length && pane.turns.at(-1).role === 'assistant') pane.turns.pop();
     if (pane.turns.length) this.begin(pane);
   }
@@ -207,6 +242,7 @@ class Playground {
 
   fresh() {
     if (this.busy()) return toast('An answer is on its way: stop it first.');
+    for (const pane of this.draft.panes) this.leave(pane);
     clear(this.draft);
     put(this.said);
     this.keep();
@@ -264,6 +300,9 @@ class Playground {
     }, { wide: true });
   }
 }
+
+/** What a reader is told of a connection that broke. */
+const broken = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was whole.', remedy: error.remedy ?? 'Retry asks for the same answer, which is charged once. A new question leaves it.' });
 
 function dataUrl(file) {
   return new Promise((resolve, reject) => {

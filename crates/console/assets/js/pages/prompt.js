@@ -3,6 +3,7 @@
 import { all, get, post, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count } from '../format.js';
+import { usual } from '../last.js';
 import { rewrite } from '../router.js';
 import { badge, button, card, empty, facts, failure, head, load, tabs } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
@@ -20,7 +21,7 @@ export async function show(root, { query, signal }) {
   const models = await all('models', { signal });
   if (signal.aborted) return;
   if (models.length === 0) return put(body, empty('No model is served.', 'Start the server with one: headrace up --model PATH.'));
-  let model = models.find((one) => one.name === query.get('model'))?.name ?? models[0].name;
+  let model = models.find((one) => one.name === query.get('model'))?.name ?? usual('model', models.map((one) => one.name));
   let chosen = query.get('tab') ?? 'render';
   const address = () => rewrite(`prompt?${new URLSearchParams({ tab: chosen, model })}`);
   const choose = field('Model', { kind: 'select', value: model, options: models.map((one) => [one.name, one.name]), changed: (name) => { model = name; address(); draw(); } });

@@ -4,11 +4,12 @@
 import { get, rowsOf, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count, duration, money, percent } from '../format.js';
+import { reasonOf } from '../misses.js';
 import { may } from '../session.js';
 import { aboutCode, badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
 import { table } from '../ui/table.js';
 import { waterfall } from '../ui/waterfall.js';
-import { nameOf, shortId } from './now.js';
+import { keyName, nameOf, shortId } from './now.js';
 
 let tab = 'waterfall';
 
@@ -62,12 +63,12 @@ function overview(trace) {
       ['Answer', usage.completion_tokens !== undefined && `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of thought` : ''}`],
       ['Ended by', end.finish_reasons?.join(', ')],
       ['Cache', engine.prompt_blocks ? `${count(engine.cached_blocks)} of ${count(engine.prompt_blocks)} blocks` : null],
-      ['Cache miss', engine.cache_miss && [engine.cache_miss.reason, engine.cache_miss.place].filter(Boolean).join(': ')],
+      ['Cache miss', engine.cache_miss && [reasonOf(engine.cache_miss.reason)[0], engine.cache_miss.place].filter(Boolean).join(': ')],
       ['Batch', engine.batch_mean && `${engine.batch_min} least · ${engine.batch_mean.toFixed(1)} mean · ${engine.batch_max} most`],
       ['Held', trace.cost && money(trace.cost.held_dollars)], ['Charged', trace.cost && money(trace.cost.charged_dollars)],
       ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],
       ['Loss', trace.cost?.loss_nano_dollars ? money(trace.cost.loss_dollars) : null],
-      ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}` }, trace.key)],
+      ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}`, title: trace.key }, keyName(trace))],
       ['User', trace.user && h('a', { href: `#/requests?user=${encodeURIComponent(trace.user)}` }, trace.user)],
       ['Upstream', trace.upstream && (typeof trace.upstream === 'string' ? trace.upstream : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`)],
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
@@ -131,7 +132,7 @@ function beside(rows, trace) {
     { name: 'Model', cell: (row) => nameOf(row.model) },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.prompt_tokens ?? row.usage?.prompt_tokens)} → ${count(row.completion_tokens ?? row.usage?.completion_tokens)}` },
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
-    { name: 'Organisation', cell: (row) => row.org ?? (row.same_org ? 'the same' : 'another') },
+    { name: 'Whose', cell: (row) => [row.key || row.key_name ? keyName(row) : row.org ?? (row.same_org ? 'the same organisation' : 'another organisation'), row.project && h('div', { class: 'small muted' }, row.project)] },
   ], rows)];
 }
 

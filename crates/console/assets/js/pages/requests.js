@@ -11,7 +11,7 @@ import { button, empty, failure, head, outcome, skeleton, toast, when } from '..
 import { field } from '../ui/dialog.js';
 import { longTable } from '../ui/table.js';
 import { comparison, detail } from './request.js';
-import { nameOf } from './now.js';
+import { keyName, nameOf } from './now.js';
 
 const PAGE_ROWS = 500;
 /** Names in the address that go to the server as they are. */
@@ -37,8 +37,9 @@ class View {
     this.cursor = null;
     this.asked = 0;
     this.marked = [];
-    this.filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? '']));
-    this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
+    this.take(query);
+    this.form = h('div');
+    put(this.form, this.bar());
     this.side = h('section', { class: 'split-side', 'aria-label': 'Request', hidden: true });
     this.said = h('span', { class: 'muted small', role: 'status' });
     this.live = h('button', { type: 'button', class: 'button small', hidden: true, on: { click: () => this.search() } });
@@ -47,8 +48,14 @@ class View {
       onKey: (key, row) => key === 'c' && (this.mark(row.id), true) });
     this.body = h('div', { class: 'list-body' });
     put(root, head('Requests', 'Every call with its time, its cost and its end. Open one to see where both went.'),
-      this.bar(), h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.said, this.live, this.compare), this.body), this.side));
+      this.form, h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.said, this.live, this.compare), this.body), this.side));
     root.classList.add('fills');
+  }
+
+  /** Takes the search out of an address. */
+  take(query) {
+    this.filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? '']));
+    this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
   }
 
   async start(at) {
@@ -169,8 +176,14 @@ class View {
   }
 
   follow({ rest, query }) {
-    if (rest.length === 0 && query.toString() === '' && this.rows.length + this.asked > 0 && Object.values(this.filters).some(Boolean)) return show(this.side.closest('.page'), { signal: this.signal, query, rest });
     const id = rest[0];
+    const before = this.address('');
+    // A link to one request leaves the list as it is.
+    if (!id || (id !== 'compare' && query.size > 0)) this.take(query);
+    if (this.address('') !== before) {
+      put(this.form, this.bar());
+      if (this.asked > 0) this.search();
+    }
     this.side.hidden = !id;
     this.side.closest('.split').classList.toggle('with-side', Boolean(id));
     this.table.choose(id);
@@ -186,11 +199,13 @@ function columns(view) {
   return [
     { name: h('span', { class: 'off-screen' }, 'Compare'), least: 18, cell: mark },
     { name: 'Started', least: 72, grow: 1, cell: (row) => when(row.started) },
-    { name: 'Outcome', least: 92, grow: 1.4, cell: (row) => outcome(row.outcome) },
+    { name: 'Outcome', least: 92, grow: 1, cell: (row) => outcome(row.outcome) },
     { name: 'Took', least: 76, num: true, cell: (row) => duration(row.duration_us) },
-    { name: 'First token', least: 82, rank: 3, num: true, cell: (row) => duration(row.time_to_first_token_us) },
-    { name: 'Model', least: 80, grow: 1.4, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
-    { name: 'Organisation', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.org ?? '' }, row.org ?? '–') },
+    { name: 'First token', least: 82, rank: 6, num: true, cell: (row) => duration(row.time_to_first_token_us) },
+    { name: 'Model', least: 80, grow: 1.8, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
+    { name: 'Project', least: 64, grow: 0.9, rank: 3, cell: (row) => h('span', { title: [row.project, row.org].filter(Boolean).join(' of ') }, row.project ?? '–') },
+    { name: 'Key', least: 90, grow: 1.8, rank: 3, cell: (row) => h('span', { title: row.key ?? '' }, keyName(row)) },
+    { name: 'User', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.user ?? '' }, row.user ?? '–') },
     { name: 'Tokens', least: 104, rank: 4, num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', least: 112, rank: 2, num: true, cell: (row) => money(row.cost?.charged_dollars) },
   ];

@@ -5,12 +5,21 @@ import { ApiError, refusal, send } from '../api.js';
 
 const TRIES = 5;
 
-/** An answer as it grows. */
-export const blank = () => ({ role: 'assistant', text: '', reasoning: '', calls: [], tokens: [], finish: null, usage: null, id: null, first_ms: null, took_ms: null, error: null });
+/** How long the end of a stopped answer is waited for. */
+const STOP_WAIT_MS = 2000;
+const STOP_AGAIN_MS = 200;
+/** The code of an answer that the server ended before it was whole. */
+const STOPPED = 'stopped';
+
+/** An answer as it grows. `note` says why it is not whole. */
+export const blank = () => ({ role: 'assistant', text: '', reasoning: '', calls: [], tokens: [], finish: null, usage: null, id: null, first_ms: null, took_ms: null, error: null, note: null });
+
+/** Whether a turn has something that can be read, or be sent back to a model. */
+export const hasWords = (turn) => Boolean(turn.text || turn.calls?.length);
 
 /**
- * Reads the answer of a pending call into `turn`, calling `grown(turn)` as it grows. Resolves when the answer is whole, also when it is a refusal
- * (`turn.error`). Throws where it broke off: the call is pending still, and may be asked for again with the same key.
+ * Reads the answer of a pending call into `turn`, calling `grown(turn)` as it grows. Resolves when the server ended the answer: whole, stopped
+ * (`turn.finish`), or refused (`turn.error`). Throws if the connection broke: the call is pending still, and may be asked for again with the same key.
  */
 export async function follow(pending, project, turn, grown, signal) {
   const began = performance.now();
@@ -18,6 +27,7 @@ export async function follow(pending, project, turn, grown, signal) {
   Object.assign(turn, blank(), { id: answer.headers.get('x-request-id'), replayed: answer.headers.get('idempotent-replayed') === 'true' });
   if (!answer.ok) {
     const error = await refusal(answer);
+    if (error.code === STOPPED) return cutShort(turn);
     turn.error = { message: error.message, remedy: error.remedy, code: error.code, field: error.field, status: error.status, doc: error.doc };
     return;
   }
@@ -31,7 +41,8 @@ export async function follow(pending, project, turn, grown, signal) {
       if (data === '[DONE]') { whole = true; continue; }
       const chunk = JSON.parse(data);
       if (chunk.error) {
-        turn.error = { message: chunk.error.message, code: chunk.error.code };
+        if (chunk.error.code === STOPPED) cutShort(turn, chunk.error.message);
+        else turn.error = { message: chunk.error.message, code: chunk.error.code };
         whole = true;
         continue;
       }
@@ -47,20 +58,36 @@ export async function follow(pending, project, turn, grown, signal) {
   turn.took_ms = Math.round(performance.now() - began);
 }
 
-/** The answer's head. While the same call is on its way elsewhere the server may say so: waited for. */
+/** The server ended the answer before it was whole: what came until then is kept. */
+export function cutShort(turn, note = null) {
+  turn.finish = STOPPED;
+  turn.note = note;
+}
+
+/** The answer's head. A server that says when to ask again is asked again. */
 async function ask(pending, project, signal) {
   for (let at = 0; ; at++) {
     const headers = { 'idempotency-key': pending.key, accept: '*/*' };
     if (project) headers['x-headrace-project'] = project;
     const answer = await send('POST', 'playground/chat/completions', { body: pending.body, headers, signal });
-    if (answer.status !== 409 || at >= TRIES) return answer;
-    await new Promise((resolve) => setTimeout(resolve, 1000 * (Number(answer.headers.get('retry-after')) || 1)));
+    const again = Number(answer.headers.get('retry-after'));
+    if (answer.status !== 409 || !again || at >= TRIES) return answer;
+    await sleep(1000 * again);
   }
 }
 
-/** Asks the server to stop a call. */
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Asks the server to stop a call. One that is still on its way there is asked for again. Returns when the answer should have ended. */
 export async function stop(key) {
-  await send('POST', 'playground/stop', { headers: { 'idempotency-key': key }, body: {} }).catch(() => {});
+  const until = performance.now() + STOP_WAIT_MS;
+  let told = false;
+  while (!told && performance.now() < until) {
+    const answer = await send('POST', 'playground/stop', { headers: { 'idempotency-key': key }, body: {} }).catch(() => null);
+    told = answer?.status !== 404 && answer !== null;
+    if (!told) await sleep(STOP_AGAIN_MS);
+  }
+  await sleep(Math.max(0, until - performance.now()));
 }
 
 function take(turn, delta, choice) {

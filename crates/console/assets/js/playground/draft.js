@@ -2,13 +2,14 @@
 // its idempotency key and the very bytes that were sent. Pure but for the browser's store.
 
 import { keep, load } from '../settings.js';
+import { hasWords } from './call.js';
 
 const NAME = 'playground';
 /** Answers older than that lose their tokens' probabilities, so that the store does not fill. */
 const TURNS_WITH_TOKENS = 6;
 
 const FRESH = () => ({
-  project: '', system: '', input: '', images: [], params: {}, more: '', tools: '', mocks: {}, tool_choice: '', proceed: false, format: 'text', schema: '', stream: true,
+  project: '', system: '', input: '', images: [], params: {}, more: '', tools: '', mocks: {}, tool_choice: '', proceed: false, format: 'text', schema: '', stream: true, plain: false,
   panes: [{ model: '', turns: [], pending: null }],
 });
 
@@ -42,7 +43,7 @@ export function messagesOf(draft, turns) {
     if (turn.role === 'user') {
       messages.push({ role: 'user', content: turn.images?.length ? [...turn.images.map((url) => ({ type: 'image_url', image_url: { url } })), { type: 'text', text: turn.text }] : turn.text });
     } else if (turn.role === 'tool') messages.push({ role: 'tool', tool_call_id: turn.id, content: turn.text });
-    else if (!turn.error) {
+    else if (hasWords(turn)) {
       const message = { role: 'assistant', content: turn.text };
       if (turn.calls?.length) message.tool_calls = turn.calls.map((call) => ({ id: call.id, type: 'function', function: { name: call.name, arguments: call.args } }));
       messages.push(message);

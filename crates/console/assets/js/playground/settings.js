@@ -18,10 +18,10 @@ const EXAMPLE_TOOL = [{ type: 'function', function: { name: 'get_weather', descr
 const EXAMPLE_SCHEMA = { type: 'object', properties: { name: { type: 'string' }, age: { type: 'integer' } }, required: ['name', 'age'], additionalProperties: false };
 
 /**
- * The panel. `changed()` is called when something of the draft was changed.
- * @param {{draft: object, projects: object[], changed: () => void}} of
+ * The panel. `changed()` is called when something of the draft was changed, `redraw()` when answers look otherwise.
+ * @param {{draft: object, projects: object[], changed: () => void, redraw: () => void}} of
  */
-export function settingsPanel({ draft, projects, changed }) {
+export function settingsPanel({ draft, projects, changed, redraw }) {
   const keepParam = (name) => (value) => { draft.params[name] = Number.isNaN(value) ? null : value; changed(); };
   const numbers = PARAMETERS.map(([name, label, kind, hint]) => field(label, { kind, value: draft.params[name] ?? '', placeholder: 'default', hint, changed: keepParam(name) }).node);
   const set = (name) => (value) => { draft[name] = value; changed(); };
@@ -30,6 +30,7 @@ export function settingsPanel({ draft, projects, changed }) {
     field('System prompt', { kind: 'area', rows: 3, value: draft.system, placeholder: 'How the model should be', changed: set('system') }).node,
     h('div', { class: 'fields' }, numbers.slice(0, FIRST)),
     field('Stream', { kind: 'check', value: draft.stream, changed: set('stream') }).node,
+    field('Show answers as plain text', { kind: 'check', value: draft.plain, hint: 'Without: Markdown is drawn.', changed: (value) => { set('plain')(value); redraw(); } }).node,
     section('More parameters', Object.entries(draft.params).some(([name, value]) => value && PARAMETERS.findIndex(([of]) => of === name) >= FIRST) || draft.more,
       h('div', { class: 'fields' }, numbers.slice(FIRST),
         field('Thinking', { kind: 'select', value: draft.params.reasoning_effort ?? '', options: [['', 'default'], ...['none', 'minimal', 'low', 'medium', 'high'].map((one) => [one, one])], changed: keepText(draft, 'reasoning_effort', changed) }).node,

@@ -7,6 +7,7 @@ import { count, money } from '../format.js';
 import { may } from '../session.js';
 import { views } from '../pages/request.js';
 import { badge, button, copyButton, failure, load } from '../ui/parts.js';
+import { markdown } from './markdown.js';
 import { heat } from './tokens.js';
 
 /**
@@ -26,9 +27,11 @@ export function drawAnswer(node, turn, of) {
   const warm = turn.tokens?.length > 0 && !of.growing;
   put(node, h('h2', { class: 'off-screen' }, 'Answer'),
     turn.reasoning && h('details', { class: 'thought', open: of.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
-    warm ? heat(turn.tokens) : turn.text && h('div', { class: 'answer-text' }, turn.text, of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' })),
+    warm ? heat(turn.tokens) : turn.text && (of.draft.plain ? h('div', { class: 'answer-text' }, turn.text) : markdown(turn.text)),
+    turn.text && of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' }),
     of.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),
     turn.calls?.map((call) => h('div', { class: 'call' }, h('p', {}, badge('calls', 'info'), ' ', h('code', {}, call.name)), h('pre', { class: 'code wrap' }, pretty(call.args)))),
+    !of.growing && turn.note && h('p', { class: 'small muted' }, `Not whole: ${turn.note}.`),
     turn.error && failure(turn.error, of.last && of.act.again),
     !of.growing && !turn.error && of.last && turn.calls?.length > 0 && results(turn, of));
   if (!of.growing && !turn.error) add(node, figures(turn, of));
@@ -44,11 +47,14 @@ function results(turn, { draft, act }) {
   return h('div', { class: 'results stack' }, h('p', { class: 'small muted' }, 'What the tools answer:'), boxes, h('div', {}, button('Give back', () => act.results(boxes.map((box) => box.value)), { kind: 'primary small', sign: 'send' })));
 }
 
+/** How an answer ended, in words. */
+const ENDS = { stop: 'complete', length: 'cut at the most tokens', tool_calls: 'calls a tool', content_filter: 'held back by a content rule', stopped: 'stopped' };
+
 function figures(turn, { act, last, signal }) {
   const usage = turn.usage ?? {};
   const cached = usage.prompt_tokens_details?.cached_tokens;
   const line = [usage.prompt_tokens !== undefined && `${count(usage.prompt_tokens)} tokens in${cached ? ` (${count(cached)} cached)` : ''}, ${count(usage.completion_tokens)} out`,
-    turn.first_ms !== null && turn.first_ms !== undefined && `first after ${turn.first_ms} ms`, turn.took_ms && `${(turn.took_ms / 1000).toFixed(2)} s`, turn.finish && `ended by ${turn.finish}`, turn.replayed && 'given again, not charged again'].filter(Boolean).join(' · ');
+    turn.first_ms !== null && turn.first_ms !== undefined && `first after ${turn.first_ms} ms`, turn.took_ms && `${(turn.took_ms / 1000).toFixed(2)} s`, turn.finish && (ENDS[turn.finish] ?? `ended by ${turn.finish}`), turn.replayed && 'given again, not charged again'].filter(Boolean).join(' · ');
   const price = h('span', { class: 'num' });
   const place = h('div', { class: 'turn-trace', hidden: true });
   const open = button('Waterfall and price', () => {

@@ -1,7 +1,7 @@
 // Lines over time, drawn by the vendored uPlot, which is fetched when a page first draws one. Colours come from the style sheet and
 // are read anew when the reader changes them.
 
-import { h } from '../dom.js';
+import { add, h, put } from '../dom.js';
 import { time } from '../format.js';
 import { choice } from '../settings.js';
 
@@ -34,13 +34,27 @@ function resolved(name) {
   return value || color(name);
 }
 
+/** The names of the lines with their colours. Under the pointer: the moment, and what each line has there. */
+function legendOf(lines, data) {
+  const at = h('li', {}, '–');
+  const values = lines.map(() => h('b', { class: 'num' }));
+  const node = h('ul', { class: 'legend small muted' }, lines.map((line, index) => h('li', {}, h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }), line.name.slice(0, MOST_NAME), values[index])), at);
+  return { node, set(index) {
+    const [xs, ...ys] = data();
+    const known = index !== null && index !== undefined && xs[index] !== undefined;
+    put(at, known ? time(xs[index] * 1e3) : '–');
+    values.forEach((value, line) => put(value, known && ys[line][index] !== null && ys[line][index] !== undefined ? ` ${lines[line].show(ys[line][index])}` : ''));
+  } };
+}
+
 /**
  * A chart of lines.
  * @param {{label: string, lines: {name: string, color: string, show: (v) => string}[], height?: number, axis?: (v) => string, bars?: boolean, windowS?: number}} how
  * @returns {{node: HTMLElement, set: (xs: number[], ...ys: number[][]) => void}} `xs` in seconds since 1970
  */
 export function chart({ label, lines, height = 160, axis, bars = false, windowS, signal }) {
-  const node = h('div', { class: 'chart', role: 'img', 'aria-label': label, style: { 'min-height': `${height}px` } });
+  const plane = h('div', { role: 'img', 'aria-label': label, style: { 'min-height': `${height}px` } });
+  const node = h('div', { class: 'chart' }, plane);
   let plot = null;
   let data = [[], ...lines.map(() => [])];
   let making = false;
@@ -59,26 +73,30 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
       width: Math.max(120, node.clientWidth), height,
       tzDate: (ts) => (choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
       cursor: { y: false, points: { size: 6 } },
-      legend: { show: lines.length > 1 || bars, live: true },
+      legend: { show: false },
+      hooks: { setCursor: [(at) => legend.set(at.cursor.idx)] },
       scales: { ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }), y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
-      series: [{ label: 'At', value: (_, v) => (v ? time(v * 1e3) : '–') },
-        ...lines.map((line) => ({ label: line.name.slice(0, MOST_NAME), stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
-          points: { show: false }, spanGaps: false, value: (_, v) => (v === null || v === undefined ? '–' : line.show(v)),
+      series: [{},
+        ...lines.map((line) => ({ stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
+          points: { show: false }, spanGaps: false,
           paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined }))],
-    }, data, node);
+    }, data, plane);
   }
+
+  const legend = legendOf(lines, () => data);
 
   const resize = new ResizeObserver(() => {
     const width = Math.max(120, node.clientWidth);
     if (!plot) make().catch(() => {});
     else if (plot.width !== width) plot.setSize({ width, height });
   });
+  add(node, lines.length > 1 || bars ? legend.node : null);
   resize.observe(node);
   const again = () => { make().catch(() => {}); };
   document.addEventListener('choice', again, { signal });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, { signal });
   signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
 
-  return { node, set(...columns) { data = columns; plot?.setData(columns); } };
+  return { node, set(...columns) { data = columns; node.dataset.points = String(columns[0].length); plot?.setData(columns); } };
 }

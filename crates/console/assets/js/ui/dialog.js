@@ -3,14 +3,28 @@
 import { add, h, put } from '../dom.js';
 import { button, failure } from './parts.js';
 
-/** Opens a dialog; `build(close)` makes its content. Resolves with what `close` was given. */
-export function dialog(title, build, { wide } = {}) {
+/**
+ * Opens a dialog; `build(close)` makes its content. Resolves with what `close` was given. With `ask`, a sentence, Escape and the cross do not close it: the
+ * sentence is shown with a button that does.
+ */
+export function dialog(title, build, { wide, ask } = {}) {
   return new Promise((resolve) => {
     let result;
-    const close = (value) => { result = value; node.close(); };
-    const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: { close: () => { node.remove(); resolve(result); } } },
-      h('div', { class: 'dialog-head' }, h('h2', {}, title), button('', () => close(), { kind: 'quiet', sign: 'close', title: 'Close' })));
-    add(node, build(close));
+    let done = false;
+    const close = (value) => { result = value; done = true; node.close(); };
+    const asked = h('div', { class: 'dialog-asked', role: 'alert' });
+    const leave = (event) => {
+      if (!ask) return event?.type === 'cancel' || close();
+      event?.preventDefault();
+      put(asked, h('div', { class: 'notice warn' }, h('p', {}, ask), button('Close without it', () => close(), { kind: 'small' })));
+    };
+    const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: {
+      keydown: (event) => ask && event.key === 'Escape' && leave(event),
+      cancel: leave,
+      // A browser may close a dialog all the same, as with the second Escape in a row.
+      close: () => { if (ask && !done) { node.showModal(); return leave(); } node.remove(); resolve(result); } } },
+      h('div', { class: 'dialog-head' }, h('h2', {}, title), button('', () => leave(), { kind: 'quiet', sign: 'close', title: 'Close' })));
+    add(node, build(close), ask ? asked : null);
     document.body.append(node);
     node.showModal();
     (node.querySelector('[autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea') ?? node.querySelector('button'))?.focus();

@@ -38,10 +38,12 @@ export function outcome(of) {
   return badge(...(told[kind] ?? [kind, '']));
 }
 
-/** A time, shown as the reader chose, with both spellings in its title. */
+const DAY_LENGTH = '2026-11-26'.length;
+
+/** A time, shown as the reader chose, with both spellings in its title. With `ago` how long ago, with `day` the day alone. */
 export function when(at, options) {
   if (!at) return h('span', { class: 'muted' }, '–');
-  return h('time', { datetime: String(at), title: bothTimes(at) }, options?.ago ? ago(at) : time(at, options));
+  return h('time', { datetime: String(at), title: bothTimes(at) }, options?.ago ? ago(at) : options?.day ? time(at, { date: 'always' }).slice(0, DAY_LENGTH) : time(at, options));
 }
 
 /** Where something would stand: grey lines while it is fetched. */
@@ -154,12 +156,15 @@ export function segmented(label, options, chosen, changed) {
   return h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons);
 }
 
+/** Characters of a tile's figure that fit its usual size. */
+const LONG_VALUE = 10;
+
 /** A figure with its name, its unit and a word beside it. */
 export function tile(name, { unit, hint } = {}) {
   const value = h('span', { class: 'tile-value' }, '–');
   const note = h('span', { class: 'tile-note muted small' });
   const node = h('div', { class: 'tile', title: hint }, h('span', { class: 'tile-name' }, name), h('span', {}, value, unit && h('span', { class: 'tile-unit muted' }, ` ${unit}`)), note);
-  return { node, set(text, word = '') { if (value.textContent !== text) value.textContent = text; if (note.textContent !== word) note.textContent = word; } };
+  return { node, set(text, word = '') { value.classList.toggle('long', text.length > LONG_VALUE); if (value.textContent !== text) value.textContent = text; if (note.textContent !== word) note.textContent = word; } };
 }
 
 /** Names and values in two columns. */

@@ -2,11 +2,15 @@
 
 import { h, put } from '../dom.js';
 
+/** What a table gives up, one after the other, until it fits: air between its columns, whole words, then the columns themselves. */
+const CLOSER = ['tight', 'broken', 'cards'];
+
 /**
- * A table of few rows; on narrow screens each row is a card, with the names of its columns beside what stands there. Roles are said because a style sheet
- * that lays a table out otherwise takes them away. With `dense` it stays a table. Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
+ * A table of few rows. A table that is wider than its place becomes tighter; if that does not do, each row becomes a card, with the names of its columns
+ * beside what stands there. Roles are said because a style sheet that lays a table out otherwise takes them away.
+ * Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
  */
-export function table(caption, columns, rows, { open, rowClass, dense } = {}) {
+export function table(caption, columns, rows, { open, rowClass } = {}) {
   let order = null;
   const body = h('tbody', { role: 'rowgroup' });
   const heads = columns.map((column, at) => {
@@ -29,8 +33,21 @@ export function table(caption, columns, rows, { open, rowClass, dense } = {}) {
       columns.map((column) => h('td', { role: 'cell', class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null, data: { name: column.name } }, h('div', {}, column.cell(row)))))));
   }
   draw();
-  return h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption },
-    h('table', { class: dense ? 'table' : 'table rows', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body));
+  const made = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
+  const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, made);
+  fit(wrap, made);
+  return wrap;
+}
+
+/** Keeps a table within its place, at each width that the place has. */
+export function fit(wrap, made) {
+  let width = -1;
+  new ResizeObserver(() => {
+    if (wrap.clientWidth === width) return;
+    width = wrap.clientWidth;
+    made.classList.remove(...CLOSER);
+    for (const name of CLOSER) if (wrap.scrollWidth > wrap.clientWidth) made.classList.add(name);
+  }).observe(wrap);
 }
 
 function compare(a, b) {

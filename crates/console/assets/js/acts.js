@@ -1,0 +1,47 @@
+// Acts of the audit log in words: what was done, to whom, and how. Knows codes and details as the server writes them; a code that is not listed here is
+// shown as it is.
+
+const ACTS = {
+  'key.create': ['Key created', 'good'], 'key.revoke': ['Key revoked', 'warn'], 'key.limits': ['Limits of a key', 'info'], 'key.regions': ['Regions of a key', 'info'],
+  'org.create': ['Organisation created', 'good'], 'org.limits': ['Limits of an organisation', 'info'], 'org.regions': ['Regions of an organisation', 'info'],
+  'project.create': ['Project created', 'good'], 'project.limits': ['Limits of a project', 'info'],
+  'credit.grant': ['Credit granted', 'good'], 'credit.correct': ['Credit corrected', 'warn'], 'budget.set': ['Budget set', 'info'],
+  'operator.create': ['Operator created', 'good'], 'operator.revoke': ['Operator removed', 'warn'], 'operator.link': ['Sign-in link made', 'info'], 'operator.sign_in': ['Signed in', ''], 'operator.sign_out': ['Signed out', ''],
+  'ledger.verify': ['Ledger verified', 'info'], 'config.reload': ['Configuration read again', 'info'], 'playground.call': ['Call from the playground', ''],
+  'upstream.drain': ['Upstream drained', 'warn'], 'upstream.resume': ['Upstream resumed', 'good'], 'upstream.probe': ['Upstream probed', 'info'],
+  'canary.roll_back': ['Canary taken out', 'bad'], 'canary.resume': ['Canary on trial again', 'good'],
+};
+
+/** What was done: its words, and the kind of its badge. */
+export const actOf = (act) => ACTS[act] ?? [String(act).replaceAll(/[._]/g, ' '), 'info'];
+
+/** Who did it: a name, and what else is known of who it was. `owner (op_…)` is the operator named owner. */
+export function actorOf(actor) {
+  const [, name, id] = /^(.*) \((op_\w+)\)$/.exec(String(actor)) ?? [null, String(actor), null];
+  return { name, id };
+}
+
+/** How it was done. Details that are data become words: `{"org": "a", "weight": 5}` is `org a, weight 5`. */
+export function detailOf(detail) {
+  const text = String(detail ?? '').replaceAll('unlimited requests/min, unlimited tokens/min, unlimited at once', 'no limits');
+  if (!/^\s*[[{]/.test(text)) return text;
+  try { return words(JSON.parse(text)); } catch { return text; }
+}
+
+function words(value, name = '') {
+  const named = (text) => (name ? `${name.replaceAll('_', ' ')} ${text}` : text);
+  if (value === null || value === undefined) return named('none');
+  if (Array.isArray(value)) return named(value.map((one) => words(one)).join(', ') || 'none');
+  if (typeof value === 'object' && value.dollars !== undefined) return named(`$${value.dollars}`);
+  // What tells one entry of the configuration from another is for programs.
+  if (typeof value === 'object') return named(Object.entries(value).filter(([key]) => key !== 'entry').map(([key, one]) => words(one, key)).join(', ') || 'none');
+  if (/nano_dollars$/.test(name) && /^-?\d+$/.test(String(value))) return `${name.replace(/_?nano_dollars$/, '').replaceAll('_', ' ')} $${dollars(value)}`.trim();
+  return named(typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
+}
+
+/** Nano-dollars, exactly. */
+function dollars(nano) {
+  const whole = BigInt(nano);
+  const digits = String(whole < 0n ? -whole : whole).padStart(10, '0');
+  return `${whole < 0n ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9).replace(/0+$/, '').padEnd(2, '0')}`;
+}

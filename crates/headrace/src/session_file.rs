@@ -1,0 +1,126 @@
+//! Sessions of operators, in one small file beside the data, so that a restart signs no operator out. The file holds hashes of tokens: nothing in it
+//! signs in. Must not know when a session ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use headrace_admin_http::{SessionStore, StoredSession};
+use headrace_domain::UnixNanos;
+use headrace_identity::OperatorId;
+use serde::{Deserialize, Serialize};
+
+/// The file, in the data directory.
+const FILE: &str = "sessions.json";
+/// The most bytes that are read of it. The most sessions that are ever written take a quarter of that.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// See the top of the file.
+pub(crate) struct SessionFile {
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    /// Hexadecimal.
+    token_hash: String,
+    operator: OperatorId,
+    expires_unix_ns: u64,
+    used_unix_ns: u64,
+}
+
+impl SessionFile {
+    /// Reads what is stored. A file that cannot be read is no reason not to start: the operators sign in again, and it is written anew.
+    pub(crate) fn open(dir: &Path) -> (Self, Result<Vec<StoredSession>, String>) {
+        let file = Self { path: dir.join(FILE) };
+        let stored = file.read().map_err(|why| format!("{}: {why}", file.path.display()));
+        (file, stored)
+    }
+
+    fn read(&self) -> Result<Vec<StoredSession>, String> {
+        let told = |error: std::io::Error| error.to_string();
+        let length = match std::fs::metadata(&self.path) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(told(error)),
+        };
+        if length > MAX_BYTES {
+            return Err(format!("it has {length} bytes, more than {MAX_BYTES}"));
+        }
+        let bytes = std::fs::read(&self.path).map_err(told)?;
+        let rows: Vec<Row> = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let hash = |text: &str| blake3::Hash::from_hex(text).map(|hash| *hash.as_bytes());
+        let stored = rows.into_iter().map(|row| {
+            let Row { token_hash, operator, expires_unix_ns, used_unix_ns } = row;
+            let token = hash(&token_hash).map_err(|error| format!("`token_hash`: {error}"))?;
+            let (expires, used) = (UnixNanos::new(expires_unix_ns), UnixNanos::new(used_unix_ns));
+            Ok(StoredSession { token, operator, expires, used })
+        });
+        stored.collect()
+    }
+
+    /// Whole or not at all, also across a power cut.
+    fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let part = self.path.with_extension("part");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&part, &self.path)?;
+        match self.path.parent() {
+            Some(dir) => File::open(dir)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl SessionStore for SessionFile {
+    fn replace(&self, sessions: &[StoredSession]) -> Result<(), String> {
+        let row = |session: &StoredSession| Row {
+            token_hash: blake3::Hash::from_bytes(session.token).to_hex().to_string(),
+            operator: session.operator.clone(),
+            expires_unix_ns: session.expires.get(),
+            used_unix_ns: session.used.get(),
+        };
+        let rows: Vec<Row> = sessions.iter().map(row).collect();
+        let bytes = serde_json::to_vec(&rows).map_err(|error| error.to_string())?;
+        self.write(&bytes).map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn sessions_are_read_as_they_were_written_and_damage_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, stored) = SessionFile::open(dir.path());
+        assert_eq!(stored, Ok(Vec::new()));
+        let session = |n: u8| StoredSession {
+            token: [n; 32],
+            operator: OperatorId::new("op_a1").unwrap(),
+            expires: UnixNanos::new(u64::MAX),
+            used: UnixNanos::new(7),
+        };
+        file.replace(&[session(1), session(255)]).unwrap();
+        file.replace(&[session(1)]).unwrap();
+        assert_eq!(SessionFile::open(dir.path()).1, Ok(vec![session(1)]));
+        let path = dir.path().join(FILE);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for (damage, says) in [
+            (
+                "[{\"token_hash\":\"zz\",\"operator\":\"op_a\",\"expires_unix_ns\":1,\"used_unix_ns\":1}]",
+                "token_hash",
+            ),
+            ("[{\"token_hash\":\"00\",\"operator\":\"nobody\"}]", "operator"),
+            ("[", "EOF"),
+        ] {
+            std::fs::write(&path, damage).unwrap();
+            assert!(SessionFile::open(dir.path()).1.unwrap_err().contains(says), "{damage}");
+        }
+        std::fs::write(&path, vec![b' '; 2 << 20]).unwrap();
+        assert!(SessionFile::open(dir.path()).1.unwrap_err().contains("more than"));
+    }
+}
