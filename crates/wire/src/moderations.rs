@@ -140,6 +140,9 @@ mod tests {
             (json!({"input": "a", "more": 1}), "more"),
             (json!({"input": [{"type": "image_url", "image_url": {"url": "x"}}]}), "input[0].type"),
             (json!({"input": [{"type": "text"}]}), "input[0].text"),
+            (json!({"input": ""}), "input"),
+            (json!({"input": ["a", "\u{200b} "]}), "input[1]"),
+            (json!({"input": [{"type": "text", "text": "\n"}]}), "input[0].text"),
         ] {
             assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
         }

@@ -1,6 +1,6 @@
 //! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
 
-use headrace_domain::{Code, Stage};
+use headrace_domain::{Code, ModelName, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
 use crate::catalog::Catalog;
@@ -12,6 +12,7 @@ use crate::state::{Authorized, Parsed};
 impl Parsed {
     pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
+        dossier.record.model_asked = name_kept(asked.as_ref().map_or(&call.model, ModelName::as_str));
         let unknown = || unknown_model_of(&call.model, &principal, &catalog);
         let asked = asked.ok_or_else(unknown)?;
         may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
@@ -25,6 +26,21 @@ impl Parsed {
         dossier.mark(Stage::Authorize);
         Ok(Authorized { principal, call, taken, catalog, asked, model })
     }
+}
+
+/// Most characters that are kept of a name that is none.
+const MOST_CHARS_KEPT: usize = 80;
+/// API keys of most providers begin so, those of this one too.
+const KEY_PREFIX: &str = "sk-";
+
+/// What the record keeps of the name that was asked for, whether or not there is such a model: no control characters, and nothing of
+/// what may be an API key that was pasted in the wrong place.
+fn name_kept(asked: &str) -> Option<String> {
+    if asked.contains(KEY_PREFIX) {
+        return None;
+    }
+    let kept: String = asked.chars().filter(|c| !c.is_control()).take(MOST_CHARS_KEPT).collect();
+    Some(kept).filter(|kept| !kept.is_empty())
 }
 
 /// The same with the name that the caller probably meant, if there is one among those that it may use.

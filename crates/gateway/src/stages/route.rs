@@ -22,7 +22,7 @@ impl Authorized {
         {
             return Err(Why::retired(notice.refusal(name)));
         }
-        // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
+        // The name as it is: it leads to a model, and answers name it.
         dossier.record.model_asked = Some(asked.to_string());
         dossier.served_by(&model);
         // Who is asked obeys it whatever is said here: this says why nobody would be.
