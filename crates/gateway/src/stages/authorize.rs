@@ -1,6 +1,6 @@
 //! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
 
-use headrace_domain::{Code, ModelName, Stage};
+use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
 use crate::catalog::Catalog;
@@ -12,17 +12,26 @@ use crate::state::{Authorized, Parsed};
 impl Parsed {
     pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
-        dossier.record.model_asked = name_kept(asked.as_ref().map_or(&call.model, ModelName::as_str));
         let unknown = || unknown_model_of(&call.model, &principal, &catalog);
-        let asked = asked.ok_or_else(unknown)?;
-        may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
+        let may = may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => Why::new(
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
             // Told apart from a model that does not exist, it would tell which models do.
             EntitlementRefusal::Model => unknown(),
-        })?;
+        });
+        let asked = match (asked, may) {
+            (Some(asked), Ok(())) => asked,
+            (None, _) => {
+                dossier.record.model_asked = name_kept(&call.model);
+                return Err(unknown());
+            }
+            (_, Err(why)) => {
+                dossier.record.model_asked = name_kept(&call.model);
+                return Err(why);
+            }
+        };
         dossier.mark(Stage::Authorize);
         Ok(Authorized { principal, call, taken, catalog, asked, model })
     }
@@ -35,8 +44,8 @@ const KEY_PREFIX: &str = "sk-";
 
 /// What the record keeps of the name that was asked for, whether or not there is such a model: no control characters, and nothing of
 /// what may be an API key that was pasted in the wrong place.
-fn name_kept(asked: &str) -> Option<String> {
-    if asked.contains(KEY_PREFIX) {
+pub(super) fn name_kept(asked: &str) -> Option<String> {
+    if asked.split_whitespace().any(|word| word.starts_with(KEY_PREFIX)) {
         return None;
     }
     let kept: String = asked.chars().filter(|c| !c.is_control()).take(MOST_CHARS_KEPT).collect();

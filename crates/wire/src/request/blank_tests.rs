@@ -81,7 +81,8 @@ fn blank_messages_of_the_user_are_refused_by_their_place() {
             (json!({"input": [hi, answer, part("input_text")]}), "input[2].content"),
             (json!({"input": blank}), "input"),
         ] {
-            let bad = relay::skim(RESPONSES, body(RESPONSES, &more).into(), &WireLimits::default()).unwrap_err();
+            let bad =
+                relay::skim(RESPONSES, body(RESPONSES, &more).into(), &WireLimits::default()).unwrap_err();
             assert_eq!((bad.code.name(), bad.param.as_deref()), ("empty_string", Some(param)), "{more}");
         }
         refused(Endpoint::Completions, &json!({"prompt": blank}), "empty_prompt", "prompt");
@@ -141,7 +142,8 @@ fn what_may_be_empty_stays_valid() {
             }
         }
         let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
-        let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+        let image =
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
         for more in [
             json!({"system": blank, "messages": [hi]}),
             json!({"messages": [hi, {"role": "assistant", "content": blank}, hi]}),
@@ -231,6 +233,7 @@ fn an_id_of_a_file_is_not_sent_on() {
         assert!(bad.message.contains("send the content itself"), "{}", bad.message);
     }
     // Where none is named, the field says nothing.
-    let none = in_input(json!({"type": "input_image", "file_id": null, "image_url": "data:image/png;base64,AAAA"}));
+    let none =
+        in_input(json!({"type": "input_image", "file_id": null, "image_url": "data:image/png;base64,AAAA"}));
     assert!(relay::skim(RESPONSES, body(RESPONSES, &none).into(), &WireLimits::default()).is_ok());
 }

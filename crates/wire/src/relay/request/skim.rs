@@ -250,7 +250,11 @@ fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader
     let limits = knobs.limits;
     match key {
         "input" if r.kind()? == Kind::String => {
-            if size.read_visible(r)? { Ok(()) } else { Err(blank::message()) }
+            if size.read_visible(r)? {
+                Ok(())
+            } else {
+                Err(blank::message())
+            }
         }
         "input" => look::input(size, r, limits),
         "text" => look::described(size, r, limits.max_tools),
