@@ -28,6 +28,7 @@ mod stage;
 mod structure;
 mod timeline;
 mod trace;
+mod unseen;
 mod usage;
 
 pub use admin_code::AdminCode;
@@ -61,4 +62,5 @@ pub use trace::{
     CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
     ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
 };
+pub use unseen::{is_blank, is_ignorable};
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};

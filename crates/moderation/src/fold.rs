@@ -1,10 +1,14 @@
 //! Text as rules see it: one writing for what reads alike. What nobody sees is left out, compatibility forms (full width,
-//! ligatures, styled letters) are plain, white space is one space; for words also case and accents are gone.
+//! ligatures, styled letters) are plain, white space is one space; for words also case and accents are gone. A second writing has
+//! Latin letters for those that look like them.
 //! Must not know rules.
 
 use std::borrow::Cow;
 
+use headrace_domain::is_ignorable;
 use unicode_normalization_alignments::UnicodeNormalization;
+
+use crate::look_alike;
 
 /// `text` for rules of words, in which letters are compared without case and accents. By way of upper case, as Unicode's
 /// case folding does it: the Greek final sigma equals the other one, and `ß` equals `ss`.
@@ -19,6 +23,27 @@ pub(crate) fn for_words(text: &str) -> Cow<'_, str> {
     Cow::Owned(spaced(plain.flat_map(char::to_uppercase).flat_map(char::to_lowercase), text.len()))
 }
 
+/// `text` for rules of words with letters that look Latin as the Latin ones. `None` if it has no such letter.
+pub(crate) fn unmasked_for_words(text: &str) -> Option<String> {
+    let plain = unmasked(text)?.filter(|c| !is_accent(*c));
+    Some(spaced(plain.flat_map(char::to_uppercase).flat_map(char::to_lowercase), text.len()))
+}
+
+/// `text` for regular expressions with letters that look Latin as the Latin ones. `None` if it has no such letter.
+pub(crate) fn unmasked_for_patterns(text: &str) -> Option<String> {
+    Some(spaced(unmasked(text)?.nfc().map(|(c, _)| c), text.len()))
+}
+
+/// The decomposed characters of a text that has letters which look Latin.
+fn unmasked(text: &str) -> Option<impl Iterator<Item = char>> {
+    if text.is_ascii() || !text.chars().any(look_alike::may_look_latin) {
+        return None;
+    }
+    let plain = || seen(text).nfkd().map(|(c, _)| c).filter(|c| !is_ignorable(*c));
+    let masked = plain().any(|c| look_alike::latin(c).is_some());
+    masked.then(|| plain().map(|c| look_alike::latin(c).unwrap_or(c)))
+}
+
 /// `text` for regular expressions, which see case and accents: `None` where it is as it was written.
 pub(crate) fn for_patterns(text: &str) -> Option<String> {
     if text.is_ascii() && has_single_spaces(text) {
@@ -26,6 +51,41 @@ pub(crate) fn for_patterns(text: &str) -> Option<String> {
     }
     let plain = seen(text).nfkc().map(|(c, _)| c).filter(|c| !is_ignorable(*c));
     Some(spaced(plain, text.len())).filter(|plain| plain != text)
+}
+
+/// The longest end of `text` that has at most `most` visible characters, a run of white space counting as one.
+pub(crate) fn tail(text: &str, most: usize) -> &str {
+    let mut counter = Counter::default();
+    let first = text.char_indices().rev().find(|(_, c)| counter.count(*c) > most);
+    text.get(first.map_or(0, |(at, c)| at + c.len_utf8())..).unwrap_or_default()
+}
+
+/// The longest beginning of `text` that has at most `most` visible characters, a run of white space counting as one.
+pub(crate) fn head(text: &str, most: usize) -> &str {
+    let mut counter = Counter::default();
+    let end = text.char_indices().find(|(_, c)| counter.count(*c) > most);
+    text.get(..end.map_or(text.len(), |(at, _)| at)).unwrap_or_default()
+}
+
+/// Counts characters that stay in the writing for words.
+#[derive(Default)]
+struct Counter {
+    seen: usize,
+    in_space: bool,
+}
+
+impl Counter {
+    fn count(&mut self, c: char) -> usize {
+        if is_ignorable(c) || is_accent(c) {
+            return self.seen;
+        }
+        let is_space = c.is_whitespace();
+        if !(is_space && self.in_space) {
+            self.seen += 1;
+        }
+        self.in_space = is_space;
+        self.seen
+    }
 }
 
 fn seen(text: &str) -> impl Iterator<Item = char> {
@@ -53,28 +113,4 @@ fn has_single_spaces(ascii: &str) -> bool {
 /// Accents of Latin, Greek and Cyrillic letters. Marks of other scripts are letters in all but name.
 fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}')
-}
-
-/// Unicode's property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt, 16.0): drawn as nothing.
-fn is_ignorable(c: char) -> bool {
-    matches!(
-        c,
-        '\u{ad}'
-            | '\u{34f}'
-            | '\u{61c}'
-            | '\u{115f}'..='\u{1160}'
-            | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}'
-            | '\u{feff}'
-            | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fff8}'
-            | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }

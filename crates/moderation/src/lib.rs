@@ -4,10 +4,13 @@
 mod config;
 mod error;
 mod fold;
+mod look_alike;
+mod phrases;
 mod rules;
 mod verdict;
 
 pub use config::{Action, AppliesTo, RuleConfig, RuleKind, limits};
 pub use error::{RuleError, RulesError};
+pub use phrases::Phrases;
 pub use rules::Rules;
 pub use verdict::{Judge, Verdict};

@@ -1,6 +1,7 @@
 //! The rules list, compiled: all words of all rules in one automaton, each regular expression by itself.
 //! Both take time linear in the text, whatever the rules and the text are.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,11 +17,32 @@ use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict}
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
-    words: Option<AhoCorasick>,
-    /// For each word of the automaton, its rule's place in `rules`.
-    word_rules: Vec<usize>,
+    words: Words,
+    /// Words of other scripts, with Latin letters for those that look like them.
+    masked: Words,
+    /// Characters of the longest word that has a space in it. 0 if none has.
+    longest_phrase_chars: usize,
     /// Regular expressions, each with its rule's place in `rules`.
     regexes: Vec<(usize, Regex)>,
+}
+
+/// Words as one automaton.
+#[derive(Debug, Default)]
+struct Words {
+    automaton: Option<AhoCorasick>,
+    /// For each word of the automaton, its rule's place in the list.
+    rules: Vec<usize>,
+}
+
+impl Words {
+    fn compile(words: Vec<(usize, String)>) -> Result<Self, String> {
+        let (rules, words): (Vec<_>, Vec<_>) = words.into_iter().unzip();
+        Ok(Self { automaton: compile_words(&words)?, rules })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -42,13 +64,11 @@ impl Rules {
             return Err(RulesError(errors));
         }
         let mut errors = Vec::new();
-        let mut words = Vec::new();
-        let mut word_rules = Vec::new();
-        let mut regexes = Vec::new();
+        let (mut words, mut masked, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
         for (at, config) in configs.iter().enumerate() {
             for word in &config.words {
-                words.push(fold::for_words(word).trim().to_owned());
-                word_rules.push(at);
+                words.push((at, fold::for_words(word).trim().to_owned()));
+                masked.extend(masked_forms(word).into_iter().map(|form| (at, form)));
             }
             match config.pattern.as_deref().map(compile_regex) {
                 None => {}
@@ -56,17 +76,21 @@ impl Rules {
                 Some(Err(why)) => errors.push(error(config, "pattern", why)),
             }
         }
-        let words = match compile_words(&words) {
-            Ok(words) => words,
-            Err(why) => {
+        let phrases =
+            words.iter().filter(|(_, word)| word.contains(' ')).map(|(_, word)| word.chars().count());
+        let longest_phrase_chars = phrases.max().unwrap_or(0);
+        let mut compiled = |words| {
+            Words::compile(words).unwrap_or_else(|why| {
                 errors.push(RuleError { rule: "all of kind words".to_owned(), field: "words", why });
-                None
-            }
+                Words::default()
+            })
         };
+        let (words, masked) = (compiled(words), compiled(masked));
         if !errors.is_empty() {
             return Err(RulesError(errors));
         }
-        Ok(Self { rules: configs.iter().map(Rule::of).collect(), words, word_rules, regexes })
+        let rules = configs.iter().map(Rule::of).collect();
+        Ok(Self { rules, words, masked, longest_phrase_chars, regexes })
     }
 
     /// Whether there is no rule.
@@ -79,31 +103,56 @@ impl Rules {
         self.rules.len()
     }
 
+    fn verdict(&self, matched: &Matched) -> Verdict {
+        let rule = |at: Option<usize>| at.and_then(|at| self.rules.get(at));
+        if let Some(rule) = rule(matched.block) {
+            return Verdict::Blocked { rule: Arc::clone(&rule.name), message: Arc::clone(&rule.message) };
+        }
+        rule(matched.flag).map_or(Verdict::Clean, |rule| Verdict::Flagged { rule: Arc::clone(&rule.name) })
+    }
+
     /// Adds the rules whose words are in `text`.
     fn match_words(&self, text: &str, matched: &mut Matched) {
-        let Some(words) = &self.words else { return };
-        let text = fold::for_words(text);
-        for found in words.find_overlapping_iter(text.as_ref()) {
-            let Some(&at) = self.word_rules.get(found.pattern().as_usize()) else { continue };
+        if self.words.is_empty() {
+            return;
+        }
+        let (plain, unmasked) = (fold::for_words(text), fold::unmasked_for_words(text));
+        self.match_in(&self.words, &plain, None, matched);
+        if let Some(unmasked) = &unmasked {
+            self.match_in(&self.words, unmasked, None, matched);
+        }
+        if !text.is_ascii() {
+            // A word of another script may have had all its letters that look Latin replaced.
+            self.match_in(&self.masked, unmasked.as_deref().unwrap_or(&plain), None, matched);
+        }
+    }
+
+    /// Adds the rules of words in the folded `text`. With the place of a space as `across`: of those words that begin before it and
+    /// end behind it.
+    fn match_in(&self, words: &Words, text: &str, across: Option<usize>, matched: &mut Matched) {
+        let Some(automaton) = &words.automaton else { return };
+        for found in automaton.find_overlapping_iter(text) {
+            let Some(&at) = words.rules.get(found.pattern().as_usize()) else { continue };
             let Some(rule) = self.rules.get(at) else { continue };
             if matched.would_change(at, rule.action)
-                && (!rule.whole_word || stands_alone(&text, found.start(), found.end()))
+                && across.is_none_or(|space| found.start() < space && space < found.end())
+                && (!rule.whole_word || stands_alone(text, found.start(), found.end()))
             {
                 matched.add(at, rule.action);
             }
         }
     }
 
-    /// Adds the rules whose regular expressions match `text`, as it was written or in the one writing for what reads alike.
+    /// Adds the rules whose regular expressions match `text`, as it was written or in a writing for what reads alike.
     fn match_regexes(&self, text: &str, matched: &mut Matched) {
         if self.regexes.is_empty() {
             return;
         }
-        let plain = fold::for_patterns(text);
+        let (plain, unmasked) = (fold::for_patterns(text), fold::unmasked_for_patterns(text));
         for (at, regex) in &self.regexes {
             let Some(rule) = self.rules.get(*at) else { continue };
-            let matches =
-                || [Some(text), plain.as_deref()].into_iter().flatten().any(|text| regex.is_match(text));
+            let writings = [Some(text), plain.as_deref(), unmasked.as_deref()];
+            let matches = || writings.into_iter().flatten().any(|text| regex.is_match(text));
             if matched.would_change(*at, rule.action) && matches() {
                 matched.add(*at, rule.action);
             }
@@ -116,11 +165,29 @@ impl Judge for Rules {
         let mut matched = Matched::default();
         self.match_words(text, &mut matched);
         self.match_regexes(text, &mut matched);
-        let rule = |at: Option<usize>| at.and_then(|at| self.rules.get(at));
-        if let Some(rule) = rule(matched.block) {
-            return Verdict::Blocked { rule: Arc::clone(&rule.name), message: Arc::clone(&rule.message) };
+        self.verdict(&matched)
+    }
+
+    fn longest_phrase_chars(&self) -> usize {
+        self.longest_phrase_chars
+    }
+
+    fn judge_seam(&self, before: &str, after: &str) -> Verdict {
+        let mut matched = Matched::default();
+        let mut across = |before: &str, after: &str, words: &[&Words]| {
+            let (before, after) = (before.trim_end(), after.trim_start());
+            let text = format!("{before} {after}");
+            words.iter().for_each(|words| self.match_in(words, &text, Some(before.len()), &mut matched));
+        };
+        across(&fold::for_words(before), &fold::for_words(after), &[&self.words]);
+        let unmasked = |text| fold::unmasked_for_words(text).map(Cow::Owned);
+        let (first, second) = (unmasked(before), unmasked(after));
+        if !before.is_ascii() || !after.is_ascii() {
+            let first = first.unwrap_or_else(|| fold::for_words(before));
+            let second = second.unwrap_or_else(|| fold::for_words(after));
+            across(&first, &second, &[&self.words, &self.masked]);
         }
-        rule(matched.flag).map_or(Verdict::Clean, |rule| Verdict::Flagged { rule: Arc::clone(&rule.name) })
+        self.verdict(&matched)
     }
 }
 
@@ -243,6 +310,14 @@ fn compile_regex(pattern: &str) -> Result<Regex, String> {
             regex::Error::CompiledTooBig(limit) => format!("compiles to more than {limit} bytes"),
             other => format!("does not compile: {other}"),
         })
+}
+
+/// How a word of another script reads with Latin letters for those that look like them, in either case. Words that become
+/// all Latin are left out: texts in English would match.
+fn masked_forms(word: &str) -> BTreeSet<String> {
+    let forms = [word.to_owned(), word.to_lowercase(), word.to_uppercase()];
+    let forms = forms.iter().filter_map(|form| fold::unmasked_for_words(form));
+    forms.map(|form| form.trim().to_owned()).filter(|form| !form.is_ascii()).collect()
 }
 
 fn compile_words(words: &[String]) -> Result<Option<AhoCorasick>, String> {

@@ -57,6 +57,16 @@ pub trait Judge: Send + Sync {
     /// The verdict on one text. May take time in proportion to its length, never more.
     fn judge(&self, text: &str) -> Verdict;
 
+    /// The most characters of a phrase that [`Self::judge_seam`] may find. 0 if it finds none.
+    fn longest_phrase_chars(&self) -> usize {
+        0
+    }
+
+    /// The verdict on phrases that begin in `before` and end in `after`, as if a space stood between the two.
+    fn judge_seam(&self, _before: &str, _after: &str) -> Verdict {
+        Verdict::Clean
+    }
+
     /// The gravest verdict on several texts, each by itself; stops at the first that must not pass.
     fn judge_all(&self, texts: &mut dyn Iterator<Item = &str>) -> Verdict {
         let mut gravest = Verdict::Clean;

@@ -10,7 +10,7 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
-use crate::{WireLimits, cache_options, choice, tools, wishes};
+use crate::{WireLimits, blank, cache_options, choice, tools, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -40,6 +40,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let (messages, marked) = messages.ok_or_else(|| Fault::missing("messages"))?;
+    check_blank(&messages).map_err(|fault| fault.under_key("messages"))?;
     let continues = ending.settle(&messages)?;
     let tool_choice = choice.unwrap_or_default();
     choice::check(&tool_choice, &tools)?;
@@ -102,6 +103,14 @@ fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, V
         return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok((messages, marked))
+}
+
+/// Refuses messages of the user that say nothing, and conversations in which no message does.
+fn check_blank(messages: &[Message]) -> Read<()> {
+    if let Some(index) = blank::first_blank(messages) {
+        return Err(blank::message().under_key("content").under_index(index));
+    }
+    if blank::any_says_something(messages) { Ok(()) } else { Err(blank::conversation()) }
 }
 
 /// How a prompt ends: vLLM's two switches, of which one follows from the other.

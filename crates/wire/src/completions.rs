@@ -2,21 +2,24 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawWish, ReasoningWish};
+use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawWish, ReasoningWish, is_blank};
 
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, ids, integer};
 use crate::refused::{self, Known};
-use crate::{WireLimits, wishes};
+use crate::{WireLimits, blank, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Completions, limits);
-    let (mut prompts, mut raw) = (None, RawWish::default());
+    let (mut prompts, mut raw, mut is_list) = (None, RawWish::default(), false);
     r.object(|r, key| {
         match key.as_ref() {
-            "prompt" => prompts = r.optional(|r| read_prompts(r, limits))?,
+            "prompt" => {
+                is_list = r.kind()? == Kind::Array;
+                prompts = r.optional(|r| read_prompts(r, limits))?;
+            }
             "suffix" => {
                 raw.suffix = r.optional(Reader::string)?.map(Cow::into_owned).filter(|text| !text.is_empty());
             }
@@ -31,6 +34,10 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let prompts = prompts.ok_or_else(|| Fault::missing("prompt"))?;
+    // A gap may be filled before a text, with nothing ahead of it.
+    if raw.suffix.as_deref().is_none_or(is_blank) {
+        check_blank(&prompts, is_list).map_err(|fault| fault.under_key("prompt"))?;
+    }
     let ids = prompts.iter().any(|prompt| matches!(prompt, PromptItem::Ids(_)));
     if ids && raw.suffix.is_some() {
         let message = "the gap of a prompt in ids is marked by ids of its own; send the prompt as text";
@@ -68,6 +75,16 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         reasoning: ReasoningWish::default(),
         response: None,
     })
+}
+
+/// Refuses prompts that say nothing.
+fn check_blank(prompts: &[PromptItem], is_list: bool) -> Read<()> {
+    let blank = |prompt: &PromptItem| matches!(prompt, PromptItem::Text(text) if is_blank(text));
+    match prompts.iter().position(blank) {
+        Some(index) if is_list => Err(blank::text().under_index(index)),
+        Some(_) => Err(blank::text()),
+        None => Ok(()),
+    }
 }
 
 /// `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item says which.

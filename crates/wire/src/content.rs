@@ -101,6 +101,13 @@ pub(crate) fn no_such_part() -> Fault {
     Fault::new(Code::UnsupportedContent, "there is no such type of part; put what it says into the text")
 }
 
+/// The refusal of a file's id where its data is to be sent on: files that are stored here are at no upstream.
+pub(crate) fn stored_file() -> Fault {
+    let message = "no upstream knows the id of a file, as files that are stored here are not sent along; send the content itself, in \
+                   base64 (nothing was charged)";
+    Fault::new(Code::UnsupportedContent, message)
+}
+
 /// `{"url": …, "detail": …}`
 fn address(r: &mut Reader<'_>, kind: MediaKind) -> Read<Other> {
     let (mut url, mut detail) = (None, None);

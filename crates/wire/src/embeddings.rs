@@ -5,11 +5,11 @@ use headrace_domain::{
     Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, SamplingRequest, ToEncode, VectorWish,
 };
 
-use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, ids, integer, label};
 use crate::refused::{self, Known};
+use crate::{WireLimits, blank};
 
 /// The most dimensions that may be asked for; what the model has is known later.
 const MOST_DIMENSIONS: u32 = 1 << 17;
@@ -71,9 +71,10 @@ fn encoding_format(r: &mut Reader<'_>) -> Read<bool> {
 
 /// `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item says which.
 fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> {
-    let text = |text: String| EncodeText::One(PromptItem::Text(text));
+    let text =
+        |r: &mut Reader<'_>| Ok(EncodeText::One(PromptItem::Text(blank::visible(r.string()?)?.into_owned())));
     match r.kind()? {
-        Kind::String => return Ok(vec![text(r.string()?.into_owned())]),
+        Kind::String => return Ok(vec![text(r)?]),
         Kind::Array => {}
         _ => return Err(wrong_type()),
     }
@@ -88,7 +89,7 @@ fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> 
             return Err(too_many(limits));
         }
         match kind {
-            Kind::String => texts.push(text(r.string()?.into_owned())),
+            Kind::String => texts.push(text(r)?),
             Kind::Number => flat.push(integer(r, 0, u32::MAX)?),
             Kind::Array => {
                 texts.push(EncodeText::One(PromptItem::Ids(some(ids(r, limits.max_prompt_ids)?)?)));

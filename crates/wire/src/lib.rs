@@ -2,6 +2,7 @@
 //! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
 
 mod batches;
+mod blank;
 mod breakpoints;
 mod cache_options;
 mod call_ids;

@@ -9,7 +9,7 @@ pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
     CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin,
-    Prompt, RawWish, Role, Tool, ToolChoice,
+    Prompt, RawWish, Role, Tool, ToolChoice, is_blank,
 };
 
 use blocks::Within;
@@ -20,7 +20,7 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, Low, decimal, label, stop};
 use crate::refused::{self, Known};
-use crate::{WireLimits, choice, form, tools, wishes};
+use crate::{WireLimits, blank, choice, form, tools, wishes};
 
 /// What the head of a block begins with by which Claude Code says who pays: another one in each request, so that it would take each
 /// prompt its cached prefix. It is no instruction, and a model is not shown it.
@@ -148,6 +148,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         clears,
     } = said;
     let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
+    check_blank(&messages, &origins, system.as_deref())?;
     if let Some(most) = keep_thinking {
         forget_thinking(&mut messages, most);
     }
@@ -190,6 +191,21 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         response: None,
         reasoning: std::mem::take(&mut knobs.reasoning),
     })
+}
+
+/// Refuses messages of the user that say nothing, and conversations in which neither a message nor `system` does.
+fn check_blank(messages: &[Message], origins: &[MessageOrigin], system: Option<&str>) -> Read<()> {
+    if let Some(at) = blank::first_blank(messages) {
+        let mut fault = blank::message();
+        if let Some(MessageOrigin::Message { index, block }) = origins.get(at) {
+            let number = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
+            fault = block.iter().fold(fault, |fault, block| fault.under_index(number(*block)));
+            fault = fault.under_key("content").under_index(number(*index));
+        }
+        return Err(fault.under_key("messages"));
+    }
+    let says_something = blank::any_says_something(messages) || system.is_some_and(|text| !is_blank(text));
+    if says_something { Ok(()) } else { Err(blank::conversation().under_key("messages")) }
 }
 
 /// The `system` of a call. `None`: nothing but the attribution stood there.

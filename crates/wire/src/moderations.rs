@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::{BadRequest, WireLimits};
+use crate::{BadRequest, WireLimits, blank};
 
 /// Who judges here, by its name.
 pub const MODERATION_MODEL: &str = "headrace-rules";
@@ -68,11 +68,15 @@ fn read(r: &mut Reader<'_>) -> Read<Vec<String>> {
 
 fn input(r: &mut Reader<'_>) -> Read<Vec<String>> {
     if r.kind()? == Kind::String {
-        return Ok(vec![r.string()?.into_owned()]);
+        return Ok(vec![blank::visible(r.string()?)?.into_owned()]);
     }
     let mut texts = Vec::new();
     r.array(MAX_TEXTS, |r, _| {
-        texts.push(if r.kind()? == Kind::Object { part(r)? } else { r.string()?.into_owned() });
+        texts.push(if r.kind()? == Kind::Object {
+            part(r)?
+        } else {
+            blank::visible(r.string()?)?.into_owned()
+        });
         Ok(())
     })?;
     if texts.is_empty() {
@@ -90,7 +94,7 @@ fn part(r: &mut Reader<'_>) -> Read<String> {
                 "text" => is_text = true,
                 _ => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
             },
-            "text" => text = Some(r.string()?.into_owned()),
+            "text" => text = Some(blank::visible(r.string()?)?.into_owned()),
             "image_url" => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
             _ => return Err(Fault::unknown()),
         }
@@ -136,6 +140,9 @@ mod tests {
             (json!({"input": "a", "more": 1}), "more"),
             (json!({"input": [{"type": "image_url", "image_url": {"url": "x"}}]}), "input[0].type"),
             (json!({"input": [{"type": "text"}]}), "input[0].text"),
+            (json!({"input": ""}), "input"),
+            (json!({"input": ["a", "\u{200b} "]}), "input[1]"),
+            (json!({"input": [{"type": "text", "text": "\n"}]}), "input[0].text"),
         ] {
             assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
         }

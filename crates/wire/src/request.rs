@@ -2,6 +2,8 @@
 //! Knows no templates, no models and no tenants.
 
 #[cfg(test)]
+mod blank_tests;
+#[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
 mod chat_tests;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use headrace_domain::{Call, Code, EncodeText, EncodeWish, Endpoint, ScoreWish, ToEncode};
 
-use crate::WireLimits;
 use crate::embeddings::{call, common, some, too_many};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, integer};
+use crate::{WireLimits, blank};
 
 /// Reads the whole body of a reranking.
 pub(crate) fn read_rerank(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -64,12 +64,12 @@ pub(crate) fn read_score(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> 
 /// A text, alone or as an object with it.
 fn text(r: &mut Reader<'_>) -> Read<Arc<str>> {
     if r.kind()? != Kind::Object {
-        return Ok(Arc::from(&*r.string()?));
+        return Ok(Arc::from(&*blank::visible(r.string()?)?));
     }
     let mut text = None;
     r.object(|r, key| match key.as_ref() {
         "text" => {
-            text = Some(Arc::from(&*r.string()?));
+            text = Some(Arc::from(&*blank::visible(r.string()?)?));
             Ok(())
         }
         _ => Err(Fault::new(Code::UnsupportedParameter, "a document is one text; leave it out")),

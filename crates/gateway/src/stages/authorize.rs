@@ -13,18 +13,43 @@ impl Parsed {
     pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let unknown = || unknown_model_of(&call.model, &principal, &catalog);
-        let asked = asked.ok_or_else(unknown)?;
-        may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
+        let may = may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => Why::new(
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
             // Told apart from a model that does not exist, it would tell which models do.
             EntitlementRefusal::Model => unknown(),
-        })?;
+        });
+        let asked = match (asked, may) {
+            (Some(asked), Ok(())) => asked,
+            (None, _) => {
+                dossier.record.model_asked = name_kept(&call.model);
+                return Err(unknown());
+            }
+            (_, Err(why)) => {
+                dossier.record.model_asked = name_kept(&call.model);
+                return Err(why);
+            }
+        };
         dossier.mark(Stage::Authorize);
         Ok(Authorized { principal, call, taken, catalog, asked, model })
     }
+}
+
+/// Most characters that are kept of a name that is none.
+const MOST_CHARS_KEPT: usize = 80;
+/// API keys of most providers begin so, those of this one too.
+const KEY_PREFIX: &str = "sk-";
+
+/// What the record keeps of the name that was asked for, whether or not there is such a model: no control characters, and nothing of
+/// what may be an API key that was pasted in the wrong place.
+pub(super) fn name_kept(asked: &str) -> Option<String> {
+    if asked.split_whitespace().any(|word| word.starts_with(KEY_PREFIX)) {
+        return None;
+    }
+    let kept: String = asked.chars().filter(|c| !c.is_control()).take(MOST_CHARS_KEPT).collect();
+    Some(kept).filter(|kept| !kept.is_empty())
 }
 
 /// The same with the name that the caller probably meant, if there is one among those that it may use.

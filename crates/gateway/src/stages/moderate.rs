@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Stage};
-use headrace_moderation::{Judge, Verdict};
+use headrace_domain::{Call, Code, Conversation, EncodeText, Prompt, PromptItem, Role, Stage};
+use headrace_moderation::{Judge, Phrases, Verdict};
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
@@ -51,7 +51,27 @@ fn not_blocked(verdict: Verdict) -> Result<(), Why> {
     }
 }
 
-/// The verdict on all texts of a call, each by itself. Not on the rendered prompt: the words of the template would be
+/// The verdict on phrases that are split over consecutive messages, or over consecutive messages of the user.
+fn between_messages(judge: &dyn Judge, conversation: &Conversation) -> Verdict {
+    if judge.longest_phrase_chars() == 0 {
+        return Verdict::Clean;
+    }
+    let (mut all, mut of_user) = (Phrases::of(judge), Phrases::of(judge));
+    let mut gravest = Verdict::Clean;
+    for message in &conversation.messages {
+        let text = message.content.as_deref().unwrap_or_default();
+        gravest = gravest.graver(all.next(text));
+        if message.role == Role::User {
+            gravest = gravest.graver(of_user.next(text));
+        }
+        if gravest.is_blocked() {
+            break;
+        }
+    }
+    gravest
+}
+
+/// The verdict on all texts of a call, each by itself, and on phrases that are split over messages. Not on the rendered prompt: the words of the template would be
 /// judged with the caller's, and a rule on `user` would turn every call away.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
@@ -60,7 +80,8 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
     Ok(match &call.prompt {
         Prompt::Conversation(conversation) => {
             let texts = headrace_prompt::texts_of(conversation);
-            judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
+            let verdict = judge.judge_all(&mut texts.iter().map(AsRef::as_ref));
+            if verdict.is_blocked() { verdict } else { verdict.graver(between_messages(judge, conversation)) }
         }
         Prompt::Encode(to_encode) => {
             let decoded = |text: &EncodeText| match (text, model.lane.tokenizer()) {
@@ -73,10 +94,11 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
             judge.judge_all(&mut to_encode.written().chain(decoded.iter().map(String::as_str)))
         }
         Prompt::Relayed(relayed) => {
-            let mut gravest = Verdict::Clean;
+            let (mut gravest, mut phrases) = (Verdict::Clean, Phrases::of(judge));
             let readable = headrace_wire::relay::texts(&relayed.body, &mut |text| {
                 if !gravest.is_blocked() {
-                    gravest = std::mem::replace(&mut gravest, Verdict::Clean).graver(judge.judge(text));
+                    let verdict = judge.judge(text).graver(phrases.next(text));
+                    gravest = std::mem::replace(&mut gravest, Verdict::Clean).graver(verdict);
                 }
             });
             if !readable {

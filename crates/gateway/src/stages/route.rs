@@ -10,20 +10,23 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Authorized, Routed};
 
-use super::authorize::unknown_model_of;
+use super::authorize::{name_kept, unknown_model_of};
 
 impl Authorized {
     pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
-        let model = model.ok_or_else(|| unknown_model_of(asked.as_str(), &principal, &catalog))?;
+        let Some(model) = model else {
+            dossier.record.model_asked = name_kept(asked.as_str());
+            return Err(unknown_model_of(asked.as_str(), &principal, &catalog));
+        };
+        // The name as it is: it leads to a model, and answers name it.
+        dossier.record.model_asked = Some(asked.to_string());
         if let Some((name, notice)) = catalog.notice(&asked, &model.name)
             && notice.is_over(gateway.parts().clock.now())
             && !notice.moves
         {
             return Err(Why::retired(notice.refusal(name)));
         }
-        // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
-        dossier.record.model_asked = Some(asked.to_string());
         dossier.served_by(&model);
         // Who is asked obeys it whatever is said here: this says why nobody would be.
         if !catalog.fleet().serves_within(&model.name, &principal.regions) {

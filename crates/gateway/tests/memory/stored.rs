@@ -87,7 +87,7 @@ async fn no_look_up_takes_more_than_was_reserved_for_it() {
     let (world, conversation, response) = world(&dir, roomy()).await;
     let items = told(look(&world, get(&format!("conversations/{conversation}/items"), &[])).await).await;
     let item = items["data"][0]["id"].as_str().unwrap().to_owned();
-    let tiny = vec![json!({"role": "user", "content": ""}); 4_000];
+    let tiny = vec![json!({"role": "user", "content": "."}); 4_000];
     let values = vec![0; 1 << 20];
     let objects = vec![json!({"": []}); 1 << 17];
     let of_tools: Vec<Value> = (0..1_000)
@@ -167,7 +167,7 @@ async fn no_call_on_stored_items_takes_more_than_was_reserved_for_it() {
         call(
             json!({"input": vec![json!({"role": "user", "content": "a b ".repeat(30_000)}); 8], "store": true}),
         ),
-        call(json!({"input": vec![json!({"role": "user", "content": ""}); 4_000], "store": true})),
+        call(json!({"input": vec![json!({"role": "user", "content": "."}); 4_000], "store": true})),
         call(
             json!({"input": vec![json!({"role": "user", "content": "a b ".repeat(30_000)}); 8], "store": true,
             "background": true}),

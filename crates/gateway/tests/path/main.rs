@@ -4,6 +4,7 @@
 
 mod arrives;
 mod asks;
+mod blanks;
 mod canaries;
 mod changes;
 mod contents;

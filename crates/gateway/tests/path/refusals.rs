@@ -299,7 +299,17 @@ async fn rules_see_everything_that_the_model_may_see() {
     };
     let raw =
         |prompt: Value| (Endpoint::Completions, json!({"model": "demo", "max_tokens": 1, "prompt": prompt}));
+    let turns = |contents: &[&str]| {
+        let role = |text: &str| if text == "ok" { "assistant" } else { "user" };
+        let messages: Vec<Value> =
+            contents.iter().map(|text| json!({"role": role(text), "content": text})).collect();
+        chat(json!({ "messages": messages }))
+    };
     let blocked = [
+        turns(&["a blue", "heron sings"]),
+        turns(&["blue", "ok", "heron"]),
+        turns(&["BLU\u{415}", "ok", "ok", "h\u{435}r\u{43e}n"]),
+        says("blu\u{435} h\u{435}ron"),
         says("the blue heron"),
         says("BLUE\u{a0}\n HÉRON"),
         says("b\u{ad}lue\u{200b} h\u{200d}eron"),
@@ -323,7 +333,13 @@ async fn rules_see_everything_that_the_model_may_see() {
         assert!(status == 400 && text.contains("content_policy"), "{body}: {status} {text}");
         assert!(!text.to_lowercase().contains("blue"), "{text}");
     }
-    for (endpoint, body) in [says("hi"), says("a blue her on"), raw(json!(ids("hi")))] {
+    for (endpoint, body) in [
+        says("hi"),
+        says("a blue her on"),
+        turns(&["heron", "ok", "blue"]),
+        turns(&["blue", "ok", "and heron"]),
+        raw(json!(ids("hi"))),
+    ] {
         let answer = world.call(endpoint, body.clone()).await;
         assert_eq!(answer.status, 200, "{body}");
     }

@@ -359,6 +359,7 @@ async fn rules_see_what_is_sent_on_and_turn_away_what_they_cannot_read() {
     let tool =
         json!({"type": "function", "function": {"name": "f", "description": "sings as a Nightingale"}});
     for (more, told) in [
+        (json!({"messages": [{"role": "user", "content": "n\u{456}ghting\u{430}le"}]}), "no-nightingale"),
         (json!({"messages": [{"role": "user", "content": "of the nightingale"}]}), "no-nightingale"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "nightin\u{67}ale"}]}]}),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{AppliesTo, config::limits as bounds};
+use crate::{AppliesTo, Phrases, config::limits as bounds};
 
 fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
     RuleConfig {
@@ -45,9 +45,15 @@ fn texts_and_verdicts() {
         regex("card", r"\b(?:\d[ -]?){13,16}\b", Block),
         regex("mail", r"(?i)[a-z0-9.]+@example\.com", Flag),
         words("also-soft", &["grey", "gray"], Flag),
+        whole("cyrillic", &["тени", "сор"], Block),
     ])
     .unwrap();
     let rows = [
+        ("в тени", "block cyrillic"),
+        ("в тeни", "block cyrillic"),
+        ("в ТЕHИ", "block cyrillic"),
+        ("сор", "block cyrillic"),
+        ("a cop in тир", "-"),
         ("", "-"),
         ("nothing to see", "-"),
         ("a grey day", "flag soft"),
@@ -60,7 +66,19 @@ fn texts_and_verdicts() {
         ("bl\u{200d}ack\u{200b} mar\u{ad}ket", "block hard"),
         ("ｂｌａｃｋ\u{3000}ｍａｒｋｅｔ", "block hard"),
         ("bláck markét", "block hard"),
-        ("blаck market", "-"),
+        ("blаck market", "block hard"),
+        ("ВLАСК МАRКЕТ", "block hard"),
+        ("bl\u{3b1}c\u{3ba} m\u{430}rk\u{435}t", "block hard"),
+        ("ʙʟᴀᴄᴋ ᴍᴀʀᴋᴇᴛ", "block hard"),
+        ("ꓐꓡꓮꓚꓗ ꓟꓮꓣꓗꓰꓔ", "block hard"),
+        ("bl\u{200b}а\u{301}ck\u{3000}mаrket", "block hard"),
+        ("black\u{2060}\u{2003}m\u{34f}arket", "block hard"),
+        ("an аss.", "block alone"),
+        ("clаss", "-"),
+        ("οδoς", "block hard"),
+        ("oδoc", "-"),
+        ("чёрный рынок", "-"),
+        ("Jоe@exаmple.com", "flag mail"),
         ("black-market", "-"),
         ("grey black market", "block hard"),
         ("black market and ass", "block hard"),
@@ -98,6 +116,60 @@ fn texts_and_verdicts() {
     );
     assert_eq!(short(&rules.judge_all(&mut texts.into_iter().take(2))), "flag also-soft");
     assert_eq!(rules.judge_all(&mut std::iter::empty()), Verdict::Clean);
+}
+
+/// The gravest verdict where the texts of a sequence meet.
+fn between(rules: &Rules, texts: &[&str]) -> String {
+    let mut phrases = Phrases::of(rules);
+    short(&texts.iter().fold(Verdict::Clean, |gravest, text| gravest.graver(phrases.next(text))))
+}
+
+#[test]
+fn a_phrase_is_found_where_texts_meet() {
+    use Action::{Block, Flag};
+    let rules = Rules::compile(&[
+        words("hard", &["black market", "a b c d e"], Block),
+        whole("whole", &["red tape", "в тени"], Block),
+        words("soft", &["grey", "grey zone"], Flag),
+    ])
+    .unwrap();
+    let long = "x".repeat(10_000);
+    let unseen = "\u{200b}".repeat(10_000);
+    let rows: [(&[&str], &str); 23] = [
+        (&[], "-"),
+        (&["black"], "-"),
+        (&["black market"], "-"),
+        (&["black", "market"], "block hard"),
+        (&["the BLACK", "Market of"], "block hard"),
+        (&["black \n", "\n market"], "block hard"),
+        (&["black", "", "market"], "block hard"),
+        (&["black", "\u{200b}", "market"], "block hard"),
+        (&["bla", "ck market"], "-"),
+        (&["black", "ok", "market"], "-"),
+        (&["market", "black"], "-"),
+        (&["bl\u{200b}аck", "mаrkеt"], "block hard"),
+        (&["black", "mаrkеt"], "block hard"),
+        (&["a", "b", "c", "d", "e"], "block hard"),
+        (&["a b", "c", "d e"], "block hard"),
+        (&["a b", "c", "d"], "-"),
+        (&[&long, "black", &long], "-"),
+        (&["grey", "day"], "-"),
+        (&["grey", "zone"], "flag soft"),
+        (&["red", "tape"], "block whole"),
+        (&["red", "tapes"], "-"),
+        (&["sacred", "tape"], "-"),
+        (&["в", "тeни"], "block whole"),
+    ];
+    for (texts, expected) in rows {
+        assert_eq!(between(&rules, texts), expected, "{texts:.100?}");
+    }
+    let padded = [format!("{long} black{unseen}"), format!("{unseen}market {long}")];
+    assert_eq!(between(&rules, &[&padded[0], &padded[1]]), "block hard");
+    let far = [format!("black{long}"), format!("{long}market")];
+    assert_eq!(between(&rules, &[&far[0], &far[1]]), "-");
+    let without = Rules::compile(&[words("hard", &["black", "market"], Block)]).unwrap();
+    assert_eq!(without.longest_phrase_chars(), 0);
+    assert_eq!(between(&without, &["bla", "ck"]), "-");
 }
 
 #[test]
@@ -221,6 +293,28 @@ proptest! {
         let inside = list.iter().any(|word| fold(&text).contains(fold(word).trim()));
         let rules = Rules::compile(&[words("w", &list, Action::Block)]).unwrap();
         prop_assert_eq!(rules.judge(&text).is_blocked(), inside);
+    }
+
+    /// A phrase that is split at any of its spaces is found again.
+    #[test]
+    fn a_split_phrase_is_found(
+        parts in proptest::collection::vec("[a-zäжλ]{1,9}", 2..7),
+        cuts in any::<u8>(),
+        (before, after) in ("[ -~]{0,40}", "[ -~]{0,40}"),
+    ) {
+        let rules = Rules::compile(&[words("w", &[&parts.join(" ")], Action::Block)]).unwrap();
+        let mut texts = vec![format!("{before} ")];
+        for (at, part) in parts.iter().enumerate() {
+            let text = texts.last_mut().unwrap();
+            text.push_str(part);
+            if at + 1 < parts.len() {
+                if cuts & (1 << at) == 0 { text.push(' ') } else { texts.push(String::new()) }
+            }
+        }
+        texts.last_mut().unwrap().push_str(&after);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let whole = rules.judge_all(&mut texts.iter().copied()).is_blocked();
+        prop_assert!(whole || between(&rules, &texts) == "block w", "{texts:?}");
     }
 
     /// Any text is answered by any list.

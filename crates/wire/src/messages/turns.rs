@@ -1,9 +1,10 @@
 //! Anthropic's turns to messages: what stands in one turn may become several messages, and a last turn of the assistant is the
 //! beginning of the answer. Knows no parameters.
 
-use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role};
+use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role, is_blank};
 
 use super::blocks::{self, Block, Within};
+use crate::blank;
 use crate::call_ids::CallIds;
 use crate::content::Content;
 use crate::fault::{Fault, Read};
@@ -139,9 +140,12 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
         let Content { text, media, is_marked: _ } = content;
         (block, Message { media, ..Message::text(Role::User, text) })
     };
+    let several = blocks.len() > 1;
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
+            // As Anthropic does: a block of text must say something, also beside others.
+            Block::Text(text) if several && is_blank(&text) => return Err(blank::block().under_index(index)),
             Block::Text(more) => opened(&mut open, index).text.push_str(&more),
             Block::Media(part) => opened(&mut open, index).push(part, "content", index),
             Block::ToolResult { id, mut content } => {

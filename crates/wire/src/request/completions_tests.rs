@@ -18,7 +18,6 @@ fn prompts_of_every_shape() {
     let text = |text: &str| PromptItem::Text(text.into());
     let rows = [
         (json!("hi"), vec![text("hi")]),
-        (json!(""), vec![text("")]),
         (json!(["a", "b"]), vec![text("a"), text("b")]),
         (json!([1, 2, 3]), vec![PromptItem::Ids(vec![1, 2, 3])]),
         (json!([[1], [u32::MAX, 0]]), vec![PromptItem::Ids(vec![1]), PromptItem::Ids(vec![u32::MAX, 0])]),
@@ -47,6 +46,8 @@ fn scoring_and_log_probabilities() {
     let filled = parse(&json!({"suffix": "x", "parse_special": true})).unwrap();
     assert_eq!(filled.raw, RawWish { parse_special: true, suffix: Some("x".into()) });
     assert_eq!(parse(&json!({"suffix": ""})).unwrap().raw.suffix, None);
+    // A gap at the beginning of a text has nothing ahead of it.
+    assert!(parse(&json!({"prompt": "", "suffix": "x"})).is_ok());
 }
 
 #[test]
@@ -57,6 +58,12 @@ fn bad_parameters_are_named() {
         (json!({"prompt": 5}), "prompt", "invalid_type"),
         (json!({"prompt": []}), "prompt", "empty_array"),
         (json!({"prompt": [[]]}), "prompt[0]", "empty_array"),
+        (json!({"prompt": ""}), "prompt", "empty_prompt"),
+        (json!({"prompt": " \n\u{a0}"}), "prompt", "empty_prompt"),
+        (json!({"prompt": "\u{200b}\u{feff}"}), "prompt", "empty_prompt"),
+        (json!({"prompt": [""]}), "prompt[0]", "empty_prompt"),
+        (json!({"prompt": ["a", "\u{3164}"]}), "prompt[1]", "empty_prompt"),
+        (json!({"prompt": "", "suffix": " "}), "prompt", "empty_prompt"),
         (json!({"prompt": ["a", 1]}), "prompt[1]", "invalid_type"),
         (json!({"prompt": [1, "a"]}), "prompt[1]", "invalid_type"),
         (json!({"prompt": [null]}), "prompt[0]", "invalid_type"),

@@ -26,7 +26,6 @@ fn input_is_a_text_texts_ids_or_lists_of_ids() {
     let ids = |ids: &[u32]| EncodeText::One(PromptItem::Ids(ids.to_vec()));
     for (input, expected) in [
         (json!("a"), vec![text("a")]),
-        (json!(""), vec![text("")]),
         (json!(["a", "b"]), vec![text("a"), text("b")]),
         (json!([1, 2]), vec![ids(&[1, 2])]),
         (json!([[1], [2, 3]]), vec![ids(&[1]), ids(&[2, 3])]),
@@ -47,6 +46,19 @@ fn what_cannot_be_is_refused_by_name() {
         (Endpoint::Embeddings, json!({}), Code::MissingRequiredParameter, "input"),
         (Endpoint::Embeddings, json!({"input": []}), Code::EmptyArray, "input"),
         (Endpoint::Embeddings, json!({"input": [[]]}), Code::EmptyArray, "input[0]"),
+        (Endpoint::Embeddings, json!({"input": ""}), Code::EmptyPrompt, "input"),
+        (Endpoint::Embeddings, json!({"input": ["a", " \t"]}), Code::EmptyPrompt, "input[1]"),
+        (Endpoint::Embeddings, json!({"input": ["\u{200b}"]}), Code::EmptyPrompt, "input[0]"),
+        (Endpoint::Rerank, json!({"query": "\n", "documents": ["d"]}), Code::EmptyPrompt, "query"),
+        (Endpoint::Rerank, json!({"query": "q", "documents": ["d", ""]}), Code::EmptyPrompt, "documents[1]"),
+        (
+            Endpoint::Rerank,
+            json!({"query": "q", "documents": [{"text": "\u{feff}"}]}),
+            Code::EmptyPrompt,
+            "documents[0].text",
+        ),
+        (Endpoint::Score, json!({"text_1": "", "text_2": "b"}), Code::EmptyPrompt, "text_1"),
+        (Endpoint::Score, json!({"text_1": "a", "text_2": ["b", " "]}), Code::EmptyPrompt, "text_2[1]"),
         (Endpoint::Embeddings, json!({"input": ["a", 1]}), Code::InvalidType, "input[1]"),
         (Endpoint::Embeddings, json!({"input": 1}), Code::InvalidType, "input"),
         (Endpoint::Embeddings, json!({"input": many}), Code::ArrayAboveMaxLength, "input"),

@@ -64,7 +64,7 @@ fn blocks_become_messages() {
             {"type": "text", "text": "go on"}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t3", "name": "h", "input": {"z": 1.50,  "a": [ ]}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t3"}]},
-        {"role": "user", "content": []},
+        {"role": "user", "content": [{"type": "text", "text": "c"}]},
     ]}))
     .unwrap();
     let result =
@@ -92,7 +92,7 @@ fn blocks_become_messages() {
             ..Message::text(Role::Assistant, "")
         },
         result("t3", ""),
-        Message::text(Role::User, ""),
+        Message::text(Role::User, "c"),
     ];
     assert_eq!(conversation(call).messages, expected);
 }

@@ -4,6 +4,7 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Media, MediaKind, MediaSource, Message, Role, ToolCall};
 
+use crate::content;
 use crate::fault::{Fault, Read};
 use crate::json_out::value;
 use crate::relay::{Object, array, object};
@@ -137,8 +138,12 @@ fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
         Err(Fault::at(&call.place(at, part), Code::UnsupportedContent, message))
     };
     object(out, |written| match (part.kind, &part.source) {
-        (MediaKind::Image, MediaSource::File(_)) => {
-            lacks("take no images by their files' ids; send the image as a URL or a data URL")
+        (_, MediaSource::File(_)) => {
+            let place = call.place(at, part);
+            // What was stored before is named as a whole.
+            let fault = content::stored_file();
+            let fault = if place.ends_with(']') { fault.under_key("file_id") } else { fault };
+            Err(fault.under_key(&place))
         }
         (MediaKind::Document, MediaSource::Url(url)) if !is_data(url) => {
             lacks("fetch no documents; send the file's data")
@@ -170,11 +175,11 @@ fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
 
 fn file_source(file: &mut Object<'_>, part: &Media, source: &MediaSource) -> Read<()> {
     match source {
-        MediaSource::File(id) => file.text("file_id", id),
         MediaSource::Url(url) => {
             file.text("filename", part.name.as_deref().unwrap_or(UNTITLED));
             file.text("file_data", url);
         }
+        MediaSource::File(_) => return Err(content::stored_file().under_key("file_id")),
         MediaSource::Base64 { media_type, data } => {
             file.text("filename", part.name.as_deref().unwrap_or(UNTITLED));
             value(file.field("file_data"), &format!("data:{media_type};base64,{data}"));

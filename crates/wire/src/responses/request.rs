@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use headrace_domain::{
     Call, Code, Conversation, EndUser, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish,
-    ResponseAsk, Role,
+    ResponseAsk, Role, is_blank,
 };
 
-use crate::WireLimits;
 use crate::cache_options;
 use crate::fault::{Fault, Read};
 use crate::form::json_form;
@@ -17,6 +16,7 @@ use crate::names::schema_name;
 use crate::params::{Knobs, integer, label};
 use crate::refused::{self, Known};
 use crate::wishes::{USUAL_VERBOSITY, verbosity};
+use crate::{WireLimits, blank};
 
 use super::echo::Echo;
 use super::items::{self, Turns};
@@ -259,6 +259,27 @@ impl Draft {
         Ok(())
     }
 
+    /// Refuses items of the user that say nothing, and inputs in which no item does.
+    fn check_blank(&self, goes_on: bool) -> Read<()> {
+        let Some(turns) = &self.turns else { return Ok(()) };
+        if let Some(at) = blank::first_blank(&turns.messages) {
+            let item = match turns.origins.get(at) {
+                Some(MessageOrigin::Message { index, .. }) if !self.input.starts_with('"') => Some(*index),
+                _ => None,
+            };
+            let of_item = |fault: Fault, index: u32| {
+                fault.under_key("content").under_index(usize::try_from(index).unwrap_or(usize::MAX))
+            };
+            return Err(item.into_iter().fold(blank::message(), of_item).under_key("input"));
+        }
+        let says_something = blank::any_says_something(&turns.messages)
+            || self.instructions.as_deref().is_some_and(|text| !is_blank(text));
+        if goes_on || says_something || turns.messages.is_empty() {
+            return Ok(());
+        }
+        Err(blank::conversation().under_key("input"))
+    }
+
     fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
         self.take_added(knobs.limits)?;
         // What it goes on from may hold the tools that it names, and the calls that its outputs name.
@@ -267,6 +288,7 @@ impl Draft {
             tools::check(&self.choice, &self.tools.tools)?;
         }
         self.check_state()?;
+        self.check_blank(goes_on)?;
         if self.logprobs || self.top_logprobs.is_some_and(|top| top > 0) {
             let top = self.top_logprobs.unwrap_or(0);
             knobs.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));

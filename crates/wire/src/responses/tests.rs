@@ -215,7 +215,6 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
             {"type": "input_image", "image_url": url, "detail": "low"},
             {"type": "input_text", "text": "this"},
             {"type": "input_file", "file_data": pdf, "filename": "a.pdf"},
-            {"type": "input_file", "file_id": "file-1"},
             {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": url}]},
@@ -223,7 +222,7 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
     .unwrap();
     let chat = as_chat(&asked).unwrap();
     let Prompt::Relayed(relayed) = &chat.prompt else { panic!("a body") };
-    assert_eq!(relayed.media, 5);
+    assert_eq!(relayed.media, 4);
     assert!(relayed.text_bytes + url.len() + pdf.len() < relayed.body.len());
     let body: Value = serde_json::from_str(body_of(&chat)).unwrap();
     let image = json!({"type": "image_url", "image_url": {"url": url}});
@@ -235,7 +234,6 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
                 {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
                 {"type": "text", "text": "this"},
                 {"type": "file", "file": {"filename": "a.pdf", "file_data": pdf}},
-                {"type": "file", "file": {"file_id": "file-1"}},
                 {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
             {"role": "assistant", "content": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
@@ -247,15 +245,16 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
     // What was said comes back from the chat as it was, save that results show their images in a message of their own.
     let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
     assert_eq!(conversation(&back).messages[0], conversation(&asked).messages[0]);
-    for part in [
-        json!({"type": "input_image", "file_id": "file-1"}),
-        json!({"type": "input_file", "file_url": "https://x/a.pdf"}),
+    for (part, param) in [
+        (json!({"type": "input_image", "file_id": "file-1"}), "input[1].content[0].file_id"),
+        (json!({"type": "input_file", "file_id": "file-1"}), "input[1].content[0].file_id"),
+        (json!({"type": "input_file", "file_url": "https://x/a.pdf"}), "input[1].content[0]"),
     ] {
         let asked = read(&with(
             &json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [part]}]}),
         ));
         let bad = as_chat(&asked.unwrap()).unwrap_err();
-        assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedContent, Some("input[1].content[0]")));
+        assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedContent, Some(param)));
     }
 }
 

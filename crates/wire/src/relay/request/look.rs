@@ -37,6 +37,32 @@ pub(super) trait Look {
     /// A part that is no text.
     fn media(&mut self) {}
 
+    /// A message or an item begins.
+    fn message_begin(&mut self) {}
+
+    /// The message or item that began last ends.
+    fn message_end(&mut self) -> Read<()> {
+        Ok(())
+    }
+
+    /// The role of a message stands next.
+    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.opaque(r)
+    }
+
+    /// The content of a message stands next, as a string.
+    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.text(r)
+    }
+
+    /// A part of a message is of this type.
+    fn part_kind(&mut self, _kind: &str) {}
+
+    /// The id of an uploaded file stands next, in the place of its data.
+    fn file_id(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.opaque(r)
+    }
+
     /// An address that a server would fetch. Its value begins at byte `at`. Addresses that carry their data are left out.
     fn address(&mut self, _at: usize, _url: &str) -> Read<()> {
         Ok(())
@@ -182,7 +208,10 @@ fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
     if r.kind()? != Kind::Object {
         return free(look, r);
     }
+    look.message_begin();
     r.object(|r, key| match key.as_ref() {
+        "content" if r.kind()? == Kind::String => look.said(r),
+        "role" if r.kind()? == Kind::String => look.role(r),
         "content" | "output" | "summary" => content(look, r, limits),
         "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
         "type" | "role" | "status" | "phase" | "id" | "call_id" => word(look, r),
@@ -190,7 +219,8 @@ fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         "tools" => tools(look, r, limits.max_tools),
         "name" => text(look, r),
         key => other(look, r, key, Holds::by_name(key)),
-    })
+    })?;
+    look.message_end()
 }
 
 /// A field of a message, of an item or of a part that is not known.
@@ -208,7 +238,10 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     if r.kind()? != Kind::Object {
         return free(look, r);
     }
+    look.message_begin();
     r.object(|r, key| match key.as_ref() {
+        "content" if r.kind()? == Kind::String => look.said(r),
+        "role" if r.kind()? == Kind::String => look.role(r),
         "content" => content(look, r, limits),
         "role" => word(look, r),
         "name" | "tool_call_id" | "reasoning_content" | "reasoning" | "refusal" => text(look, r),
@@ -216,7 +249,8 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         "function_call" => tool_call(look, r),
         "cache_control" => opaque(look, r),
         key => other(look, r, key, Holds::by_name(key)),
-    })
+    })?;
+    look.message_end()
 }
 
 /// A tool call of OpenAI's, its `function` included.
@@ -265,6 +299,7 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
             if MEDIA.contains(&kind.as_ref()) {
                 look.media();
             }
+            look.part_kind(&kind);
             not_a_tensor(&kind)?;
             cites = CITING.contains(&kind.as_ref());
             Ok(())
@@ -286,6 +321,7 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
             let at = r.position();
             carried(look, at, &r.string()?)
         }
+        "file_id" if r.kind()? == Kind::String => look.file_id(r),
         "url" if r.kind()? == Kind::String => {
             let at = r.position();
             let text = r.string()?;
@@ -350,6 +386,7 @@ fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         }
         "content" => content(look, r, limits),
         "filename" | "title" => text(look, r),
+        "file_id" if r.kind()? == Kind::String => look.file_id(r),
         "media_type" | "format" | "detail" | "file_id" => word(look, r),
         key => other(look, r, key, Holds::in_part(key)),
     })?;

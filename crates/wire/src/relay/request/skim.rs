@@ -3,7 +3,7 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Ask, Call, Code, Concern, EndUser, Endpoint, Prompt, Relayed, ServiceTier};
+use headrace_domain::{Ask, Call, Code, Concern, EndUser, Endpoint, Prompt, Relayed, ServiceTier, is_blank};
 
 use super::edit::{OWN, SALTS};
 use super::guard::{self, DECIDED_HERE};
@@ -13,7 +13,7 @@ use crate::json::{Kind, Reader};
 use crate::params::{Knobs, integer, label};
 use crate::refused::{Accept, neutral};
 use crate::wishes::RESERVED;
-use crate::{BadRequest, WireLimits};
+use crate::{BadRequest, WireLimits, blank, content};
 
 /// Bytes that a token id of a prompt counts for in [`Relayed::text_bytes`]: about what a token has as text.
 const BYTES_PER_ID: usize = 4;
@@ -62,7 +62,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         let key = key.as_ref();
         has_own_fields |= OWN.contains(&key) || SALTS.contains(&key);
         match key {
-            "messages" => look::messages(&mut size, r, limits),
+            "messages" => messages(&mut size, r, limits),
             "system" => look::content(&mut size, r, limits),
             "tools" => look::tools(&mut size, r, limits.max_tools),
             "functions" | "tool_choice" => look::described(&mut size, r, limits.max_tools),
@@ -249,6 +249,13 @@ const OF_TOKENIZERS: &[&str] = &[
 fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
     let limits = knobs.limits;
     match key {
+        "input" if r.kind()? == Kind::String => {
+            if size.read_visible(r)? {
+                Ok(())
+            } else {
+                Err(blank::message())
+            }
+        }
         "input" => look::input(size, r, limits),
         "text" => look::described(size, r, limits.max_tools),
         _ => {
@@ -323,7 +330,7 @@ fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
 /// How many prompts a completions call has.
 fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<usize> {
     match r.kind()? {
-        Kind::String => return size.text(r).map(|()| 1),
+        Kind::String => return prompt(size, r).map(|()| 1),
         Kind::Array => {}
         _ => return look::unknown(size, r, Holds::Texts).map(|()| 1),
     }
@@ -339,7 +346,7 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
         }
         prompts += 1;
         match r.kind()? {
-            Kind::String => size.text(r),
+            Kind::String => prompt(size, r),
             Kind::Array => r.array(limits.max_prompt_ids, |r, _| match r.kind()? {
                 Kind::Number => size.id(r),
                 _ => look::unknown(size, r, Holds::Texts),
@@ -350,13 +357,45 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
     Ok(prompts + flat)
 }
 
+/// A prompt, or a text to encode, which must say something.
+fn prompt(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+    if size.read_visible(r)? { Ok(()) } else { Err(blank::text()) }
+}
+
+/// `messages`: there must be one that says something.
+fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    let is_list = r.kind()? == Kind::Array;
+    look::messages(size, r, limits)?;
+    match size.messages {
+        0 if is_list => Err(Fault::new(Code::EmptyArray, "it must have at least one message")),
+        1.. if !size.any_says_something => Err(blank::conversation()),
+        _ => Ok(()),
+    }
+}
+
 /// How large a body is for a model.
 #[derive(Debug, Default)]
 struct Size {
     text_bytes: usize,
     media: u32,
     concerns: Vec<Concern>,
+    message: SeenMessage,
+    messages: usize,
+    /// A message says something, or is none of those that may be empty by themselves.
+    any_says_something: bool,
 }
+
+/// The message that is being read.
+#[derive(Debug, Default, Clone, Copy)]
+struct SeenMessage {
+    is_user: bool,
+    is_system: bool,
+    has_content: bool,
+    says_something: bool,
+}
+
+/// Types of parts that say no more than their text.
+const TEXT_PARTS: &[&str] = &["input_text", "output_text", "refusal", "text"];
 
 impl Size {
     fn note(&mut self, concern: Concern) -> Read<()> {
@@ -367,6 +406,15 @@ impl Size {
         }
         self.concerns.push(concern);
         Ok(())
+    }
+
+    /// Reads over a text, and whether it has a visible character.
+    fn read_visible(&mut self, r: &mut Reader<'_>) -> Read<bool> {
+        let ((), raw) = r.with_raw(|r| self.text(r))?;
+        // Nearly every text begins with a letter.
+        let first = raw.as_bytes().get(1).copied().unwrap_or(b'"');
+        let is_plain = first.is_ascii_graphic() && !matches!(first, b'"' | b'\\');
+        Ok(is_plain || !is_blank(&r.inner(raw).string()?))
     }
 
     fn id(&mut self, r: &mut Reader<'_>) -> Read<()> {
@@ -391,6 +439,51 @@ impl Look for Size {
     }
 
     fn key(&mut self, _key: &str) {}
+
+    fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        let seen = self.read_visible(r)?;
+        self.message.has_content = true;
+        self.message.says_something |= seen;
+        Ok(())
+    }
+
+    fn message_begin(&mut self) {
+        self.message = SeenMessage::default();
+        self.messages += 1;
+    }
+
+    fn message_end(&mut self) -> Read<()> {
+        let SeenMessage { is_user, is_system, has_content, says_something } = self.message;
+        self.any_says_something |= says_something || !(is_user || is_system);
+        if is_user && has_content && !says_something {
+            return Err(blank::message().under_key("content"));
+        }
+        Ok(())
+    }
+
+    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        let role = r.string()?;
+        self.text_bytes += role.len();
+        self.message.is_user = role == "user";
+        self.message.is_system = matches!(role.as_ref(), "system" | "developer");
+        Ok(())
+    }
+
+    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.part_text(r)
+    }
+
+    fn parts_begin(&mut self) {
+        self.message.has_content = true;
+    }
+
+    fn part_kind(&mut self, kind: &str) {
+        self.message.says_something |= !TEXT_PARTS.contains(&kind);
+    }
+
+    fn file_id(&mut self, _r: &mut Reader<'_>) -> Read<()> {
+        Err(content::stored_file())
+    }
 
     fn media(&mut self) {
         self.media = self.media.saturating_add(1);
