@@ -199,7 +199,6 @@ async fn what_sglang_says_wrong_is_told() {
                 "output_token_logprobs": [[-0.5, 21, null]]}})],
             "of other tokens",
         ),
-        (vec![json!({"output_ids": [20], "meta_info": meta(1, Value::Null)})], "without saying why"),
         (vec![json!([1])], "none of SGLang's"),
     ] {
         let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| stream(&events)).await;
@@ -208,6 +207,15 @@ async fn what_sglang_says_wrong_is_told() {
         };
         assert!(detail.contains(told) && detail.contains("`hostile`"), "{detail} should say {told}");
     }
+    // The stream's own end says that the answer is whole. A stream that breaks off says nothing.
+    let unfinished = json!({"output_ids": [20], "meta_info": meta(1, Value::Null)});
+    let whole = stream(std::slice::from_ref(&unfinished));
+    let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| whole.clone()).await;
+    assert!(matches!(last, Event::Done(_)), "{last:?}");
+    let cut = event_stream([unfinished.to_string().as_str()]);
+    let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| cut.clone()).await;
+    let Event::Failed { error: JobError::Internal { detail }, .. } = last else { panic!("{last:?}") };
+    assert!(detail.contains("without saying why") && detail.contains("`hostile`"), "{detail}");
 }
 
 /// What llama.cpp streams: of tokens that end within a character only the text is told.
