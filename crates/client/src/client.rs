@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_wire::client::ChatRequest;
+use headrace_domain::is_blank;
+use headrace_wire::client::{ChatMessage, ChatRequest};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
@@ -157,8 +158,9 @@ impl Client {
     /// before that are tried again by the policy. Dropping this future cancels the call.
     ///
     /// # Errors
-    /// The last try's failure.
+    /// The last try's failure. A message of the user that says nothing is not sent.
     pub async fn chat(&self, request: &ChatRequest) -> Result<ChatStream, ClientError> {
+        check_blank(request)?;
         let body = match request.stream {
             true => serde_json::to_vec(request),
             false => serde_json::to_vec(&ChatRequest { stream: true, ..request.clone() }),
@@ -304,6 +306,19 @@ impl Client {
 pub(crate) struct Answered {
     pub(crate) response: Response,
     sent: Sent,
+}
+
+/// Refuses a request whose user says nothing, so that nothing is sent and charged for it.
+fn check_blank(request: &ChatRequest) -> Result<(), ClientError> {
+    let blank = |message: &ChatMessage| message.role == "user" && is_blank(&message.content);
+    let place = match request.messages.iter().position(blank) {
+        Some(at) => {
+            format!("`messages[{at}].content` is empty, or holds only characters that are not visible")
+        }
+        None if request.messages.is_empty() => "`messages` has no message".to_owned(),
+        None => return Ok(()),
+    };
+    Err(ClientError::Request(format!("{place}: nothing was sent. Write what the model is to read.")))
 }
 
 /// Makes a client trust the authorities of a PEM text instead of this machine's. Without TLS none are needed: a machine

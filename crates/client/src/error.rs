@@ -14,6 +14,8 @@ const MAX_SHOWN_CHARS: usize = 400;
 pub enum ClientError {
     /// The configuration makes no client.
     Config(String),
+    /// The request was not sent, as servers refuse what it says. The text names the message and the way out.
+    Request(String),
     /// Nobody could be reached there. The text names the address and the cause.
     Connection(String),
     /// The server was reached and went away before it answered.
@@ -43,6 +45,7 @@ impl ClientError {
             Self::Api(error) => error.request_id.as_deref(),
             Self::CutOff { request_id, .. } => request_id.as_deref(),
             Self::Config(_)
+            | Self::Request(_)
             | Self::Connection(_)
             | Self::Broken(_)
             | Self::Tls(_)
@@ -56,6 +59,7 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(what)
+            | Self::Request(what)
             | Self::Connection(what)
             | Self::Broken(what)
             | Self::Tls(what)

@@ -374,3 +374,19 @@ async fn tries_of_one_call_are_spans_of_one_trace() {
     );
     assert_ne!(one, two, "each try is a span of its own");
 }
+
+/// A blank question costs nothing where it is not sent.
+#[tokio::test]
+async fn a_message_that_says_nothing_is_not_sent() {
+    let (client, seen) = serve(vec![]).await;
+    for blank in ["", " \n", "\u{200b}\u{feff}"] {
+        let messages = vec![ChatMessage::new("user", "hi"), ChatMessage::new("user", blank)];
+        let request = ChatRequest { model: "m".into(), messages, ..ChatRequest::default() };
+        let Err(error) = client.chat(&request).await else { panic!("{blank:?} was sent") };
+        assert!(matches!(error, ClientError::Request(_)), "{error:?}");
+        assert!(error.to_string().starts_with("`messages[1].content` is empty"), "{error}");
+    }
+    let none = ChatRequest { model: "m".into(), ..ChatRequest::default() };
+    assert!(matches!(client.chat(&none).await, Err(ClientError::Request(_))));
+    assert!(seen.requests.lock().unwrap().is_empty());
+}

@@ -300,9 +300,10 @@ codes! {
         "Rules look at every text of a call that the model may see: messages, names, tools with their schemas, tool \
          calls and results, and prompts given as token ids, decoded. Words are compared without case, accents and \
          invisible characters, any white space counts as one space, full-width and styled letters as plain ones; \
-         regular expressions see the text as written and once more in that form (with case and accents). What rules \
-         do not see: letters of another script that look alike (a Cyrillic `о`), words spelt with other characters \
-         between their letters, and words split over two messages or fields.";
+         letters of other scripts that look Latin as the Latin ones; regular expressions see the text as written and \
+         once more in each of these forms (with case and accents). Phrases are also found where one message ends with \
+         their beginning and the next one, or the next of the user, begins with their end. What rules do not see: words \
+         spelt with other characters between their letters, with digits for letters, or split within a word.";
 
     ExtraUnpriced "extra_unpriced" Render (400 InvalidRequest)
         "The call asks for something that a provider charges for beside tokens, and it has no price here."
@@ -317,8 +318,8 @@ codes! {
         "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \
          Shorten the prompt or lower `max_tokens`.";
     EmptyPrompt "empty_prompt" Render (400 InvalidRequest)
-        "The prompt has no tokens, so there is nothing to continue."
-        "";
+        "The prompt, or the text, says nothing: it is empty, or holds only white space and characters that are not visible."
+        "Send a text with at least one visible character, or leave it out. A message that says nothing is `empty_string`.";
     WrongKindOfModel "wrong_kind_of_model" Render (400 InvalidRequest)
         "The model is of another kind than the endpoint needs: an encoder where text is to be generated, a model that generates \
          text where vectors are asked for, a reranker where embeddings are, or the other way round."

@@ -71,8 +71,8 @@ fn between_messages(judge: &dyn Judge, conversation: &Conversation) -> Verdict {
     gravest
 }
 
-/// The verdict on all texts of a call, each by itself, and on phrases that are split over messages. Not on the rendered prompt: the words of the template would be
-/// judged with the caller's, and a rule on `user` would turn every call away.
+/// The verdict on all texts of a call, each by itself, and on phrases that are split over messages. Not on the rendered prompt: the
+/// words of the template would be judged with the caller's, and a rule on `user` would turn every call away.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
         could_fit(model, call)?;
