@@ -103,7 +103,7 @@ impl End {
 
 /// The last event of an answer that is not whole. Clients of every dialect read it as an error.
 fn last_event(fault: &str) -> Bytes {
-    let error = Problem::new(AdminCode::Stopped, fault).as_event();
+    let error = Problem::new(AdminCode::Stopped, fault).into_event();
     format!("event: error\ndata: {error}\n\n").into()
 }
 

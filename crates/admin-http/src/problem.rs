@@ -104,7 +104,7 @@ impl Problem {
 
 impl Problem {
     /// Returns the error as the data of an event.
-    pub(crate) fn as_event(self) -> String {
+    pub(crate) fn into_event(self) -> String {
         serde_json::to_string(&ErrorBody { error: *self.error }).unwrap_or_default()
     }
 
