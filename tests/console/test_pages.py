@@ -71,9 +71,7 @@ def test_nothing_of_a_request_is_cut_off_at_the_right(canned, tabs, width):
 
 
 # What is wider than its place, or stands beyond the edge of what holds it. Texts that end in an ellipsis say their whole in a title.
-TOO_WIDE = """async () => {
-  // A table is laid out anew before the next frame.
-  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+TOO_WIDE = """() => {
   const own = [...document.querySelectorAll('main *, dialog *')].filter((node) => !node.closest('.off-screen') && node.clientWidth > 0);
   const cuts = (node) => { const style = getComputedStyle(node); return style.overflowX !== 'visible' && style.textOverflow !== 'ellipsis'; };
   const scrolls = own.filter((node) => cuts(node) && !['PRE', 'TEXTAREA', 'INPUT', 'SELECT', 'CANVAS'].includes(node.tagName) && node.scrollWidth > node.clientWidth + 1);
@@ -83,19 +81,29 @@ TOO_WIDE = """async () => {
 }"""
 
 
+def too_wide(page):
+    """What is too wide. A table that was just drawn, as with each event of a live page, is laid out before the browser shows it: it is looked at again."""
+    found = page.evaluate(TOO_WIDE)
+    for _ in range(20):
+        if not found:
+            break
+        page.wait_for_timeout(50)
+        found = page.evaluate(TOO_WIDE)
+    return found
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_table_and_no_figure_is_cut(canned, tabs, width):
     tab = tabs(canned, width=width).sign_in()
     for address in PAGES + MORE:
         page = tab.go(address)
-        assert page.evaluate(TOO_WIDE) == [], f"{address} at {width}"
-        for wrap in page.locator(".table-wrap").all():
-            assert wrap.evaluate("wrap => wrap.scrollWidth <= wrap.clientWidth"), f"{address} at {width}"
+        assert too_wide(page) == [], f"{address} at {width}"
+        page.wait_for_function("() => [...document.querySelectorAll('.table-wrap')].every((wrap) => wrap.scrollWidth <= wrap.clientWidth)")
     # Dialogs with tables, too; and a table whose place becomes narrower while it is shown, and wider again.
     page = tab.go("money")
     page.get_by_role("button", name="Grants", exact=True).first.click()
     page.get_by_role("dialog").get_by_role("table").wait_for()
-    assert page.evaluate(TOO_WIDE) == []
+    assert too_wide(page) == []
     page.keyboard.press("Escape")
     for other in [1280, 390, 700, width]:
         page.set_viewport_size({"width": other, "height": 820})
@@ -108,13 +116,13 @@ def test_long_amounts_fit_their_tiles(canned, tabs, books):
     tab = tabs(canned, width=390).sign_in()
     page = tab.go("now")
     page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '$12,345,678.123456789'; })")
-    assert page.evaluate(TOO_WIDE) == []
+    assert too_wide(page) == []
     page = tab.go("money?tab=ledger")
     page.evaluate("document.querySelectorAll('.tile-value').forEach((value) => { value.textContent = '−$12,345,678.123456789'; })")
-    assert page.evaluate(TOO_WIDE) == []
+    assert too_wide(page) == []
     page = tab.go("money")
     page.evaluate("document.querySelectorAll('.meter .num').forEach((value) => { value.textContent = '$12,345,678.123456789 of $112,345,678.00'; })")
-    assert page.evaluate(TOO_WIDE) == []
+    assert too_wide(page) == []
 
 
 def test_a_stage_says_what_it_does_when_it_is_touched(canned, tabs):
@@ -404,9 +412,9 @@ def test_the_audit_log_and_a_statement_are_words(canned, tabs):
     page.get_by_label("Find in what is shown").fill("canary taken")
     assert set(page.locator("tbody tr td:nth-child(3)").all_inner_texts()) == {"Canary taken out"}
     page = tab.go("money?tab=statement")
-    month = page.get_by_label("Month (UTC)").input_value()
+    page.get_by_text("charged to project").wait_for()
     shown = page.locator("main").inner_text()
-    assert "$12.00 charged to project" in shown and "of organisation acme. The month is not over yet" in shown and "Input from the cache" in shown and month not in shown, shown
+    assert "$12.00 charged to project" in shown and "of organisation acme. The month is not over yet" in shown and "Input from the cache" in shown, shown
     for raw in ["object", "closed", "false", "currency", "price_per_million", "cached_input"]:
         assert raw not in re.sub(r"As JSON.*", "", shown, flags=re.S), raw
 
@@ -419,7 +427,7 @@ def test_charts_have_a_past_when_they_are_opened(canned, tabs):
     for width in [1280, 390]:
         page.set_viewport_size({"width": width, "height": 820})
         page.wait_for_timeout(150)
-        assert page.evaluate(TOO_WIDE) == []
+        assert too_wide(page) == []
     # The pointer over a chart says the moment and the values.
     page.locator(".chart .u-over").first.hover()
     page.locator(".legend", has_text="generated").get_by_text(re.compile(r"\d\d:\d\d:\d\d")).wait_for()

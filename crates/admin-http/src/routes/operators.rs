@@ -131,7 +131,7 @@ pub(crate) async fn revoke(
 ) -> Result<NoContent, Problem> {
     app.run(&who, AdminCommand::RevokeOperator { id: id.clone() }).await?;
     app.sessions().end_all(&id);
-    // The operator is revoked: a session that is still stored lets nobody in.
+    // The operator is revoked: a session that is still stored signs no operator in.
     let _ = app.store_sessions().await;
     app.changed(CHANGED);
     Ok(NoContent)

@@ -1,4 +1,4 @@
-// Full-text search in the book: every paragraph of every page, fetched once when somebody searches. Pure but for the fetch.
+// Full-text search in the book: every paragraph of every page, fetched once, at the first search. Pure but for the fetch.
 
 import { titleOf } from './titles.js';
 

@@ -37,6 +37,7 @@ class View {
     this.cursor = null;
     this.asked = 0;
     this.marked = [];
+    this.filters = {};
     this.take(query);
     this.form = h('div');
     put(this.form, this.bar());
@@ -54,7 +55,8 @@ class View {
 
   /** Takes the search out of an address. */
   take(query) {
-    this.filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? '']));
+    // In place: the fields of the form write into it.
+    Object.assign(this.filters, Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ''])));
     this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
   }
 
