@@ -1,7 +1,6 @@
 #!/bin/sh
 # Writes what the Debian package takes beside the program into target/package: completions, manual pages, the changelog in Debian's form.
-# From the root of the project:
-#   cargo build --profile dist -p headrace && deploy/debian/prepare.sh target/dist/headrace && cargo deb --no-build --profile dist -p headrace
+# `cargo run --release -p xtask -- dist` calls it, with the program as its argument, from the root of the project.
 set -eu
 program=$1
 out=target/package

@@ -75,7 +75,7 @@ def test_a_stopped_answer_stays_and_the_next_question_is_answered(house, tabs, t
         page.get_by_role("button", name="New", exact=True).click()
         page.get_by_text("Nothing said yet.").wait_for()
     # Each stopped call ended at the upstream, too, and nothing is held for it.
-    for _ in range(100):
+    for _ in range(600):
         if told(page, "ledger/totals")["open_holds"] == 0:
             break
         page.wait_for_timeout(100)
@@ -147,7 +147,7 @@ def test_a_connection_that_breaks_leaves_the_words_and_a_way_on(house, tabs, tal
     else:
         page.get_by_role("button", name="New", exact=True).click()
         page.get_by_text("Nothing said yet.").wait_for()
-    for _ in range(100):
+    for _ in range(600):
         if told(page, "ledger/totals")["open_holds"] == 0:
             break
         page.wait_for_timeout(100)

@@ -64,7 +64,7 @@ def blocks(front):
 
 
 def until(front, expected):
-    for _ in range(100):
+    for _ in range(1000):
         count, said = blocks(front)
         if count == expected:
             return

@@ -56,7 +56,7 @@ def ask(responses, input=QUESTION, **more):
 
 def trace_of(place, answer):
     """The trace of an answered call, which is written beside the answer."""
-    for _ in range(100):
+    for _ in range(1000):
         told = place.run("trace", answer.headers["x-request-id"], "--json")
         if told.returncode == 0:
             return json.loads(told.stdout)
@@ -184,7 +184,7 @@ def test_errors_are_those_of_the_server_or_named(place, scripted, responses):
     with pytest.raises(openai.AuthenticationError), place.openai(api_key="sk-nobody-0123456789abcdefghijklmnop") as stranger:
         ask(stranger.responses)
     # After so many failures it rests, and is tried again by itself.
-    for _ in range(100):
+    for _ in range(1000):
         answer = raw(place, input=QUESTION)
         if answer.status_code == 200:
             break

@@ -24,6 +24,8 @@ RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_t
 """`on` is read as the boolean that YAML 1.1 makes of it."""
 MANIFEST = tomllib.loads((ROOT / "crates" / "headrace" / "Cargo.toml").read_text())
 DEB = MANIFEST["package"]["metadata"]["deb"]
+DIST = (ROOT / "xtask" / "src" / "dist.rs").read_text()
+"""What the workflow calls to make the files."""
 
 
 def steps():
@@ -62,24 +64,26 @@ def test_the_scripts_are_shell(step):
     assert checked.returncode == 0, checked.stderr
 
 
-def test_what_the_workflow_names_is_there(binary):
+def test_what_the_workflow_names_is_there():
     text = scripts()
     profiles = tomllib.loads((ROOT / "Cargo.toml").read_text())["profile"]
-    assert set(re.findall(r"(?:build|deb) .*--profile (\w+)", text)) == {"dist"}
     assert profiles["dist"] == {"inherits": "release", "strip": "symbols", "lto": "thin"}
+    assert '"--profile", "dist", "--locked"' in DIST, "a release is compiled as the profile says"
     for package in re.findall(r"cargo .*-p (\S+)", text):
         assert (ROOT / "crates" / package / "Cargo.toml").exists() or (ROOT / package / "Cargo.toml").exists(), package
-    for file in re.findall(r"^\s+cp .*? (LICENSE README\.md CHANGELOG\.md) ", text, re.M):
-        assert all((ROOT / name).exists() for name in file.split())
     uses = [step["with"]["file"] for step in steps() if "file" in step.get("with", {})]
     assert uses == ["deploy/release.Dockerfile"] and all((ROOT / name).exists() for name in uses)
     needed = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["rust-version"]
     assert set(re.findall(r"rustup (?:toolchain install|default) (\S+)", text)) == {needed}
-    called = re.findall(r"(?:/headrace|\$program)\" ([a-z]+)\b", text)
-    assert {"up", "chat", "models", "completions", "man"} == set(called)
-    for command in called:
-        helped = subprocess.run([binary, command, "--help"], capture_output=True, text=True, timeout=60)
-        assert helped.returncode == 0, command
+
+
+def test_the_workflow_makes_its_files_with_the_command_that_the_tests_try():
+    calls = re.findall(r"xtask -- dist(.*)", scripts())
+    flags = [re.findall(r"(--\w+)", call) for call in calls]
+    assert flags == [["--target", "--try"], ["--checksums", "--sign"]], "the files are tried, and only checksums of all files are signed"
+    assert all(f'"{flag}"' in DIST for call in flags for flag in call)
+    uploaded = [step["with"]["path"] for step in steps() if "upload-artifact" in step.get("uses", "")]
+    assert uploaded == ["target/downloads/${{ matrix.target }}/headrace*"] and 'target.join("downloads")' in DIST
 
 
 def test_the_release_is_for_both_machines():
@@ -98,7 +102,7 @@ def test_the_debian_package_takes_what_is_there():
         if not any(source.startswith(start) for start in made):
             assert (ROOT / "crates" / "headrace" / source).exists(), source
     sources = " ".join(source for source, *_ in DEB["assets"])
-    for shell in re.findall(r"for shell in ([\w ]+); do", scripts())[0].split():
+    for shell in json.loads(re.search(r"const SHELLS: \[&str; 3\] = (.*);", DIST).group(1)):
         assert f"completions/headrace.{shell}" in sources
     assert (ROOT / "crates" / "headrace" / DEB["license-file"][0]).exists()
     assert DEB["conf-files"] == ["/etc/headrace/headrace.toml"]
@@ -114,14 +118,40 @@ def test_what_the_package_takes_beside_the_program_is_made(binary, tmp_path):
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     changelog = (tmp_path / "target" / "package" / "changelog").read_text()
     assert changelog.startswith(f"headrace ({version}-1) unstable;") and changelog.endswith("Fri, 02 Jan 1970 00:00:00 +0000\n"), changelog
-    assert "deploy/debian/prepare.sh" in scripts()
+    assert "deploy/debian/prepare.sh" in (ROOT / "xtask" / "src" / "deb.rs").read_text()
 
 
-def test_the_package_has_the_unit_and_scripts_for_it():
-    units, folder = DEB["systemd-units"], ROOT / "crates" / "headrace"
-    assert [unit.name for unit in (folder / units["unit-scripts"]).iterdir()] == ["headrace.service"]
-    assert (folder / DEB["maintainer-scripts"]).is_dir()
-    assert not units["enable"] and not units["start"] and units["restart-after-upgrade"]
+@pytest.fixture
+def systemd(tmp_path):
+    """Runs a script of the package with commands that only write down how they were called. Returns the calls."""
+    log, commands = tmp_path / "calls", tmp_path / "commands"
+    commands.mkdir()
+    for name in ["deb-systemd-helper", "deb-systemd-invoke", "systemctl"]:
+        (commands / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n')
+        (commands / name).chmod(0o755)
+
+    def run(script, *arguments):
+        log.write_text("")
+        text = (ROOT / "deploy" / "debian" / script).read_text().replace("/run/systemd/system", str(tmp_path))
+        ran = subprocess.run(["sh", "-s", *arguments], input=text, env={"PATH": f"{commands}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return log.read_text()
+
+    return run
+
+
+def test_the_package_has_the_unit_and_scripts_for_it(systemd):
+    """An installation neither enables nor starts the service, an upgrade restarts a running one, a removal stops it."""
+    assert ["../../deploy/systemd/headrace.service", "usr/lib/systemd/system/", "644"] in DEB["assets"]
+    folder = ROOT / "crates" / "headrace" / DEB["maintainer-scripts"]
+    assert all(os.access(folder / script, os.X_OK) for script in ["postinst", "prerm", "postrm"])
+    installed, upgraded = systemd("postinst", "configure", ""), systemd("postinst", "configure", "0.1.0-1")
+    assert "restart" not in installed and "start" not in installed and "daemon-reload" in installed, installed
+    assert "deb-systemd-invoke try-restart headrace.service" in upgraded, upgraded
+    assert systemd("prerm", "upgrade") == "", "the service runs until the new program is there"
+    assert systemd("prerm", "remove") == "deb-systemd-invoke stop headrace.service\n"
+    assert systemd("postrm", "remove") == "systemctl --system daemon-reload\n"
+    assert systemd("postrm", "purge") == "deb-systemd-helper purge headrace.service\n"
 
 
 def test_the_image_from_source_is_built_as_a_release_is():

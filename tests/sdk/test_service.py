@@ -70,7 +70,7 @@ def test_a_client_that_goes_away_hurts_nobody(server, client):
 
 def settled(server, request_id):
     """The trace, once it is there: it is written after the answer."""
-    for _ in range(100):
+    for _ in range(1000):
         try:
             return server.get("/v1/requests/" + request_id)
         except OSError as error:

@@ -7,8 +7,12 @@ mod artefacts;
 mod browser;
 mod circles;
 mod cuda;
+mod deb;
 mod debian;
+mod dist;
+mod downloads;
 mod errors_page;
+mod files;
 mod graph;
 mod house;
 mod imports;
@@ -18,6 +22,8 @@ mod peers;
 mod programs;
 mod prose;
 mod python;
+mod sbom;
+mod server;
 mod shell;
 mod smoke;
 mod steps;
@@ -68,12 +74,25 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
             Ok(())
         }
         ["rules"] => steps::rules(&place),
+        ["dist", words @ ..] => release(&place, words),
         ["errors"] => errors_page::write(&place.root),
         ["generate"] => errors_page::write(&place.root).and_then(|()| artefacts::write(&place)),
         [] | ["help" | "--help" | "-h"] => {
-            print!("{HELP}");
+            print!("{HELP}{}", dist::USAGE);
             Ok(())
         }
         other => Err(Failure::new(format!("xtask does not know `{}`", other.join(" ")), HELP)),
     }
+}
+
+/// Makes the files of a release page, or the checksums of files that others made.
+fn release(place: &Place, words: &[&str]) -> Result<(), Failure> {
+    let options = dist::Options::parse(words)?;
+    if let Some(folder) = &options.checksums {
+        let folder = place.root.join(folder);
+        dist::checksums(place, &folder)?;
+        return options.key.map_or(Ok(()), |key| dist::sign(place, &folder, &place.root.join(key)));
+    }
+    let made = dist::make(place, &options)?;
+    if options.try_it { downloads::try_out(place, &made) } else { Ok(()) }
 }

@@ -1,20 +1,13 @@
 //! The first five minutes of a newcomer, without the newcomer: start `headrace up`, ask the demo model, see the bill
 //! and the trace, stop it with SIGTERM, verify the ledger. Once for each instruction set that this machine has.
-//! Speaks HTTP by hand: what it sees is what any client sees.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use crate::server::{KEY, Server, free_address, header, wrong};
 use crate::shell::{Done, Failure, Place, capture, read};
-
-const KEY: &str = "sk-smoke-0123456789abcdefghijkl";
-const READY_WITHIN: Duration = Duration::from_secs(30);
-const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The step.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
@@ -56,7 +49,11 @@ fn once(place: &Place, isa: &str) -> Result<(), Failure> {
         std::fs::remove_dir_all(&data).map_err(|error| wrong(format!("{}: {error}", data.display())))?;
     }
     std::fs::create_dir_all(&data).map_err(|error| wrong(format!("{}: {error}", data.display())))?;
-    let mut server = Server::start(place, isa, &data)?;
+    let address = free_address()?;
+    let mut command = place.command(place.headrace());
+    command.args(["up", "--listen", &address, "--data-dir"]).arg(&data);
+    command.env("HEADRACE_ISA", isa).env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    let mut server = Server::start(command, address, &data.join("server.log"))?;
     server.wait_until_ready()?;
 
     let expected = recorded(place)?;
@@ -107,157 +104,14 @@ fn verified(place: &Place, data: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(place: &Place, isa: &str, data: &Path) -> Result<Self, Failure> {
-        let address = free_address()?;
-        let log = std::fs::File::create(data.join("server.log"))
-            .map_err(|error| wrong(format!("{}: {error}", data.display())))?;
-        let mut command = place.command(place.headrace());
-        command.args(["up", "--listen", &address, "--data-dir"]).arg(data);
-        command.env("HEADRACE_ISA", isa).env("HEADRACE_BOOTSTRAP_KEY", KEY);
-        let errors = log.try_clone().map_err(|error| wrong(format!("server.log: {error}")))?;
-        command.stdout(Stdio::from(log)).stderr(Stdio::from(errors));
-        let child = command
-            .spawn()
-            .map_err(|error| wrong(format!("{} does not start: {error}", place.headrace().display())))?;
-        Ok(Self { child, address })
-    }
-
-    fn wait_until_ready(&mut self) -> Result<(), Failure> {
-        let started = Instant::now();
-        while started.elapsed() < READY_WITHIN {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(wrong(format!(
-                    "the server ended with {status} before it was ready; see server.log"
-                )));
-            }
-            if matches!(self.exchange("GET", "/readyz", None), Ok((200, ..))) {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Err(wrong(format!("the server was not ready within {} s", READY_WITHIN.as_secs())))
-    }
-
-    /// The trace of a request, as its owner may read it: written out of band, so it may come a moment later.
-    fn traced(&self, id: &str) -> Result<(), Failure> {
-        let started = Instant::now();
-        loop {
-            let (status, _, record) = self.ask("GET", &format!("/v1/requests/{id}"), None)?;
-            if status == 200 {
-                return Ok(());
-            }
-            if started.elapsed() > Duration::from_secs(5) {
-                return Err(wrong(format!("no trace of {id} after 5 s: {status} {record}")));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn stop(&mut self) -> Result<(), Failure> {
-        let pid = self.child.id().to_string();
-        let sent = std::process::Command::new("kill").args(["-TERM", &pid]).status();
-        if !sent.is_ok_and(|status| status.success()) {
-            return Err(wrong(format!("SIGTERM could not be sent to {pid}")));
-        }
-        let started = Instant::now();
-        while started.elapsed() < STOPPED_WITHIN {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => {
-                    return Err(wrong(format!("after SIGTERM the server ended with {status}")));
-                }
-                Ok(None) => std::thread::sleep(Duration::from_millis(20)),
-                Err(error) => return Err(wrong(format!("the server cannot be waited for: {error}"))),
-            }
-        }
-        Err(wrong(format!("the server ran on for {} s after SIGTERM", STOPPED_WITHIN.as_secs())))
-    }
-
-    fn get(&self, path: &str) -> Result<Value, Failure> {
-        match self.ask("GET", path, None)? {
-            (200, _, body) => Ok(body),
-            (status, _, body) => Err(wrong(format!("GET {path} gave {status}: {body}"))),
-        }
-    }
-
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, String, Value), Failure> {
-        let (status, headers, body) =
-            self.exchange(method, path, body).map_err(|error| wrong(format!("{method} {path}: {error}")))?;
-        let body = serde_json::from_str(&body)
-            .map_err(|error| wrong(format!("{method} {path} gave {status} and no JSON ({error}): {body}")))?;
-        Ok((status, headers, body))
-    }
-
-    /// One request on a connection of its own: status, header lines, body.
-    fn exchange(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> std::io::Result<(u16, String, String)> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        let body = body.map(Value::to_string).unwrap_or_default();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.address,
-            body.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let invalid = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| invalid("no end of the headers"))?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        Ok((status.ok_or_else(|| invalid("no status"))?, head.to_owned(), body.to_owned()))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // After a stop there is nothing left to kill; after a failure nothing may be left behind.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A port that was free a moment ago.
-fn free_address() -> Result<String, Failure> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map(|address| address.to_string()).map_err(|error| wrong(format!("no free port: {error}")))
-}
-
-fn header(head: &str, name: &str) -> Option<String> {
-    let mut pairs = head.lines().filter_map(|line| line.split_once(':'));
-    pairs.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
-}
-
 fn text(value: &Value, pointer: &str) -> Result<String, Failure> {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.map(str::to_owned).ok_or_else(|| wrong(format!("no text at {pointer} in {value}")))
 }
 
-fn wrong(what: String) -> Failure {
-    Failure::new(what, "")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn headers_are_found_whatever_their_case() {
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: a\r\nX-Request-ID: req_1";
-        assert_eq!(header(head, "x-request-id").as_deref(), Some("req_1"));
-        assert_eq!(header(head, "retry-after"), None);
-    }
 
     #[test]
     fn instruction_sets_are_read_from_what_the_program_says() {

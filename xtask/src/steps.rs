@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, browser, circles, cuda, errors_page, graph, house, licences, programs, python, smoke,
-    toolchain,
+    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, house, licences, programs, python,
+    smoke, toolchain,
 };
 
 /// Which steps to run.
@@ -46,6 +46,11 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("neon", "kernels and oracles on 64-bit Arm under an emulator", arm::emulate),
     ("binary", "the program as the README starts it", binary),
     ("generated", "generated files are what the program generates", |place| passed(artefacts::check(place))),
+    (
+        "downloads",
+        "archive, Debian package, checksums, signature and parts of a release of this program",
+        downloads::run,
+    ),
     (
         "sdk",
         "official SDKs (Python, TypeScript) and other people's clients against running servers",

@@ -100,6 +100,20 @@ fn a_file_is_sent_waited_for_and_read() {
     assert!(lent.status.success() && said(&lent).contains(&id), "{}", said(&lent));
 }
 
+/// Waits until the program catches SIGINT: from its first look at the batch on.
+fn until_caught(program: &std::process::Child, began: Instant) {
+    const INTERRUPT: u64 = 1 << (2 - 1);
+    let caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & INTERRUPT != 0
+    };
+    while !caught() {
+        assert!(began.elapsed() < PATIENCE, "it does not catch SIGINT");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn ctrl_c_ends_the_waiting_and_not_the_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,8 +130,7 @@ fn ctrl_c_ends_the_waiting_and_not_the_batch() {
     let mut waiting =
         client(&server, &["wait", &id]).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
-    // It catches signals from its first look at the batch on.
-    std::thread::sleep(Duration::from_millis(700));
+    until_caught(&waiting, began);
     let interrupt = || Command::new("kill").args(["-INT", &waiting.id().to_string()]).status().unwrap();
     assert!(interrupt().success());
     let status = loop {

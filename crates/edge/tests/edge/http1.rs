@@ -43,8 +43,8 @@ async fn bodies_come_whole_or_in_chunks_and_go_likewise() {
 #[tokio::test]
 async fn a_connection_that_rests_hears_its_peer_again_and_ends_when_it_should() {
     let mut config = config();
-    config.header_timeout = Duration::from_millis(100);
-    config.idle_timeout = Duration::from_millis(1_500);
+    config.header_timeout = Duration::from_secs(2);
+    config.idle_timeout = Duration::from_secs(5);
     let served = serve(config).await;
     let mut stream = served.connect().await;
     // Longer than a connection stays awake.
@@ -63,7 +63,7 @@ async fn a_connection_that_rests_hears_its_peer_again_and_ends_when_it_should() 
     let answered = Instant::now();
     assert_eq!(rest(&mut stream).await, "", "it says nothing more");
     let kept = answered.elapsed();
-    assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&kept), "{kept:?}");
+    assert!(kept >= Duration::from_millis(4_900), "{kept:?}");
 
     // A head that is begun after a rest must be whole in time as any other.
     let mut stream = served.connect().await;

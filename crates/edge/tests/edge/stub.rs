@@ -154,14 +154,14 @@ impl Stub {
     }
 }
 
-/// Waits until it is so; fails after two seconds.
+/// Waits until it is so. Fails after [`PATIENCE`].
 pub(crate) async fn until(so: impl Fn() -> bool) {
     let waiting = async {
         while !so() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("it never came to be");
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it never came to be");
 }
 
 fn reply(status: u16, content_type: &'static str, body: AnswerBody<Pieces>) -> Answer<Pieces> {
@@ -361,9 +361,21 @@ pub(crate) struct Served {
     done: JoinHandle<ServeReport>,
 }
 
-/// The usual bounds on a free port.
+/// The longest that a test waits for a state on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than [`PATIENCE`]: what ends by this timeout fails its test.
+pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
+
+/// The usual bounds on a free port, without the timeouts. A test sets the one that it is about.
 pub(crate) fn config() -> EdgeConfig {
-    EdgeConfig::new(([127, 0, 0, 1], 0).into())
+    EdgeConfig {
+        header_timeout: NEVER,
+        body_progress_timeout: NEVER,
+        body_total_timeout: NEVER,
+        write_timeout: NEVER,
+        idle_timeout: NEVER,
+        ..EdgeConfig::new(([127, 0, 0, 1], 0).into())
+    }
 }
 
 /// Serves with the stub.
@@ -425,11 +437,11 @@ impl Served {
     }
 }
 
-/// All that comes until the server closes; fails if it does not within two seconds.
+/// All that comes until the server closes. Fails if it does not within [`PATIENCE`].
 pub(crate) async fn rest(stream: &mut TcpStream) -> String {
     let mut out = Vec::new();
     let reading = stream.read_to_end(&mut out);
-    let read = tokio::time::timeout(Duration::from_secs(2), reading).await.expect("the server did not close");
+    let read = tokio::time::timeout(PATIENCE, reading).await.expect("the server did not close");
     // A reset after the answer still leaves the answer.
     if let Err(error) = read {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -448,7 +460,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
             out.extend_from_slice(buffer.get(..n).unwrap());
         }
     };
-    tokio::time::timeout(Duration::from_secs(2), reading).await.expect("it never came");
+    tokio::time::timeout(PATIENCE, reading).await.expect("it never came");
     String::from_utf8(out).unwrap()
 }
 
