@@ -40,7 +40,7 @@ const BAD: &[(&str, &[&str])] = &[
         "[aliases]\na = \"nosuch\"\nheadrace-demo = \"headrace-demo\"",
         &[
             "aliases: `a` points to `nosuch`, which is not served; there is headrace-demo",
-            "aliases: `headrace-demo` is the name of a model",
+            "aliases: `headrace-demo` has the name of a served model",
         ],
     ),
     (
