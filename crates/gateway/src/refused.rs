@@ -212,10 +212,6 @@ impl From<BadRequest> for Why {
     fn from(bad: BadRequest) -> Self {
         let kept = bad.for_record();
         let mut why = Self::new(bad.code, bad.message).keeping(kept);
-        if bad.code == Code::EmptyPrompt {
-            // Text that says nothing is found when the body is read.
-            why.stage = Stage::Parse;
-        }
         why.param = bad.param;
         why
     }

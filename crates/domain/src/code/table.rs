@@ -317,7 +317,7 @@ codes! {
         "Prompt and answer together do not fit the context window, or never fit the engine's KV cache."
         "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \
          Shorten the prompt or lower `max_tokens`.";
-    EmptyPrompt "empty_prompt" Render (400 InvalidRequest)
+    EmptyPrompt "empty_prompt" Parse (400 InvalidRequest)
         "The prompt, or the text, says nothing: it is empty, or holds only white space and characters that are not visible."
         "Send a text with at least one visible character, or leave it out. A message that says nothing is `empty_string`.";
     WrongKindOfModel "wrong_kind_of_model" Render (400 InvalidRequest)

@@ -199,7 +199,7 @@ causes! {
     ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
         "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."
-        "Prompt 0 has no tokens; there is nothing to continue." "prompt";
+        "`prompt`: it is empty, or holds only white space and characters that are not visible; send a text with at least one visible character, or leave it out (nothing was charged)" "prompt";
     WrongKindOfModel Caller "An embedding model at a chat endpoint, or the other way round."
         "The model `headrace-demo` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model that is an encoder." "model";
     NoChatTemplate Operator "A base model, or a checkpoint whose template was lost when it was converted."
@@ -207,7 +207,7 @@ causes! {
     TemplateError Caller "Roles out of the order that the model was trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
         "The model's template turned the conversation down: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
     InvalidJsonSchema Caller "A keyword that no answer can be held to, or a strict schema without `additionalProperties: false`."
-        "Invalid schema for response_format 'x': it is not valid: Invalid type: strin." "response_format";
+        "Invalid schema for response_format 'x': it is not valid at `/type`: it must be one of the types `string`, `number`, `integer`, `boolean`, `object`, `array`, `null`, or a list of them, and it is `\"strin\"`." "response_format";
     InvalidGrammar Caller "A regular expression or grammar with a mistake in it."
         "Invalid grammar for structured_outputs: it is not valid: unclosed group." "structured_outputs";
     FormTooCostly Caller "Huge enumerations, nested repetitions, or bounds in the thousands."

@@ -100,6 +100,16 @@ fn blank_messages_of_the_user_are_refused_by_their_place() {
     }
 }
 
+/// A content of the wrong type is not blank: where the call is sent on, the upstream or the translation says what is wrong with it.
+#[test]
+fn a_content_of_the_wrong_type_is_not_blank() {
+    for content in [json!(7), json!(true), json!({"type": "text", "text": "hi"})] {
+        let [answered, sent_on] = read(CHAT, &json!({"messages": [{"role": "user", "content": content}]}));
+        assert_eq!(answered.expect_err("a wrong type").param.as_deref(), Some("messages[0].content"));
+        assert_eq!(sent_on, Ok(()), "{content}");
+    }
+}
+
 #[test]
 fn a_conversation_must_say_something() {
     for blank in BLANK {

@@ -95,7 +95,7 @@ pub(super) fn encode(
     };
     if ids.is_empty() {
         let message = format!("Prompt {index} has no tokens; there is nothing to continue.");
-        return Err(Why::new(Code::EmptyPrompt, message).with_param("prompt"));
+        return Err(Why::new(Code::EmptyPrompt, message).at(Stage::Render).with_param("prompt"));
     }
     Ok(ids)
 }

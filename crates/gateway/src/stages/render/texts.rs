@@ -54,7 +54,7 @@ pub(super) fn encode(
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if count == 0 {
             let message = format!("Text {index} has no tokens; there is nothing to encode.");
-            return Err(Why::new(Code::EmptyPrompt, message).with_param(param));
+            return Err(Why::new(Code::EmptyPrompt, message).at(Stage::Render).with_param(param));
         }
         total = count.saturating_add(total);
         if total > most_tokens {

@@ -242,7 +242,13 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     r.object(|r, key| match key.as_ref() {
         "content" if r.kind()? == Kind::String => look.said(r),
         "role" if r.kind()? == Kind::String => look.role(r),
-        "content" => content(look, r, limits),
+        "content" => {
+            if !matches!(r.kind()?, Kind::Array | Kind::Null) {
+                // Whether a value that is neither a text nor a list says something is for its reader to judge.
+                look.part_kind("unknown");
+            }
+            content(look, r, limits)
+        }
         "role" => word(look, r),
         "name" | "tool_call_id" | "reasoning_content" | "reasoning" | "refusal" => text(look, r),
         "tool_calls" if r.kind()? == Kind::Array => r.array(limits.max_tool_calls, |r, _| tool_call(look, r)),
