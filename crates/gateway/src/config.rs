@@ -50,9 +50,13 @@ pub trait Records: Send + Sync {
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
     /// The record, if the store has it. Bounded in what it reads at once, and off the event loop.
     fn stored(&self, id: RequestId) -> Stored<'_>;
-    /// The newest records of calls whose callers sent this W3C trace id (32 hexadecimal digits in lower case), newest first, from memory
-    /// and the store. Bounded as [`Records::stored`] is.
-    fn traced(&self, trace_id: String) -> StoredTrace<'_> {
+    /// The records in memory of calls whose callers sent this W3C trace id (32 hexadecimal digits in lower case), newest first.
+    fn recent_of_trace(&self, trace_id: &str) -> Vec<Arc<TraceRecord>> {
+        let _ = trace_id;
+        Vec::new()
+    }
+    /// The newest such records in the store, newest first. Bounded as [`Records::stored`] is.
+    fn stored_of_trace(&self, trace_id: String) -> StoredTrace<'_> {
         let _ = trace_id;
         Box::pin(std::future::ready(Vec::new()))
     }

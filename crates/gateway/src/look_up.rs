@@ -106,18 +106,23 @@ impl Gateway {
                 && record.org.as_ref() == Some(&principal.org)
                 && record.project.as_ref() == Some(&principal.project)
         };
+        let trace_id = named_trace(name);
+        let recent = || {
+            let of_trace = || records.recent_of_trace(trace_id.as_deref()?).into_iter().find(own);
+            records.recent(id).filter(own).or_else(of_trace)
+        };
         let deadline = Instant::now() + RECORD_WAIT;
-        let mut found = records.recent(id).filter(own);
+        let mut found = recent();
         if found.is_none() {
             // Asked once: what is not there now comes into the memory first.
             found = records.stored(id).await.filter(own);
         }
-        if let (None, Some(trace_id)) = (&found, named_trace(name)) {
-            found = records.traced(trace_id).await.into_iter().find(own);
+        if let (None, Some(trace_id)) = (&found, &trace_id) {
+            found = records.stored_of_trace(trace_id.clone()).await.into_iter().find(own);
         }
         while found.is_none() && Instant::now() < deadline {
             sleep(RECORD_LOOK_EVERY).await;
-            found = records.recent(id).filter(own);
+            found = recent();
         }
         found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
     }

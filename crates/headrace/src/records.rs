@@ -61,13 +61,14 @@ impl Records for StoredRecords {
         Box::pin(async move { self.read(move |reader| reader.get(id)).await?.map(Arc::new) })
     }
 
-    fn traced(&self, trace_id: String) -> StoredTrace<'_> {
+    fn recent_of_trace(&self, trace_id: &str) -> Vec<Arc<TraceRecord>> {
+        self.recorder.traced(trace_id).into_iter().map(|record| record.to_arc()).collect()
+    }
+
+    fn stored_of_trace(&self, trace_id: String) -> StoredTrace<'_> {
         Box::pin(async move {
-            let mut calls: Vec<_> =
-                self.recorder.traced(&trace_id).into_iter().map(|record| record.to_arc()).collect();
             let stored = self.read(move |reader| reader.named(&trace_id)).await.unwrap_or_default();
-            calls.extend(stored.into_iter().map(Arc::new));
-            calls
+            stored.into_iter().map(Arc::new).collect()
         })
     }
 

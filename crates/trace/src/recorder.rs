@@ -154,8 +154,11 @@ impl Recorder {
 
     /// The calls of one W3C trace id (32 hexadecimal digits in lower case) that are still in memory, the newest first.
     pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
-        let mut calls = self.newest(usize::MAX);
-        calls.retain(|record| record.trace_id.as_deref() == Some(trace_id));
+        let mut calls = self.recent.all();
+        calls.extend(self.strangers.all());
+        let is_of_trace = |record: &Recorded| record.trace_id.as_deref() == Some(trace_id);
+        calls.retain(|record| record.shadow_of.is_none() && is_of_trace(record));
+        calls.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
         calls
     }
 
