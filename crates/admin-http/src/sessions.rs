@@ -380,7 +380,7 @@ mod tests {
         assert!(sessions.find(revoked.expose(), NOW).is_none());
     }
 
-    /// Remembers what was stored; says no where it is told to.
+    /// A store in memory. Every write fails while an error is set.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<StoredSession>>>, Arc<Mutex<Option<String>>>);
 
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(
             (again.csrf.expose(), again.expires),
             (found.csrf.expose(), found.expires),
-            "a page goes on"
+            "an open page stays signed in"
         );
         for (token, what) in [(&out, "signed out"), (&idle, "idle"), (&revoked, "revoked")] {
             assert!(second.find(token.expose(), now).is_none(), "{what}");

@@ -141,13 +141,13 @@ const WORDS_MAX_BYTES: usize = 1024 * 1024;
 
 #[test]
 fn the_words_of_every_page_are_there_with_addresses_that_lead_to_them() {
-    let told = page("docs/words.json").unwrap();
-    assert_eq!(told.mime, "application/json");
-    assert!(told.bytes.len() < WORDS_MAX_BYTES, "{} bytes", told.bytes.len());
-    let told = std::str::from_utf8(told.bytes).unwrap();
+    let index = page("docs/words.json").unwrap();
+    assert_eq!(index.mime, "application/json");
+    assert!(index.bytes.len() < WORDS_MAX_BYTES, "{} bytes", index.bytes.len());
+    let index = std::str::from_utf8(index.bytes).unwrap();
     let all = pages();
     let mut found = BTreeSet::new();
-    for address in told.split("\"address\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+    for address in index.split("\"address\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
         let (path, slug) = address.split_once('#').unwrap_or((address, ""));
         let html = all.get(path.trim_start_matches('/')).unwrap_or_else(|| panic!("{address}: no such page"));
         assert!(slug.is_empty() || html.contains(&format!(" id=\"{slug}\"")), "{address}: no such heading");
@@ -155,7 +155,7 @@ fn the_words_of_every_page_are_there_with_addresses_that_lead_to_them() {
     }
     assert_eq!(found, all.into_keys().collect());
     for words in ["429", "fallback", "backup", "out_of_money"] {
-        assert!(told.contains(words), "{words}");
+        assert!(index.contains(words), "{words}");
     }
 }
 

@@ -33,7 +33,7 @@ function words(value, name = '') {
   if (value === null || value === undefined) return named('none');
   if (Array.isArray(value)) return named(value.map((one) => words(one)).join(', ') || 'none');
   if (typeof value === 'object' && value.dollars !== undefined) return named(`$${value.dollars}`);
-  // What tells one entry of the configuration from another is for programs.
+  // Fields that identify an entry of the configuration are left out: only programs need them.
   if (typeof value === 'object') return named(Object.entries(value).filter(([key]) => key !== 'entry').map(([key, one]) => words(one, key)).join(', ') || 'none');
   if (/nano_dollars$/.test(name) && /^-?\d+$/.test(String(value))) return `${name.replace(/_?nano_dollars$/, '').replaceAll('_', ' ')} $${dollars(value)}`.trim();
   return named(typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
