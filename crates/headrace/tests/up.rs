@@ -54,6 +54,17 @@ async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
         assert!(server.ok(&["trace", name]).contains("decode"), "{name}");
         assert!(server.get(&format!("/v1/requests/{name}")).await.1.contains("\"stages\""), "{name}");
     }
+    // A trace id is the caller's own word: it opens no other organisation's record.
+    server.ok(&["orgs", "create", "other"]);
+    server.ok(&["projects", "create", "others", "--org", "other"]);
+    let made = server.ok(&["keys", "create", "--name", "other", "--project", "others", "--json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for name in [trace, &parent, &id] {
+        let asked = client.get(format!("{}/v1/requests/{name}", server.url));
+        let asked = asked.bearer_auth(made["value"]["secret"].as_str().unwrap()).send().await.unwrap();
+        assert_eq!(asked.status(), 404, "{name}");
+    }
     assert!(server.ok(&["trace", "--slowest", "5", "--json"]).contains(&id));
     assert!(server.get(&format!("/v1/requests/{id}")).await.1.contains("\"stages\""));
     server.stop();
