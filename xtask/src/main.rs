@@ -29,6 +29,7 @@ mod smoke;
 mod steps;
 mod tokens;
 mod toolchain;
+mod wording;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,7 @@ cargo run --release -p xtask -- COMMAND
   rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
   errors               write docs/errors.md, docs/admin-errors.md and their pages anew from the tables of codes (a second)
   generate             write all generated files anew: docs/admin-api.md, and with the release program docs/configuration.md and the like
+  wording              lower the wording budgets to what the tree has (a second)
   peers NAME           other people's servers, installed under target/peers and run beside ours (minutes, on demand)
 ";
 
@@ -74,6 +76,7 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
             Ok(())
         }
         ["rules"] => steps::rules(&place),
+        ["wording"] => wording::lower(&place.root),
         ["dist", words @ ..] => release(&place, words),
         ["errors"] => errors_page::write(&place.root),
         ["generate"] => errors_page::write(&place.root).and_then(|()| artefacts::write(&place)),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
     arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, house, licences, programs, python,
-    smoke, toolchain,
+    smoke, toolchain, wording,
 };
 
 /// Which steps to run.
@@ -28,9 +28,11 @@ type Run = fn(&Place) -> Result<Done, Failure>;
 /// Name, what it shows, and what runs. What can fail in seconds stands first.
 const STEPS: &[(&str, &str, Run)] = &[
     ("tools", "Rust components and Python are there; what can be installed is", tools),
-    ("rules", "crate graph, circles of files, file sizes, forbidden constructs, error page", |place| {
-        passed(rules(place))
-    }),
+    (
+        "rules",
+        "crate graph, circles of files, file sizes, forbidden constructs, error page, wording",
+        |place| passed(rules(place)),
+    ),
     (
         "python",
         "the SDK tests' own environments under target: Python's, and Node's packages",
@@ -106,6 +108,7 @@ pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
     broken.extend(circles::violations(&place.root)?);
     broken.extend(house::violations(&place.root)?);
     broken.extend(errors_page::violations(&place.root)?);
+    broken.extend(wording::violations(&place.root)?);
     if broken.is_empty() {
         println!("every house rule holds");
         return Ok(());
