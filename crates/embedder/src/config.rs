@@ -1,33 +1,35 @@
-//! What an engine of encoders is told, and why it cannot start. No logic beyond checks.
+//! The configuration of an encoder engine and its start error. No logic.
 
 use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::Clock;
 
-/// How an encoder is served. Every bound has its unit in its name.
+/// How an encoder is served. The name of every limit includes its unit.
 #[derive(Clone)]
 pub struct EmbedderConfig {
     /// The model's name.
     pub model: String,
-    /// The compute mode, `exact` or `fast`.
+    /// Compute mode: `exact` or `fast`.
     pub compute_mode: String,
-    /// The id that ends the first of two texts in one sequence, where the model tells the two apart by token types.
+    /// Id of the token that ends the first of two texts in one sequence. `None` if the model does not use token
+    /// types.
     pub separator: Option<u32>,
-    /// The most texts that wait.
+    /// Most texts in the queue.
     pub queue_texts: usize,
-    /// The most tokens of all texts that wait.
+    /// Most tokens of all texts in the queue. Each text's tokens are rounded up to whole blocks.
     pub queue_tokens: u64,
-    /// The most tokens of a batch, each text's rounded up to whole blocks; one text may be longer.
+    /// Most tokens in a batch. Each text's tokens are rounded up to whole blocks. A longer text gets a batch of its
+    /// own.
     pub batch_tokens: usize,
-    /// The most texts of a batch.
+    /// Most texts in a batch.
     pub batch_texts: usize,
-    /// What times are taken from.
+    /// The clock for all measured times.
     pub clock: Arc<dyn Clock>,
 }
 
 impl EmbedderConfig {
-    /// The usual bounds.
+    /// Creates a configuration with the default limits.
     pub fn new(model: &str, compute_mode: &str, clock: Arc<dyn Clock>) -> Self {
         Self {
             model: model.to_owned(),
@@ -42,12 +44,12 @@ impl EmbedderConfig {
     }
 }
 
-/// An engine that could not be started.
+/// Why an engine could not be started.
 #[derive(Debug)]
 pub enum EmbedderError {
-    /// No thread is to be had.
+    /// The system could not start a thread.
     Thread {
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -1,4 +1,5 @@
-//! What callers and the loop share: the queue, the mode, and the figures. Must not know how a batch is computed.
+//! The state that callers and the engine loop share: the queue, the mode and the statistics. Must not know: how a
+//! batch is computed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,20 +15,20 @@ use parking_lot::{Condvar, Mutex};
 use crate::config::EmbedderConfig;
 use crate::queue::{Queue, Waiting};
 
-/// A wait is said to be no longer than this, as nothing is known of what comes later.
+/// The longest wait that the engine reports, because it cannot predict later arrivals.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// A text that was taken.
+/// An accepted text.
 pub(crate) struct Text {
     pub(crate) job: Job,
     pub(crate) events: EventSender,
-    /// When it came, in nanoseconds of the clock's monotonic time.
+    /// Time of arrival, in nanoseconds of the clock's monotonic time.
     pub(crate) came_ns: u64,
-    /// How many waited then.
+    /// Number of texts in the queue when this text arrived.
     pub(crate) behind: u32,
 }
 
-/// Whether jobs are taken.
+/// Whether the engine accepts jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Open,
@@ -35,19 +36,19 @@ pub(crate) enum Mode {
     CutOff,
 }
 
-/// See the top of the file.
+/// The state that callers and the engine loop share.
 pub(crate) struct Desk {
     pub(crate) config: EmbedderConfig,
     pub(crate) capabilities: Capabilities,
     pub(crate) shape: EncodeShape,
     pub(crate) state: Mutex<State>,
-    /// Something waits, or the mode has changed.
+    /// Signals that a text waits or that the mode has changed.
     pub(crate) work: Condvar,
-    /// Nothing waits or runs any more.
+    /// Signals that no text waits or runs.
     pub(crate) quiet: Condvar,
-    /// Some text may have been cancelled.
+    /// Set if a waiting text may have been cancelled.
     pub(crate) attention: AtomicBool,
-    /// Tokens per second of recent batches.
+    /// Tokens per second, averaged over recent batches. 0 before the first batch.
     pub(crate) pace: AtomicU64,
     pub(crate) step_ns: AtomicU64,
     pub(crate) forward_ns: AtomicU64,
@@ -55,10 +56,10 @@ pub(crate) struct Desk {
 
 pub(crate) struct State {
     pub(crate) queue: Queue<Text>,
-    /// Texts in the batch under way.
+    /// Texts in the current batch.
     pub(crate) running: usize,
     pub(crate) mode: Mode,
-    /// The loop is gone, and why.
+    /// Why the loop has died. `None` while it runs.
     pub(crate) dead: Option<String>,
 }
 
@@ -93,7 +94,7 @@ impl Desk {
         }
     }
 
-    /// Takes a job, or says why not.
+    /// Queues a job, or returns why it was refused.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.check(&job)?;
         let tokens = job.prompt.len().next_multiple_of(BLOCK_TOKENS);
@@ -148,7 +149,8 @@ impl Desk {
         Ok(())
     }
 
-    /// The last eighth of the queue is for tenants that have little waiting.
+    /// Checks that the queue has room for a job. The last eighth of the queue is reserved for tenants with few
+    /// waiting texts.
     fn room(&self, queue: &Queue<Text>, job: &Job, tokens: usize) -> Result<(), SubmitRefusal> {
         let EmbedderConfig { queue_texts, queue_tokens, .. } = self.config;
         let retry_after = self.wait(queue.tokens() / 2).max(Duration::from_secs(1));
@@ -164,7 +166,7 @@ impl Desk {
         Ok(())
     }
 
-    /// How long so many tokens take, as far as that is known.
+    /// Returns the expected time for `tokens` tokens. Zero before the first batch.
     pub(crate) fn wait(&self, tokens: u64) -> Duration {
         match self.pace.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -198,13 +200,13 @@ impl Desk {
         }
     }
 
-    /// Takes note of a batch: of so many tokens, in so many nanoseconds, of which the model computed some.
+    /// Records a batch: its tokens, its total time, and the part of that time spent in the model.
     pub(crate) fn note(&self, tokens: u64, step_ns: u64, forward_ns: u64) {
         self.step_ns.fetch_add(step_ns, Ordering::Relaxed);
         self.forward_ns.fetch_add(forward_ns, Ordering::Relaxed);
         let now = (tokens as f64 / (step_ns.max(1) as f64 * 1e-9)) as u64;
         let before = self.pace.load(Ordering::Relaxed);
-        // The last few batches count.
+        // A moving average in which the latest batch counts one eighth.
         let pace = if before == 0 { now } else { before - before / 8 + now / 8 };
         self.pace.store(pace.max(1), Ordering::Relaxed);
     }

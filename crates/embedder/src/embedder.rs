@@ -1,5 +1,5 @@
-//! The loop on a thread of its own, behind the engine seam: a batch of what waits, one pass of the model, an answer to each. Idle,
-//! it sleeps. Must not know: whose turn it is (that is the queue's).
+//! The engine loop, on its own thread: takes a batch from the queue, runs the model once, and answers each text. It
+//! sleeps when the queue is empty. Must not know: which text is next (`queue` decides).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use parking_lot::Mutex;
 use crate::config::{EmbedderConfig, EmbedderError};
 use crate::desk::{Desk, Mode, Text};
 
-/// An engine of an encoder in this process. Dropping it cuts off what runs.
+/// An encoder engine in this process. Dropping it waits for the current batch, then fails the waiting
+/// texts ([`JobError::ShuttingDown`]).
 pub struct Embedder {
     desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -29,9 +30,9 @@ impl Embedder {
     /// Starts the loop on a thread named `embedder-MODEL`.
     ///
     /// # Errors
-    /// [`EmbedderError`] if no thread is to be had.
+    /// [`EmbedderError`] if the system cannot start a thread.
     pub fn start(model: Box<dyn Encode>, config: EmbedderConfig) -> Result<Self, EmbedderError> {
-        // A name with a zero byte in it is refused by the system.
+        // The system rejects names with a zero byte.
         let name = format!("embedder-{}", config.model).replace('\0', "");
         let desk = Arc::new(Desk::new(config, model.shape().clone(), model.numerics().to_owned()));
         let looped = Arc::clone(&desk);
@@ -41,8 +42,9 @@ impl Embedder {
         Ok(Self { desk, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Takes no new jobs, lets what waits and runs end for at most `grace`, cuts off the rest ([`JobError::ShuttingDown`]) and waits
-    /// for the thread to end: at most a batch longer. Blocks; safe to call twice.
+    /// Stops accepting jobs and lets waiting and running texts finish for at most `grace`. Then fails the texts that
+    /// still wait ([`JobError::ShuttingDown`]) and joins the thread, which takes at most one more batch. Blocks. Safe
+    /// to call twice.
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
@@ -60,7 +62,7 @@ impl Embedder {
         self.desk.work.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // The thread catches panics; there is nothing to learn from the result.
+            // The thread catches panics, so the result carries no information.
             let _ = thread.join();
         }
     }
@@ -94,7 +96,8 @@ impl Drop for Embedder {
     }
 }
 
-/// The thread. What panics in the model is caught further in; a panic of the loop itself ends the engine, and every text with it.
+/// The thread's main function. `Turning::encode` catches panics of the model. A panic of the loop itself ends the
+/// engine and all its texts.
 fn run(desk: &Desk, model: Box<dyn Encode>) {
     let mut turning = Turning { desk, model, vectors: Vectors::default() };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| turning.turn())) {
@@ -119,7 +122,7 @@ struct Turning<'d> {
 }
 
 impl Turning<'_> {
-    /// Encodes batches for as long as there is work, sleeps while there is none; returns after the cut-off.
+    /// Encodes batches while there is work, and sleeps otherwise. Returns after the cut-off.
     fn turn(&mut self) {
         loop {
             let (batch, gone) = {
@@ -150,7 +153,8 @@ impl Turning<'_> {
         }
     }
 
-    /// Tells a text's reader that it begins; `None` for one that nobody waits for any longer.
+    /// Sends [`Event::Started`] to the text's reader. Returns `None` if the text's deadline has passed or its reader
+    /// has left.
     fn begun(&self, text: Text) -> Option<Begun> {
         let now_ns = self.desk.config.clock.monotonic_nanos();
         if text.job.start_deadline_ns.is_some_and(|deadline| now_ns > deadline) {
@@ -165,7 +169,8 @@ impl Turning<'_> {
         Some(Begun { text, began_ns: now_ns })
     }
 
-    /// Encodes a batch and answers each text. Where the batch as a whole fails each is tried alone, so that the culprit alone ends.
+    /// Encodes a batch and answers each text. If the batch fails, each text is tried alone, so that only the text
+    /// that causes the failure fails.
     fn answer(&mut self, batch: Vec<Begun>) {
         if batch.is_empty() {
             return;
@@ -215,7 +220,7 @@ impl Turning<'_> {
     }
 }
 
-/// A text whose reader was told that it begins.
+/// A text whose reader has received [`Event::Started`].
 struct Begun {
     text: Text,
     began_ns: u64,
@@ -256,7 +261,7 @@ fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
     if values.iter().any(|value| !value.is_finite()) {
         return events.finish(Event::Failed { error: JobError::NotFinite { position: 0 }, report });
     }
-    // A reader that is gone needs neither.
+    // Send errors are ignored: they mean that the reader is gone.
     let _ = events.send(Event::Encoded(Arc::from(values)));
     let _ = events.send(Event::Finished { choice: job.first_choice, reason: FinishReason::Stop });
     events.finish(Event::Done(report));

@@ -1,4 +1,5 @@
-//! The engine of encoders: texts of many calls in one queue, encoded in batches, each answered by a vector or a score.
+//! The encoder engine. Texts of many calls wait in one queue and are encoded in batches. Each is answered with a
+//! vector or a score.
 //! Must not know: HTTP, keys, money, where a text came from, or how a model computes.
 
 mod config;

@@ -1,17 +1,17 @@
-//! Whose turn it is: texts wait by tenant, and the tenant served least goes next. Pure and synchronous.
+//! The order of texts. They wait by tenant, and the tenant that was served least is next. Pure and synchronous.
 //! Must not know: threads, time, or what a text is.
 //!
-//! Tenants are served by virtual token counters, divided by weight. One that was away begins where the others are: it has earned no
-//! credit. Idle texts are taken only where nothing else waits.
+//! Tenants are served by virtual token counters, divided by weight. A tenant that returns starts at the current
+//! virtual time, so absence earns no credit. Idle texts are taken only if no normal text waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use headrace_engine_api::{Priority, Tenant};
 
-/// Tokens are counted in this many parts, so that weights divide them finely.
+/// Counter units per token, so that a division by the weight stays precise.
 const PARTS: u64 = 1 << 10;
 
-/// What waits, with what it costs.
+/// A waiting text and its cost.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     pub(crate) what: T,
@@ -19,7 +19,7 @@ pub(crate) struct Waiting<T> {
     /// The tenant's share relative to others, at least 1.
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
-    /// Tokens that it takes of a batch.
+    /// Tokens of a batch that the text takes.
     pub(crate) tokens: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Waiting<T> {
 struct Line<T> {
     normal: VecDeque<Waiting<T>>,
     idle: VecDeque<Waiting<T>>,
-    /// Parts of tokens served, divided by weight.
+    /// Counter units served, divided by weight.
     served: u64,
 }
 
@@ -51,11 +51,12 @@ impl<T> Line<T> {
     }
 }
 
-/// The queue.
+/// Waiting texts of all tenants.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     lines: BTreeMap<Tenant, Line<T>>,
-    /// What whoever was served last had been served before: nobody begins below it.
+    /// Virtual time: the largest `served` value at which a tenant was picked. A tenant that starts to wait begins at
+    /// or above it.
     now: u64,
     texts: usize,
     tokens: u64,
@@ -68,17 +69,17 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Texts that wait.
+    /// Returns the number of waiting texts.
     pub(crate) fn texts(&self) -> usize {
         self.texts
     }
 
-    /// Their tokens.
+    /// Returns the tokens of all waiting texts.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Texts of one tenant that wait.
+    /// Returns the number of waiting texts of one tenant.
     pub(crate) fn texts_of(&self, tenant: Tenant) -> usize {
         self.lines.get(&tenant).map_or(0, Line::len)
     }
@@ -98,8 +99,8 @@ impl<T> Queue<T> {
         line.of(waiting.priority).push_back(waiting);
     }
 
-    /// The texts of the next batch: at least one where any waits, and no more than so many texts and tokens unless one alone has
-    /// more. The longest come first.
+    /// Returns the texts of the next batch, the longest first. At least one text if any waits. At most `most_texts`
+    /// texts and `most_tokens` tokens, except that a single longer text is a batch of its own.
     pub(crate) fn batch(&mut self, most_texts: usize, most_tokens: usize) -> Vec<Waiting<T>> {
         let mut batch: Vec<Waiting<T>> = Vec::new();
         let mut tokens = 0;
@@ -132,7 +133,7 @@ impl<T> Queue<T> {
         batch
     }
 
-    /// Takes out whatever `gone` says is not to be served.
+    /// Removes and returns the texts for which `gone` returns true.
     pub(crate) fn remove(&mut self, mut gone: impl FnMut(&T) -> bool) -> Vec<Waiting<T>> {
         let mut removed = Vec::new();
         for line in self.lines.values_mut() {
@@ -152,7 +153,7 @@ impl<T> Queue<T> {
         removed
     }
 
-    /// Tenants who wait for nothing and are not ahead need not be known.
+    /// Forgets tenants that have no waiting text and whose counter is not ahead of the virtual time.
     fn forget(&mut self) {
         let now = self.now;
         self.lines.retain(|_, line| line.len() > 0 || line.served > now);
@@ -181,7 +182,7 @@ mod tests {
         let mut queue = Queue::default();
         (0..1000).for_each(|_| queue.push(text(1, 64, 1)));
         queue.batch(100, 1 << 20);
-        // Who comes late begins beside the flood, and has every other place.
+        // A tenant that comes late starts level with the flood and gets every second slot.
         (0..10).for_each(|_| queue.push(text(2, 64, 1)));
         let order = drained(&mut queue, 1);
         let last = order.iter().rposition(|tenant| *tenant == 2).unwrap();

@@ -1,5 +1,5 @@
-//! The engine of encoders through its seam, over a model that is a function: who is answered with what, together with whom, and how
-//! it ends where something goes wrong.
+//! Tests the encoder engine through its trait, with a model that is a plain function: answers, batches, and the
+//! handling of failures.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,15 +16,15 @@ use headrace_engine_api::{
 use headrace_kernels::encode::{Encode, EncodeShape, Sequence, Vectors};
 use headrace_kernels::forward::ForwardError;
 
-/// A token over which the model panics, and one that makes what is no number.
+/// A token on which the model panics, and one for which it returns NaN.
 const PANICS: u32 = 13;
 const NO_NUMBER: u32 = 14;
 const SEPARATOR: u32 = 7;
 
-/// What the test sees of the model, and holds it with.
+/// The batches that the model received, and a switch that blocks the model.
 #[derive(Default)]
 struct Seen {
-    /// Of each batch its sequences' tokens.
+    /// The tokens of each sequence of each batch.
     batches: Mutex<Vec<Vec<Vec<u32>>>>,
     held: Mutex<bool>,
     moved: Condvar,
@@ -41,7 +41,7 @@ impl Seen {
     }
 }
 
-/// Gives a sequence's length, the sum of its tokens, and where its second text begins.
+/// A model that returns a sequence's length, the sum of its tokens, and the start of its second text.
 struct Function(Arc<Seen>, EncodeShape);
 
 impl Encode for Function {
@@ -112,12 +112,12 @@ fn events(ticket: Ticket) -> Events {
     ticket.split().0
 }
 
-/// All that is said of a job.
+/// Returns all events of a job.
 fn told(mut events: Events) -> Vec<Event> {
     std::iter::from_fn(|| events.next_blocking()).collect()
 }
 
-/// Waits until the model has been asked so often.
+/// Waits until the model has received `times` batches.
 fn asked(seen: &Seen, times: usize) {
     while seen.batches().len() < times {
         std::thread::sleep(Duration::from_millis(1));
@@ -218,7 +218,7 @@ fn what_cannot_be_taken_is_refused_at_once() {
     let first = engine.submit(job(1, &[1])).unwrap();
     asked(&seen, 1);
     let mut kept: Vec<_> = (0..14).map(|_| engine.submit(job(1, &[2])).unwrap()).collect();
-    // The last eighth is not for whoever fills the queue.
+    // The last eighth of the queue is not for the tenant that fills it.
     let refused = engine.submit(job(1, &[2])).err().unwrap();
     assert!(matches!(refused, SubmitRefusal::QueueFull { what: "sequences", limit: 16, .. }), "{refused:?}");
     kept.extend((0..2).map(|_| engine.submit(job(2, &[2])).unwrap()));
@@ -235,7 +235,7 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
     let jobs: Vec<_> = (0..20).map(|id| engine.submit(job(1, &[id])).unwrap()).collect();
     engine.shutdown(Duration::from_secs(30));
     let ended = jobs.into_iter().map(|ticket| told(events(ticket)));
-    // Ids 13 and 14 are not among what ends well.
+    // Ids 13 and 14 make the model fail.
     assert_eq!(ended.filter(|told| matches!(told.last(), Some(Event::Done(_)))).count(), 18);
     assert!(matches!(engine.submit(job(1, &[1])), Err(SubmitRefusal::Unavailable { .. })));
     assert_eq!(seen.batches().len(), 20);

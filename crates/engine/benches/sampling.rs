@@ -1,5 +1,6 @@
-//! What the engine adds to a step: sampling, log-probabilities, text and events for a batch of 32 over a vocabulary of
-//! 128,000, beside a model that only copies logits; and what of it is scheduling. `cargo bench -p headrace-engine`.
+//! Measures what the engine adds to a step: sampling, log-probabilities, text and events. The batch has 32 sequences
+//! over a vocabulary of 128,000, and the model only copies logits. Also measures the scheduling part.
+//! `cargo bench -p headrace-engine`.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -125,7 +126,7 @@ fn stepper() -> Result<Stepper, Box<dyn Error>> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         ((state >> 40) as f32 + 1.0) / (1u64 << 24) as f32
     };
-    // About what a model gives: a bell with a few far out.
+    // Similar to a real model: a bell curve with a few outliers.
     let row = (0..VOCAB).map(|_| (unit() + unit() + unit() - 1.5) * 4.0 - 2.0 * unit().ln()).collect();
     let shape = ForwardShape {
         vocab: VOCAB,

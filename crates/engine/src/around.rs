@@ -1,19 +1,20 @@
-//! What stood before a job, and what was computed beside it: so that whoever waited can be told for what. Reads no clock.
+//! The work that ran before a job and concurrently with it, so that its waiting time can be explained. Reads no
+//! clock.
 
 use headrace_domain::{Ahead, Beside};
 use headrace_scheduler::{Scheduler, Work};
 
-/// The scheduler's sums as one job saw them pass.
+/// The scheduler's totals at the key moments of one job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Around {
     tenant: u64,
     running: u32,
     own: u32,
-    /// When it arrived: all work, and its own tenant's.
+    /// At arrival: the total work, and that of the job's tenant.
     came: (Work, Work),
-    /// When its first chunk was planned.
+    /// When the job's first chunk was planned.
     begun: Work,
-    /// When the first step behind its first token was planned.
+    /// When the first step after the job's first token was planned.
     generating: Option<Work>,
 }
 
@@ -22,14 +23,15 @@ impl Around {
         Self { tenant, ..Self::default() }
     }
 
-    /// It arrives, and is not in the scheduler yet.
+    /// Records the job's arrival, before the scheduler has it.
     pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
         let (running, own) = scheduler.ahead_of(self.tenant);
         (self.running, self.own) = (to_u32(running), to_u32(own));
         self.came = scheduler.work_of(self.tenant);
     }
 
-    /// Its first chunk is planned, after a wait of `queue_ns`.
+    /// Records that the job's first chunk is planned, after a wait of `queue_ns`. Returns the work that was ahead of
+    /// the job.
     pub(crate) fn start(&mut self, scheduler: &Scheduler, queue_ns: u64) -> Ahead {
         let (all, own) = scheduler.work_of(self.tenant);
         self.begun = all;
@@ -46,12 +48,14 @@ impl Around {
         ahead.within(queue_ns)
     }
 
-    /// A step with one of its chunks is planned, when so much work was done; it has its first token already.
+    /// Records the planning of a step with one of the job's chunks, after its first token. `work` is the total work
+    /// so far.
     pub(crate) fn generates(&mut self, work: Work) {
         self.generating.get_or_insert(work);
     }
 
-    /// It has ended, when so much work was done; `computed` tokens of its prompt were computed for it.
+    /// Returns the work that ran concurrently with the job, which has ended. `work` is the total work so far.
+    /// `computed` is the number of prompt tokens computed for the job.
     pub(crate) fn end(&self, work: Work, computed: u64, decode_ns: u64) -> Beside {
         let generating = self.generating.unwrap_or(work);
         let (prefill, decode) = (generating.since(self.begun), work.since(generating));
@@ -63,7 +67,7 @@ impl Around {
     }
 }
 
-/// Counts of things that are in memory, and so stay far below 2^32.
+/// Converts a count of things in memory, which stays far below 2^32.
 fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What an engine is started with, and why it may not start. Knows no files and no environment.
+//! The configuration of an engine and its start errors. Must not know: files or the environment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use headrace_kernels::Isa;
 use headrace_kernels::forward::ForwardShape;
 use headrace_scheduler::{Scheduler, SchedulerConfig};
 
-// Blocks have one size: the model's are what the scheduler counts in.
+// Blocks have one size: the scheduler counts in the model's blocks.
 const _: () = assert!(BLOCK_TOKENS == headrace_kernels::forward::BLOCK_TOKENS);
 
-/// The most alternatives reported with a token.
+/// Most alternatives that are reported with a token.
 pub const MAX_LOGPROBS: u8 = 20;
 
-/// Everything an engine needs beside its model and its tokenizer.
+/// Everything an engine needs besides its model and its tokenizer.
 #[derive(Clone)]
 pub struct EngineConfig {
     /// The model's name.
@@ -23,32 +23,33 @@ pub struct EngineConfig {
     pub compute_mode: String,
     /// The model's end-of-text ids.
     pub eos: Vec<u32>,
-    /// Whether the text of special tokens is left out of what is delivered.
+    /// Whether to leave the text of special tokens out of the delivered text.
     pub skip_special: bool,
     /// Most answers to one prompt.
     pub max_choices: u32,
-    /// The instruction set on which log-probabilities are summed: the model's own, part of its fingerprint.
+    /// The instruction set for the sums of log-probabilities. The model's own, because it is part of the numerics
+    /// fingerprint.
     pub isa: Isa,
-    /// The scheduler's limits. A `context_window` beyond what the model can hold is cut to it.
+    /// The scheduler's limits. `context_window` is reduced to the model's maximum if it exceeds that.
     pub scheduler: SchedulerConfig,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
 }
 
 impl EngineConfig {
-    /// A scheduler with nothing in it, for this model.
+    /// Creates an empty scheduler for this model.
     pub(crate) fn scheduler_for(&self, shape: &ForwardShape) -> Result<Scheduler, EngineError> {
         Scheduler::new(self.scheduler_within(shape), shape.block_count)
             .map_err(|bad| EngineError::Config { problems: vec![bad.to_string()] })
     }
 
-    /// The scheduler's limits within those of the model.
+    /// Returns the scheduler's limits, reduced to those of the model.
     fn scheduler_within(&self, shape: &ForwardShape) -> SchedulerConfig {
         let context_window = self.scheduler.context_window.min(shape.max_positions);
         SchedulerConfig { context_window, ..self.scheduler.clone() }
     }
 
-    /// Every value that cannot work with this model.
+    /// Fails with every value that cannot work with this model.
     pub(crate) fn check(&self, shape: &ForwardShape) -> Result<(), EngineError> {
         let mut problems = Vec::new();
         if shape.block_tokens != BLOCK_TOKENS {
@@ -86,14 +87,14 @@ impl fmt::Debug for EngineConfig {
 /// Why an engine does not start.
 #[derive(Debug)]
 pub enum EngineError {
-    /// Values that cannot work, all of them.
+    /// Configuration values that cannot work. Lists all of them.
     Config {
-        /// In words.
+        /// A message for each value.
         problems: Vec<String>,
     },
-    /// The operating system gave no thread.
+    /// The operating system refused to start a thread.
     Thread {
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

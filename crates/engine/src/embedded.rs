@@ -1,5 +1,5 @@
-//! The step loop on a thread of its own, behind the engine seam. An idle engine sleeps; a new job or a cancel wakes it. A
-//! loop that breaks begins again over the same model, a bounded number of times.
+//! The step loop on its own thread, behind the `Engine` trait. An idle engine sleeps until a new job or a
+//! cancellation wakes it. If the loop breaks, it restarts with the same model, a bounded number of times.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::restarts::Restarts;
 use crate::stepper::{Progress, Stepper, panic_message};
 use crate::text::{TextOf, TokenizerText};
 
-/// How long the loop rests if, against its invariants, nothing can be planned while something waits.
+/// How long the loop sleeps if, against its invariants, it can plan nothing although a sequence waits.
 const STUCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// An engine in this process. Dropping it cuts off what runs.
+/// An engine in this process. Dropping it cuts off running jobs.
 pub struct EmbeddedEngine {
     intake: Arc<Intake>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -32,7 +32,7 @@ impl EmbeddedEngine {
     /// Warms the model up and starts the loop on a thread named `engine-MODEL`.
     ///
     /// # Errors
-    /// [`EngineError`] if the configuration does not fit the model, or no thread is to be had.
+    /// [`EngineError`] if the configuration does not fit the model, or if the system cannot start a thread.
     pub fn start(
         forward: Box<dyn Forward>,
         tokenizer: Arc<Tokenizer>,
@@ -42,7 +42,7 @@ impl EmbeddedEngine {
         Self::start_with(forward, Arc::new(text), config)
     }
 
-    /// [`Self::start`] with another vocabulary than a tokenizer's.
+    /// As [`Self::start`], with a vocabulary that need not come from a tokenizer.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -54,18 +54,19 @@ impl EmbeddedEngine {
         let name = format!("engine-{}", config.model);
         let mut stepper = Stepper::new(forward, text, config)?.with_masks(Box::new(MaskPool::new()));
         if let Err(error) = stepper.warm_up() {
-            // The first call will show whether that lasts; it then ends with the reason.
+            // The first call shows whether the failure persists, and then reports the reason.
             tracing::warn!(?error, "the model failed while it was warmed up");
         }
         let intake = Arc::clone(&stepper.intake);
-        // A name with a zero byte in it is refused by the system.
+        // The system rejects names with a zero byte.
         let builder = std::thread::Builder::new().name(name.replace('\0', ""));
         let thread = builder.spawn(move || run(stepper)).map_err(|source| EngineError::Thread { source })?;
         Ok(Self { intake, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Takes no new jobs, lets what runs end for at most `grace`, cuts off the rest ([`JobError::ShuttingDown`]) and
-    /// waits for the thread to end: at most a step longer. Blocks; safe to call twice.
+    /// Stops accepting jobs and lets running jobs finish for at most `grace`. Then cuts off the rest
+    /// ([`JobError::ShuttingDown`]) and joins the thread, which takes at most one more step. Blocks. Safe to call
+    /// twice.
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
@@ -85,7 +86,7 @@ impl EmbeddedEngine {
         self.intake.work.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // The thread catches the loop's panics; there is nothing to learn from the result.
+            // The thread catches the loop's panics, so the result carries no information.
             let _ = thread.join();
         }
     }
@@ -119,7 +120,7 @@ impl Drop for EmbeddedEngine {
     }
 }
 
-/// The thread: turns the loop until it is told to end, and begins again where the loop itself broke.
+/// The thread's main function: runs the loop until the cut-off, and restarts it if the loop itself breaks.
 fn run(mut stepper: Stepper) {
     let mut restarts = Restarts::default();
     while let Err(panic) = catch_unwind(AssertUnwindSafe(|| turn(&mut stepper))) {
@@ -129,7 +130,7 @@ fn run(mut stepper: Stepper) {
     }
 }
 
-/// Steps as long as there is work, sleeps while there is none; returns after the cut-off.
+/// Runs steps while there is work, and sleeps otherwise. Returns after the cut-off.
 fn turn(stepper: &mut Stepper) {
     let intake = Arc::clone(&stepper.intake);
     loop {
@@ -151,8 +152,9 @@ fn turn(stepper: &mut Stepper) {
     }
 }
 
-/// After a panic that was no sequence's fault (the others are caught further in): ends every job, rests, lets the model
-/// show that it still computes, and takes jobs again. `false`: the engine is dead for good, or was told to end.
+/// Restarts after a panic of the loop itself (panics of a single sequence are caught further inside). Ends every job,
+/// waits, checks that the model still computes, and accepts jobs again. Returns `false` if the engine is permanently
+/// dead or was cut off.
 fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) -> bool {
     let intake = Arc::clone(&stepper.intake);
     let model = &intake.config.model;
@@ -160,7 +162,7 @@ fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) 
     let error = JobError::Panicked { detail: why.clone() };
     let begun = catch_unwind(AssertUnwindSafe(|| stepper.start_over(&error)));
     if let Some(problem) = problem(begun) {
-        // What the books hold cannot even be thrown away. The readers see that the engine is gone.
+        // Even the reset of the state failed. The readers notice that the engine is gone.
         tracing::error!(model, why, problem, "the engine's loop broke and cannot begin again");
         intake.died(why);
         return false;
@@ -185,7 +187,7 @@ fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) 
     }
 }
 
-/// What went wrong, in words.
+/// Returns the error or panic message of a failed attempt.
 fn problem<E: std::fmt::Display>(outcome: std::thread::Result<Result<(), E>>) -> Option<String> {
     match outcome {
         Ok(Ok(())) => None,

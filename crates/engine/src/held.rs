@@ -1,5 +1,5 @@
-//! The grammar of one choice as the engine sees it: which ids are forced, which may come next, and whether that is known yet. The
-//! grammar's own work is done by mask tasks. Knows no logits and no text.
+//! The grammar of one choice as the engine sees it: which ids are forced, which may come next, and whether that is
+//! known yet. Mask tasks do the grammar's own work. Must not know: logits or text.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::masks::{Link, MaskRunner, MaskTask, Reply, Wake, WorkBudget};
 /// The grammar of one choice.
 pub(crate) struct Held {
     tenant: u64,
-    /// The state and one bit for each id. `None` while a task has them.
+    /// The state and its mask with one bit per id. `None` while a task has them.
     home: Option<(Box<dyn GrammarState>, Vec<u32>)>,
-    /// Whether the bits are those of what follows `ahead`.
+    /// Whether the mask is for the position after `ahead`.
     fresh: bool,
-    /// Forced ids that the state has taken and the answer has not.
+    /// Forced ids that the state has accepted and the answer has not.
     ahead: VecDeque<u32>,
-    /// Whether nothing but the end can follow `ahead`.
+    /// Whether only the end can follow `ahead`.
     over: bool,
-    /// Ids that the answer has taken and the state has not.
+    /// Ids that the answer has accepted and the state has not.
     unsent: Vec<u32>,
-    /// Whether a task is taking ids.
+    /// Whether a task is accepting ids.
     accepting: bool,
-    /// Whether the answer went on before it was known that its form is complete.
+    /// Whether the answer continued before the state could report that the grammar is complete.
     ends_unseen: bool,
-    /// Ids that the answer has taken.
+    /// Number of ids that the answer has accepted.
     taken: u64,
     failed: Option<GrammarFailed>,
-    /// Whether it failed while it took the answer's ids.
+    /// Whether the failure happened while the state accepted the answer's ids.
     failed_accept: bool,
     budget: WorkBudget,
     /// Units of work that are not charged yet.
     uncharged: u64,
-    /// Units of work that the state counted when it was here last.
+    /// Units of work that the state had counted when it last returned.
     counted: u64,
     link: Arc<Link>,
     to: Sender<Reply>,
@@ -44,7 +44,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// At the beginning of an answer, over a vocabulary of `vocab` ids.
+    /// Creates the grammar at the start of an answer, over a vocabulary of `vocab` ids.
     pub(crate) fn new(
         grammar: &dyn Grammar,
         (vocab, tenant): (u32, u64),
@@ -74,10 +74,10 @@ impl Held {
         }
     }
 
-    /// Takes an id into the state on this thread: for ids that another engine generated. No task is running.
+    /// Accepts an id that another engine generated, on this thread. No task is running.
     ///
     /// # Errors
-    /// The form forbids the id, or its work is used up.
+    /// The grammar forbids the id, or the work budget is exhausted.
     pub(crate) fn accept_here(&mut self, id: u32) -> Result<(), GrammarFailed> {
         let Some((state, _)) = &mut self.home else {
             return Err(GrammarFailed { why: "its state is away".to_owned() });
@@ -88,7 +88,7 @@ impl Held {
         self.budget.check(state.work_units(), self.taken)
     }
 
-    /// The answer takes `id`: a forced one, or one that the state learns of with the next task.
+    /// Accepts the answer's next id. It is either the forced id, or the next task passes it to the state.
     ///
     /// # Errors
     /// Another id is forced.
@@ -105,7 +105,7 @@ impl Held {
         Ok(())
     }
 
-    /// Hands the state to a task if it is to take ids, or to find what may come next.
+    /// Hands the state to a task if there are ids to accept or the mask is unknown.
     pub(crate) fn send(&mut self, masks: &mut dyn MaskRunner) {
         let done = self.fresh || !self.ahead.is_empty();
         if self.unsent.is_empty() && done {
@@ -120,7 +120,7 @@ impl Held {
         }
     }
 
-    /// [`Self::send`] after an answer took its ids without waiting for the state.
+    /// As [`Self::send`], after an answer accepted ids without waiting for the state.
     pub(crate) fn send_behind(&mut self, masks: &mut dyn MaskRunner) {
         self.ends_unseen |= !self.unsent.is_empty();
         self.send(masks);
@@ -147,21 +147,22 @@ impl Held {
         }
     }
 
-    /// Takes the replies that are there.
+    /// Processes all available replies.
     pub(crate) fn poll(&mut self) {
         while let Ok(reply) = self.back.try_recv() {
             self.receive(reply);
         }
     }
 
-    /// Takes the replies that are there, and hands the state on if ids came while it was away: a thought's ending is forced without a
-    /// look at the form.
+    /// Processes all available replies, then hands the state to a task if ids came while it was away. The ids that
+    /// end a reasoning section are forced without asking the grammar.
     pub(crate) fn poll_and_send(&mut self, masks: &mut dyn MaskRunner) {
         self.poll();
         self.send(masks);
     }
 
-    /// Takes replies until `enough` or `until`, and hands the state on as [`Self::poll_and_send`] does. Returns whether it was enough.
+    /// Processes replies until `enough` returns true or until `until`, and hands on the state as
+    /// [`Self::poll_and_send`] does. Returns whether `enough` was reached.
     pub(crate) fn wait(
         &mut self,
         until: Instant,
@@ -180,45 +181,45 @@ impl Held {
         true
     }
 
-    /// Whether what follows the ids of the answer is known: forced ids, the end, or that there is a choice.
+    /// Whether it is known what follows the answer's ids: forced ids, the end, or a free choice.
     pub(crate) fn has_accepted(&self) -> bool {
         self.failed.is_some() || !self.ahead.is_empty() || (self.unsent.is_empty() && !self.accepting)
     }
 
-    /// Whether the next id can be chosen, or never.
+    /// Whether the next id can be chosen, or the grammar has failed.
     pub(crate) fn is_ready(&self) -> bool {
         self.failed.is_some() || !self.ahead.is_empty() || (self.home.is_some() && self.fresh)
     }
 
-    /// Whether the form is complete with the ids of the answer.
+    /// Whether the answer's ids complete the grammar.
     pub(crate) fn is_complete(&self) -> bool {
         self.over && self.ahead.is_empty() && self.unsent.is_empty() && !self.accepting
     }
 
-    /// Whether the form turned out to be complete after the answer had taken its last id.
+    /// Whether the grammar turned out to be complete after the answer had accepted its last id.
     pub(crate) fn is_complete_behind(&self) -> bool {
         self.ends_unseen && self.is_complete()
     }
 
-    /// The id that must come next.
+    /// Returns the id that must come next.
     pub(crate) fn forced(&self) -> Option<u32> {
         self.ahead.front().copied()
     }
 
-    /// Why the state could not take the answer's last ids.
+    /// Returns why the state could not accept the answer's last ids.
     pub(crate) fn accept_failure(&self) -> Option<&GrammarFailed> {
         self.failed.as_ref().filter(|_| self.failed_accept)
     }
 
-    /// Why nothing more can come.
+    /// Returns why no further id can come. `None` while forced ids are left.
     pub(crate) fn failure(&self) -> Option<&GrammarFailed> {
         self.failed.as_ref().filter(|_| self.ahead.is_empty())
     }
 
-    /// Which ids may come next, if that is known.
+    /// Returns the mask of ids that may come next.
     ///
     /// # Errors
-    /// The answer cannot continue, or it is not known.
+    /// The answer cannot continue, or the mask is not known yet.
     pub(crate) fn mask(&mut self) -> Result<&[u32], GrammarFailed> {
         if let Some(failed) = self.failure() {
             return Err(failed.clone());
@@ -230,12 +231,12 @@ impl Held {
         }
     }
 
-    /// From now on a reply wakes the engine, or (`false`) does not any more.
+    /// Sets whether a reply wakes the engine.
     pub(crate) fn wakes(&mut self, wakes: bool) {
         self.link.awaited.store(wakes, Ordering::SeqCst);
     }
 
-    /// Units of work since they were last asked for.
+    /// Returns the units of work since the last call.
     pub(crate) fn take_work(&mut self) -> u64 {
         std::mem::take(&mut self.uncharged)
     }
@@ -253,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Allows every id and forces none.
+    /// A grammar that allows every id and forces none.
     #[derive(Debug)]
     struct Free(Arc<Form>);
 
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Keeps tasks until they are to run.
+    /// A runner that keeps tasks until the test runs them.
     #[derive(Default)]
     struct Later(Vec<MaskTask>);
 
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// The ids that end a thought are taken without a look at the form, while a task may have its state.
+    /// The ids that end a reasoning section are accepted without asking the grammar, while a task may have its state.
     #[test]
     fn ids_that_come_while_the_state_is_away_are_sent_once_it_is_back() {
         let grammar = Free(Arc::new(Form::Regex("a".into())));

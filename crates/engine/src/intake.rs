@@ -1,5 +1,6 @@
-//! Where callers' threads meet the engine's: the lock around the scheduler, the inbox, and what wakes an idle engine.
-//! Everything costly about a new job (checks, matchers, decoders, hashes) is done here before the lock is taken.
+//! The state that callers' threads and the engine's thread share: the lock around the scheduler, the inbox, and the
+//! wake-up of an idle engine. All costly work for a new job (checks, matchers, decoders, hashes) happens here before
+//! the lock is taken.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,15 +20,15 @@ use crate::masks::Wake;
 use crate::text::TextOf;
 use crate::times::Times;
 
-/// Whether the engine takes jobs.
+/// Whether the engine accepts jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mode {
     Open,
-    /// What runs goes on.
+    /// Running jobs continue. New ones are refused.
     Draining,
-    /// What runs is cut off at the next step.
+    /// Running jobs are cut off at the next step.
     CutOff,
-    /// The loop broke and begins again.
+    /// The loop broke and is restarting.
     Restarting {
         why: String,
     },
@@ -37,27 +38,27 @@ pub(crate) enum Mode {
     },
 }
 
-/// What both sides touch, only ever for a moment: never while a step computes.
+/// The state behind the lock. Both sides hold the lock only briefly, and never while a step computes.
 pub(crate) struct Desk {
     pub(crate) scheduler: Scheduler,
     pub(crate) inbox: Vec<JobState>,
-    /// A job was cancelled, or the reader of one that stands still has caught up: look which.
+    /// Set if a job was cancelled, or if the reader of a paused job has caught up. The loop then checks all jobs.
     pub(crate) attention: bool,
-    /// A form that a sequence sits out for has an answer.
+    /// Set if the grammar of a paused sequence may have an answer.
     pub(crate) masks_ready: bool,
     pub(crate) mode: Mode,
-    /// Jobs without their terminal event.
+    /// Jobs without a terminal event.
     pub(crate) alive: usize,
-    /// How often the loop broke and began again.
+    /// How often the loop has restarted.
     pub(crate) restarts: u32,
-    /// Where the time of the steps went.
+    /// How the time of the steps was spent.
     pub(crate) times: Times,
 }
 
-/// The desk, what wakes those who wait at it, and what both sides only read.
+/// The locked state, the condition variables that signal it, and data that both sides only read.
 pub(crate) struct Intake {
     pub(crate) desk: Mutex<Desk>,
-    /// Signalled when there is something to do.
+    /// Signalled when the loop has work.
     pub(crate) work: Condvar,
     /// Signalled when the last job has ended.
     pub(crate) quiet: Condvar,
@@ -112,14 +113,14 @@ impl Intake {
         Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, text, config }))
     }
 
-    /// Takes a job, or says why not.
+    /// Queues a job, or returns why it was refused.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.check(&job)?;
         let (own, generated) = job.parts();
         let now_ns = self.config.clock.monotonic_nanos();
         let window = self.capabilities.context_window as usize;
         let rules = Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(own.len()));
-        // Hashing is costly: where the caller has not done it, it is done on the caller's thread, outside the lock.
+        // Hashing is costly. If the caller has not done it, it happens here on the caller's thread, outside the lock.
         let given = job.keys.clone().filter(|keys| keys.are_of(&job.salt, &job.prompt));
         let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&job.salt, &job.prompt));
         let spec = SequenceSpec {
@@ -144,7 +145,7 @@ impl Intake {
         let mut state = JobState::new(&job, rules, words, (sender, wake), now_ns);
         let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
-            // Only its end had not been told.
+            // The answer was complete already. Only its end is missing.
             state.end(0, reason);
             state.close(Times::default(), now_ns, Work::default());
             return Ok(ticket);
@@ -168,13 +169,13 @@ impl Intake {
         Ok(ticket)
     }
 
-    /// Something was cancelled or may go on.
+    /// Makes the loop check for cancelled jobs and for readers that have caught up.
     fn look(&self) {
         self.desk.lock().attention = true;
         self.work.notify_one();
     }
 
-    /// Wakes the engine when a form that a sequence sits out for has an answer.
+    /// Returns a function that wakes the engine when the grammar of a paused sequence has an answer.
     fn masks_waker(self: &Arc<Self>) -> Wake {
         let waker = Arc::downgrade(self);
         Arc::new(move || {
@@ -218,7 +219,7 @@ impl Intake {
         self.desk.lock().health()
     }
 
-    /// The loop broke: no jobs for the moment.
+    /// Stops accepting jobs because the loop broke.
     pub(crate) fn broke(&self, why: &str) {
         let mut desk = self.desk.lock();
         if desk.mode == Mode::Open {
@@ -226,7 +227,7 @@ impl Intake {
         }
     }
 
-    /// Waits so long; `false`: the engine was told to end meanwhile.
+    /// Waits for `rest`. Returns `false` if the engine was cut off meanwhile.
     pub(crate) fn rest(&self, rest: Duration) -> bool {
         let until = Instant::now() + rest;
         let mut desk = self.desk.lock();
@@ -238,7 +239,7 @@ impl Intake {
         desk.mode != Mode::CutOff
     }
 
-    /// The loop has begun again.
+    /// Records a successful restart and accepts jobs again.
     pub(crate) fn reopen(&self) {
         let mut desk = self.desk.lock();
         desk.restarts = desk.restarts.saturating_add(1);
@@ -247,13 +248,13 @@ impl Intake {
         }
     }
 
-    /// The loop will not begin again.
+    /// Records that the loop will not restart.
     pub(crate) fn died(&self, why: String) {
         self.desk.lock().mode = Mode::Dead { why };
         self.quiet.notify_all();
     }
 
-    /// Asserts what the gateway should have refused already: nothing else reaches the sampler.
+    /// Rejects jobs that the gateway should have refused already, so that they never reach the sampler.
     fn check(&self, job: &Job) -> Result<(), SubmitRefusal> {
         let vocab = self.capabilities.vocab;
         let s = &job.sampling;
@@ -290,7 +291,7 @@ impl Intake {
     }
 }
 
-/// The first number that the sampler cannot take. NaN is in no range.
+/// Returns the first parameter that the sampler cannot use. NaN is in no range.
 fn out_of_range(s: &Sampling) -> Option<(&'static str, f32)> {
     let ranges = [
         ("temperature", s.temperature, 0.0..=f32::MAX),
@@ -318,7 +319,7 @@ fn refusal(refused: AddRefusal) -> SubmitRefusal {
     }
 }
 
-/// Counts of things that are in memory, and so stay far below 2^32.
+/// Converts a count of things in memory, which stays far below 2^32.
 fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! One job while the engine has it: its choices, what was delivered, what it took. Knows no blocks and no batch.
+//! One job in the engine: its choices, its deliveries and its usage. Must not know: blocks or the batch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,30 +16,30 @@ use crate::text::{Decode, TextOf};
 use crate::thought::{Thinking, Turn};
 use crate::times::Times;
 
-/// What all choices of a job go by.
+/// The sampling rules that all choices of a job share.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) sampling: Sampling,
-    /// Ids that end a choice, ascending.
+    /// Ids that end a choice, in ascending order.
     pub(crate) stop_ids: Vec<u32>,
-    /// Most ids a choice generates: `max_tokens`, or what the context leaves.
+    /// Most ids that a choice generates: `max_tokens`, or the rest of the context window if that is less.
     pub(crate) limit: u32,
 }
 
-/// One answer in the making.
+/// One answer in progress.
 pub(crate) struct Choice {
     pub(crate) number: u32,
     pub(crate) seen: Seen,
     pub(crate) generated: u32,
-    /// `None` once it has ended.
+    /// The choice's sequence. `None` after the choice has ended.
     pub(crate) seq: Option<SeqId>,
-    /// What it is held to.
+    /// The grammar of the response format, if the job has one.
     pub(crate) held: Option<Held>,
-    /// The id that was chosen last, until the form has taken it.
+    /// The last chosen id, until the grammar has accepted it.
     pub(crate) pending: Option<ChosenId>,
-    /// Whether it sits steps out until its form has an answer.
+    /// Whether the sequence is paused until its grammar has an answer.
     pub(crate) sits_out: bool,
-    /// How much of what it may think it has thought.
+    /// The state of the reasoning budget, if the job has one.
     pub(crate) thinking: Option<Thinking>,
     decoder: Box<dyn Decode>,
     stops: StopMatcher,
@@ -52,61 +52,61 @@ pub(crate) struct ChosenId {
     pub(crate) logprob: Option<TokenLogprob>,
 }
 
-/// Which of a job's choices stand still.
+/// Which of a job's choices are paused because of unread events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Still {
     None,
-    /// All but the first, which makes the scores that the others' events wait for.
+    /// All but the first, which computes the prompt scores. The events of the other choices wait for these scores.
     ButScores,
     /// All, until the reader has caught up.
     All,
 }
 
-/// What one more id of a choice led to.
+/// The result of accepting one more id of a choice.
 struct Accepted {
     text: String,
     finish: Option<FinishReason>,
-    /// A thought ends with it.
+    /// Whether this id ends a reasoning section.
     closes: bool,
-    /// A thought is being ended for the first time.
+    /// Whether the reasoning budget ends a section for the first time.
     cut: bool,
 }
 
-/// A job as the engine's thread keeps it. Everything costly in it was made on the caller's thread.
+/// A job on the engine's thread. The caller's thread has built all its costly parts.
 pub(crate) struct JobState {
     pub(crate) request: RequestId,
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) rules: Rules,
     pub(crate) choices: Vec<Choice>,
     pub(crate) trace: EngineTrace,
-    /// Once set the job is over; the terminal event follows when its blocks are free.
+    /// Set if the job is over early. The terminal event follows when the job's blocks are free.
     pub(crate) failure: Option<JobError>,
     sender: EventSender,
     arrived_ns: u64,
     started_ns: Option<u64>,
     first_token_ns: Option<u64>,
     cached_tokens: u64,
-    /// What of the rest the cache keeps.
+    /// The part of the uncached prompt that the cache keeps.
     pinned: Pinned,
     computed: u64,
     output: u64,
     last_step: u64,
-    /// Where the steps' time had gone when it started.
+    /// How the steps' time was spent when the job started.
     times: Times,
-    /// What came before it and ran beside it.
+    /// The work that ran before the job and concurrently with it.
     around: Around,
-    /// `None` where scores were not asked for or are delivered.
+    /// Prompt scores so far. `None` if they were not requested or are delivered.
     scores: Option<Vec<TokenLogprob>>,
-    /// Events of other choices that wait for the scores, which come first.
+    /// Events of the choices that wait for the scores, which must come first.
     held: Vec<Event>,
     held_bytes: usize,
-    /// Which choices stand still, and since when.
+    /// Which choices are paused, and since when.
     still: Still,
     still_since_ns: u64,
 }
 
 impl Rules {
-    /// `context_left` is how many ids fit after the prompt.
+    /// `context_left` is the number of ids that fit after the prompt.
     pub(crate) fn new(sampling: Sampling, eos: &[u32], context_left: usize) -> Self {
         let mut stop_ids = sampling.stop_token_ids.clone();
         if !sampling.ignore_eos {
@@ -118,7 +118,7 @@ impl Rules {
         Self { sampling, stop_ids, limit }
     }
 
-    /// Ids that may not be chosen as the next one.
+    /// Returns the ids that may not be chosen next.
     pub(crate) fn suppressed(&self, generated: u32) -> &[u32] {
         if generated < self.sampling.min_tokens { &self.stop_ids } else { &[] }
     }
@@ -146,8 +146,8 @@ impl Choice {
         }
     }
 
-    /// Takes the next id. Text of the first `min_tokens` ids is delivered without a look at stop strings: a stop
-    /// string counts only if it lies wholly in the text after them.
+    /// Accepts the next id. Text of the first `min_tokens` ids is delivered without checking stop strings: a stop
+    /// string counts only if it lies entirely in the text after them.
     fn accept(&mut self, id: u32, rules: &Rules) -> Result<Accepted, GrammarFailed> {
         self.generated += 1;
         if penalizes(&rules.sampling) {
@@ -155,7 +155,7 @@ impl Choice {
         }
         let free = self.generated <= rules.sampling.min_tokens;
         let stops = rules.stop_ids.binary_search(&id).is_ok();
-        // A form that is complete lets nothing come but the end, also where the answer is to be longer.
+        // A complete grammar allows only the end, even if `min_tokens` asks for a longer answer.
         if stops && (!free || self.held.is_some()) {
             let mut text = String::new();
             let matched = self.finish_text(rules, &mut text);
@@ -177,23 +177,23 @@ impl Choice {
         Ok(Accepted { text, finish, closes, cut })
     }
 
-    /// The id that must come next, because of its thought or of its form.
+    /// Returns the id that must come next, because of the reasoning budget or the grammar.
     pub(crate) fn forced(&self) -> Option<u32> {
         let thought = self.thinking.as_ref().and_then(Thinking::forced);
         thought.or_else(|| self.held.as_ref().and_then(Held::forced))
     }
 
-    /// Whether the next id can be chosen, if need be after a wait for its form until `until`.
+    /// Whether the next id can be chosen. If necessary, waits for the grammar until `until`.
     pub(crate) fn is_ready(&mut self, masks: &mut dyn MaskRunner, until: impl FnOnce() -> Instant) -> bool {
         let Some(held) = &mut self.held else { return true };
         held.poll_and_send(masks);
         held.is_ready() || held.wait(until(), masks, Held::is_ready)
     }
 
-    /// Notes the id that comes next with its form. An id that ends the answer is none of the form's.
+    /// Passes the next id to the grammar. Skips stop ids, which are not part of the response format.
     ///
     /// # Errors
-    /// Its form forces another id.
+    /// The grammar forces another id.
     pub(crate) fn note_id(&mut self, id: u32, rules: &Rules) -> Result<(), GrammarFailed> {
         match &mut self.held {
             Some(held) if rules.stop_ids.binary_search(&id).is_err() => held.take(id),
@@ -207,7 +207,8 @@ impl Choice {
         (step.deliver, matched.map(|stop| FinishReason::StopString { matched: stop.clone() }))
     }
 
-    /// What was held back at the end: broken characters, and a stop string's beginning that was none.
+    /// Delivers the text held back at the end: incomplete characters, and the start of a stop string that did not
+    /// complete.
     fn finish_text(&mut self, rules: &Rules, text: &mut String) -> Option<FinishReason> {
         let rest = self.decoder.flush();
         let (rest, matched) = self.deliver(&rest, rules);
@@ -271,10 +272,11 @@ impl JobState {
         }
     }
 
-    /// Takes in what another engine generated of its one choice, and says nothing of it; why that is all, if it is.
+    /// Accepts the ids that another engine generated for the job's only choice, without sending them. Returns the
+    /// finish reason if they complete the answer.
     ///
     /// # Errors
-    /// It does not have the form that the job asks for.
+    /// The ids do not match the job's response format.
     pub(crate) fn take_up(&mut self, generated: &[u32]) -> Result<Option<FinishReason>, GrammarFailed> {
         let Some(choice) = self.choices.first_mut() else { return Ok(None) };
         for id in generated {
@@ -291,24 +293,24 @@ impl JobState {
         Ok(None)
     }
 
-    /// Has the masks found of what its choices begin with.
+    /// Starts the computation of the masks for the first ids of the choices.
     pub(crate) fn look_ahead(&mut self, masks: &mut dyn MaskRunner) {
         let held = self.choices.iter_mut().filter_map(|choice| choice.held.as_mut());
         held.for_each(|held| held.send(masks));
     }
 
-    /// Whether a choice is in no step now, because of its readers or of its form.
+    /// Whether a choice is paused, because of unread events or because of its grammar.
     pub(crate) fn rests(&self, choice: usize) -> bool {
         let unread = self.still == Still::All || (self.still == Still::ButScores && choice > 0);
         unread || self.choices.get(choice).is_some_and(|choice| choice.sits_out)
     }
 
-    /// Why the form of a choice could not take its last ids.
+    /// Returns why the grammar of a choice could not accept its last ids.
     pub(crate) fn form_failure(&self, choice: usize) -> Option<GrammarFailed> {
         self.choices.get(choice)?.held.as_ref()?.accept_failure().cloned()
     }
 
-    /// Ends a choice whose form turned out to be complete after its last id was delivered.
+    /// Ends a choice whose grammar turned out to be complete after its last id was delivered.
     pub(crate) fn end_behind(&mut self, choice: usize) {
         let Some(ended) = self.choices.get_mut(choice) else { return };
         let (number, mut text) = (ended.number, String::new());
@@ -319,28 +321,28 @@ impl JobState {
         self.end(choice, matched.unwrap_or(FinishReason::Stop));
     }
 
-    /// Whether the caller lost interest.
+    /// Whether the job was cancelled or its reader is gone.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.sender.is_cancelled()
     }
 
-    /// Whether every choice has ended.
+    /// Whether the job has failed or every choice has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.failure.is_some() || self.choices.iter().all(|choice| choice.seq.is_none())
     }
 
-    /// The first failure stands.
+    /// Records a failure. The first one is kept.
     pub(crate) fn fail(&mut self, error: JobError) {
         self.failure.get_or_insert(error);
     }
 
-    /// It is about to be handed to the scheduler.
+    /// Records the job's arrival, just before the scheduler gets it.
     pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
         self.trace.queue_depth = u32::try_from(scheduler.waiting()).unwrap_or(u32::MAX);
         self.around.arrive(scheduler);
     }
 
-    /// Its first chunk is in the step that begins at `now_ns`, which the scheduler has planned.
+    /// Records the job's start. Its first chunk is in the planned step that begins at `now_ns`.
     pub(crate) fn start(&mut self, started: &Started, now_ns: u64, times: Times, scheduler: &Scheduler) {
         if self.started_ns.is_some() {
             return;
@@ -360,7 +362,8 @@ impl JobState {
         self.send(Event::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
 
-    /// One of its chunks is in step number `step`, with `batch` sequences, planned when so much `work` was done.
+    /// Records that step `step` contains one of the job's chunks and `batch` sequences. `work` is the total work when
+    /// the step was planned.
     pub(crate) fn note_step(&mut self, step: u64, batch: usize, prefills: bool, work: Work) {
         if self.last_step == step {
             return;
@@ -378,29 +381,29 @@ impl JobState {
         trace.prefill_chunks = trace.prefill_chunks.saturating_add(u32::from(prefills));
     }
 
-    /// Keys and values are stored up to `end`.
+    /// Records that keys and values are stored up to `end`.
     pub(crate) fn note_computed(&mut self, end: usize) {
         self.computed = self.computed.max(end.min(self.prompt.len()) as u64);
     }
 
-    /// How many alternatives each score of the prompt has; `None`: no more scores are wanted.
+    /// Returns the number of alternatives for each prompt score. `None` if no more scores are needed.
     pub(crate) fn scoring(&self) -> Option<u8> {
         self.scores.as_ref().and(self.rules.sampling.prompt_logprobs)
     }
 
-    /// Which prompt token the scores need next.
+    /// Returns the index of the prompt token to score next.
     pub(crate) fn next_score(&self) -> usize {
         self.scores.as_ref().map_or(usize::MAX, Vec::len)
     }
 
-    /// Takes the score of the next prompt token.
+    /// Adds the score of the next prompt token.
     pub(crate) fn push_score(&mut self, score: TokenLogprob) {
         if let Some(scores) = &mut self.scores {
             scores.push(score);
         }
     }
 
-    /// Sends the scores once they are whole, and what waited for them.
+    /// Sends the scores when they are complete, then the events that waited for them.
     pub(crate) fn deliver_scores(&mut self) {
         if self.next_score() != self.prompt.len() {
             return;
@@ -414,11 +417,12 @@ impl JobState {
         }
     }
 
-    /// Takes one more id of a choice at `now_ns`, and behind it those that its form has come next; whether the choice goes on. What
-    /// came behind it is appended to `further`. With log-probabilities nothing is: each id is taken with its own.
+    /// Accepts one more id of a choice at `now_ns`, then the forced ids that follow it. Appends the forced ids to
+    /// `further`. With log-probabilities no forced ids follow, because each id needs its own. Returns whether the
+    /// choice continues.
     ///
     /// # Errors
-    /// Its form cannot be followed any further.
+    /// The grammar allows no further id, or has failed.
     pub(crate) fn accept(
         &mut self,
         choice: usize,
@@ -435,7 +439,7 @@ impl JobState {
             let Some(next) = taken.forced() else { break };
             taken.note_id(next, &self.rules)?;
             if std::mem::replace(&mut closes, false) {
-                // What was thought is told by itself: it is counted as such.
+                // Reasoning text gets its own event, so that it is counted as reasoning.
                 let thought = std::mem::take(&mut text);
                 thoughts.push((ids.len(), thought));
             }
@@ -469,7 +473,7 @@ impl JobState {
         })
     }
 
-    /// A choice has ended.
+    /// Ends a choice.
     pub(crate) fn end(&mut self, choice: usize, reason: FinishReason) {
         let Some(ended) = self.choices.get_mut(choice) else { return };
         ended.seq = None;
@@ -479,7 +483,7 @@ impl JobState {
         self.emit(Event::Finished { choice: number, reason });
     }
 
-    /// Sends, or keeps while the scores are still to come.
+    /// Sends an event, or keeps it while scores are pending.
     fn emit(&mut self, event: Event) {
         if self.scores.is_some() {
             self.held_bytes += event.bytes();
@@ -489,7 +493,7 @@ impl JobState {
         }
     }
 
-    /// Whether what waits to be read changes which choices stand still.
+    /// Whether the amount of unread events changes which choices are paused.
     pub(crate) fn is_to_change(&self) -> bool {
         match self.still {
             Still::None => self.sender.is_full() || self.held_bytes >= self.sender.bound(),
@@ -498,7 +502,7 @@ impl JobState {
         }
     }
 
-    /// Says which choices are to stand still from `now_ns` on.
+    /// Updates which choices are paused, from `now_ns` on.
     pub(crate) fn stand_still(&mut self, now_ns: u64) {
         if self.still == Still::All {
             self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
@@ -519,7 +523,7 @@ impl JobState {
         }
     }
 
-    /// Whether what it computed is not to be trusted.
+    /// Whether the job's computed data may be corrupt.
     pub(crate) fn is_spoilt(&self) -> bool {
         matches!(
             self.failure,
@@ -527,8 +531,7 @@ impl JobState {
         )
     }
 
-    /// Sends the one terminal event. `times` says where the steps' time has gone by now, which is `now_ns`, and `work` what it was
-    /// spent on.
+    /// Sends the terminal event. `times` and `work` are the time spent and the work done by all steps until `now_ns`.
     pub(crate) fn close(mut self, times: Times, now_ns: u64, work: Work) {
         if self.still == Still::All {
             self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
@@ -538,7 +541,7 @@ impl JobState {
             (self.trace.step_ns, self.trace.forward_ns) = (own.step_ns, own.forward_ns);
             self.trace.sample_ns = own.sample_ns;
         }
-        // What was not computed in the end was not kept either.
+        // Limits cache writes to computed tokens: tokens that were never computed are not in the cache either.
         let computed = self.computed.saturating_sub(self.cached_tokens);
         if self.started_ns.is_some() {
             self.trace.beside = Some(self.around.end(work, computed, self.trace.decode_ns));

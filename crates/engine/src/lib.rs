@@ -1,12 +1,12 @@
-//! The step loop: plan → forward → sample → commit. Sampling, stops, log-probabilities, and the text that may be
-//! delivered. Knows nothing of HTTP, keys, limits or money, and nothing of how a model computes.
+//! The step loop: plan → forward → sample → commit. It covers sampling, stops, log-probabilities, and the text that
+//! may be delivered. Must not know: HTTP, keys, limits or money, or how a model computes.
 //!
-//! [`EmbeddedEngine`] runs the loop on a thread of its own; [`Stepper`] is the same loop for callers that turn it
+//! [`EmbeddedEngine`] runs the loop on its own thread. [`Stepper`] is the same loop for callers that run each step
 //! themselves: tests, simulations, capacity planning.
 //!
-//! What a choice's `ids` hold: every generated id, the stop token that ended it included (as vLLM's
-//! `return_token_ids`); the text of a stop token or stop string is not delivered. With a stop string the id that
-//! completed it is the last one.
+//! A choice's `ids` are all generated ids, including the stop token that ended it (as in vLLM's `return_token_ids`).
+//! The text of a stop token or stop string is not delivered. With a stop string, the last id is the one that
+//! completed the string.
 
 mod around;
 mod config;

@@ -1,5 +1,5 @@
-//! Log-probabilities from raw logits: before temperature, penalties and bias, as OpenAI and vLLM report them.
-//! Ties go to the lower id; the sum over the vocabulary is the kernels' own, in fixed pieces.
+//! Log-probabilities from raw logits: before temperature, penalties and bias, as OpenAI and vLLM report them. Ties go
+//! to the lower id. The kernels compute the sum over the vocabulary, in fixed pieces.
 
 use headrace_domain::{TokenLogprob, TopLogprob};
 use headrace_kernels::{Isa, logsumexp};
@@ -9,7 +9,7 @@ use crate::text::TextOf;
 /// A candidate: its logit and its id.
 pub(crate) type Candidate = (f32, u32);
 
-/// What a row says of `id`, with its `top` best alternatives. `row` holds no NaN.
+/// Returns the log-probability of `id` in a row of logits, with the `top` best alternatives. `row` holds no NaN.
 pub(crate) fn score(row: &[f32], id: u32, top: u8, isa: Isa, text: &dyn TextOf) -> TokenLogprob {
     let total = logsumexp(isa, row);
     let logit = row.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
@@ -23,17 +23,17 @@ pub(crate) fn score(row: &[f32], id: u32, top: u8, isa: Isa, text: &dyn TextOf) 
     TokenLogprob { id, bytes: text.bytes(id).to_vec(), logprob: Some(logit - total), top: top.collect() }
 }
 
-/// A token that nothing predicts: the first of a prompt.
+/// Returns a token that nothing predicts: the first token of a prompt.
 pub(crate) fn unscored(id: u32, text: &dyn TextOf) -> TokenLogprob {
     TokenLogprob { id, bytes: text.bytes(id).to_vec(), logprob: None, top: Vec::new() }
 }
 
-/// Better first: the higher logit, and of equal ones the lower id.
+/// Orders candidates from best to worst: the higher logit first, then the lower id.
 pub(crate) fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// The `k` best of a row, in order, into `best`. One pass: the row is not sorted.
+/// Writes the `k` best candidates of a row to `best`, in order. Makes one pass and does not sort the row.
 pub(crate) fn largest(row: &[f32], k: usize, best: &mut Vec<Candidate>) {
     best.clear();
     if k == 0 {
@@ -42,7 +42,7 @@ pub(crate) fn largest(row: &[f32], k: usize, best: &mut Vec<Candidate>) {
     let room = k.saturating_mul(2).max(64);
     let mut bar = f32::NEG_INFINITY;
     for (id, &logit) in row.iter().enumerate() {
-        // A later equal has the higher id and loses. Minus infinity is no candidate.
+        // A later candidate with the same logit has a higher id and loses. Minus infinity is no candidate.
         if logit > bar {
             best.push((logit, id as u32));
             if best.len() >= room {
@@ -54,7 +54,7 @@ pub(crate) fn largest(row: &[f32], k: usize, best: &mut Vec<Candidate>) {
     best.sort_unstable_by(by_rank);
 }
 
-/// Cuts to the `k` best; the logit that a further candidate must exceed.
+/// Truncates to the `k` best. Returns the logit that a further candidate must exceed.
 fn keep(best: &mut Vec<Candidate>, k: usize) -> f32 {
     if best.len() <= k {
         return f32::NEG_INFINITY;
@@ -65,7 +65,7 @@ fn keep(best: &mut Vec<Candidate>, k: usize) -> f32 {
     bar
 }
 
-/// Whether every logit is a finite number. Without a branch per element.
+/// Whether every logit is a finite number. There is no branch per element.
 pub(crate) fn all_finite(row: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     !row.iter().fold(false, |bad, x| bad | (x.to_bits() & EXPONENT == EXPONENT))
@@ -82,7 +82,7 @@ mod tests {
             let row: Vec<f32> = (0..len)
                 .map(|_| {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Many ties.
+                    // The few values give many ties.
                     ((state >> 60) as f32) - 8.0
                 })
                 .collect();

@@ -1,5 +1,5 @@
-//! Work on grammars outside of the engine's step: taking ids into a grammar's state, and finding which ids may come next. A task is
-//! done in pieces. Knows no batches, no logits, and no grammar's language.
+//! Grammar work outside of the engine's step: accepting ids into a grammar's state, and finding the ids that may come
+//! next. A task runs in pieces. Must not know: batches, logits, or any grammar's language.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,17 +10,18 @@ use headrace_engine_api::{GrammarFailed, GrammarState};
 
 pub(crate) mod pool;
 
-/// Forced ids that one task takes into the state.
+/// Most forced ids that one task accepts into the state.
 pub(crate) const MAX_FORCED_IDS: usize = 256;
-/// Units of grammar work that a call may use in all, beside [`TOKEN_WORK_UNITS`] for each id; its choices have equal parts. About
-/// two seconds of one processor.
+/// Units of grammar work that a call may use in total, besides [`TOKEN_WORK_UNITS`] for each id. Its choices get
+/// equal shares. About two seconds of one processor.
 const CALL_WORK_UNITS: u64 = 32_000_000;
-/// Units of grammar work that each id of an answer adds. About two milliseconds of one processor.
+/// Units of grammar work that each id of an answer adds to the budget. About two milliseconds of one processor.
 const TOKEN_WORK_UNITS: u64 = 32_000;
 
-/// Runs mask tasks, now or later, here or on other threads.
+/// Runs mask tasks, now or later, on this thread or on others.
 pub trait MaskRunner: Send {
-    /// Takes a task. The runner calls [`MaskTask::run_piece`] until no piece is left, or drops the task: its answer then fails.
+    /// Accepts a task. The runner calls [`MaskTask::run_piece`] until no piece is left. If it drops the task instead,
+    /// the answer fails.
     fn submit(&mut self, task: MaskTask);
 }
 
@@ -36,22 +37,22 @@ impl MaskRunner for InlineMasks {
     }
 }
 
-/// How much work the grammar of one choice may use.
+/// The work budget of one choice's grammar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkBudget {
     base_units: u64,
 }
 
 impl WorkBudget {
-    /// One of `choices` choices of a call.
+    /// Returns the budget of one of `choices` choices of a call.
     pub(crate) fn of_choice(choices: u32) -> Self {
         Self { base_units: CALL_WORK_UNITS / u64::from(choices.max(1)) }
     }
 
-    /// Checks the work of an answer that has `ids` ids.
+    /// Checks the work used by an answer with `ids` ids.
     ///
     /// # Errors
-    /// The answer has used more.
+    /// The answer has used more than its budget.
     pub(crate) fn check(self, used_units: u64, ids: u64) -> Result<(), GrammarFailed> {
         let limit = self.base_units.saturating_add(TOKEN_WORK_UNITS.saturating_mul(ids));
         if used_units <= limit {
@@ -65,9 +66,9 @@ impl WorkBudget {
     }
 }
 
-/// What a task reports to the choice that asked for it.
+/// A task's report to its choice.
 pub(crate) enum Reply {
-    /// The ids are taken. `run` are the forced ids behind them, which the state has taken, too.
+    /// The ids are accepted. `run` is the forced ids after them, which the state has accepted too.
     Accepted { run: Vec<u32>, over: bool },
     /// The task is done.
     Done { state: Box<dyn GrammarState>, mask: Vec<u32>, fresh: bool },
@@ -78,11 +79,11 @@ pub(crate) enum Reply {
 /// Wakes the engine.
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// What a choice and its task share.
+/// The state that a choice and its task share.
 pub(crate) struct Link {
-    /// The answer has ended: its task is to be dropped.
+    /// Set if the answer has ended, so that its task must be dropped.
     pub(crate) dropped: AtomicBool,
-    /// The choice sits out until a reply comes.
+    /// Set if the choice is paused until a reply comes.
     pub(crate) awaited: AtomicBool,
     pub(crate) wake: Wake,
 }
@@ -91,9 +92,9 @@ pub(crate) struct Link {
 pub struct MaskTask {
     tenant: u64,
     job: Option<TaskJob>,
-    /// Ids to take first. `None` once they are taken.
+    /// Ids to accept first. `None` after they are accepted.
     ids: Option<Vec<u32>>,
-    /// Ids that the answer has, those of this task included.
+    /// Number of ids that the answer has, including those of this task.
     taken: u64,
     budget: WorkBudget,
     to: Sender<Reply>,
@@ -116,22 +117,22 @@ impl MaskTask {
         Self { tenant, job: Some(TaskJob { state, mask }), ids: Some(ids), taken, budget, to, link }
     }
 
-    /// The tenant whose answer waits for it.
+    /// Returns the tenant whose answer waits for this task.
     pub fn tenant(&self) -> u64 {
         self.tenant
     }
 
-    /// Whether the answer still wants it.
+    /// Whether the answer still needs this task.
     pub fn is_wanted(&self) -> bool {
         !self.link.dropped.load(Ordering::Acquire)
     }
 
-    /// Whether the next piece takes ids, on which the next step's plan depends.
+    /// Whether the next piece accepts ids. The plan of the next step depends on such a piece.
     pub fn is_accept(&self) -> bool {
         self.ids.is_some()
     }
 
-    /// Does one piece of the work, and returns the task if another piece is left.
+    /// Runs one piece of the work. Returns the task if another piece is left.
     pub fn run_piece(mut self) -> Option<Self> {
         let job = self.job.take()?;
         if !self.is_wanted() {
@@ -153,7 +154,7 @@ impl MaskTask {
     }
 
     fn reply(&self, reply: Reply) {
-        // The choice may be gone.
+        // The choice may be gone, so an error here is ignored.
         let _ = self.to.send(reply);
         if self.link.awaited.load(Ordering::SeqCst) {
             (self.link.wake)();
@@ -169,7 +170,7 @@ impl Drop for MaskTask {
     }
 }
 
-/// Takes `ids` and the forced ids behind them.
+/// Accepts `ids` and the forced ids after them.
 fn accept(
     job: TaskJob,
     ids: &[u32],
@@ -195,7 +196,7 @@ fn accept(
     let known = taken.saturating_add(run.len() as u64);
     outcome = outcome.and_then(|()| budget.check(state.work_units(), known));
     if let Err(failed) = outcome {
-        // What is known is delivered first.
+        // The accepted ids are reported before the failure.
         let _ = to.send(Reply::Accepted { run, over: false });
         return (Reply::Failed(failed), None);
     }
@@ -207,7 +208,7 @@ fn accept(
     (Reply::Accepted { run, over }, Some(TaskJob { state, mask }))
 }
 
-/// Finds what may come next.
+/// Computes the mask of ids that may come next.
 fn mask(job: TaskJob, taken: u64, budget: WorkBudget) -> (Reply, Option<TaskJob>) {
     let TaskJob { mut state, mut mask } = job;
     let found = state.mask(&mut mask).and_then(|()| budget.check(state.work_units(), taken));

@@ -1,10 +1,11 @@
-//! The random number of a choice: a function of (seed, choice, position), not of a stream. So it does not matter which
-//! steps came before, what else was sampled, or whether a sequence is continued somewhere else.
+//! The random number of a choice: a function of (seed, choice, position), not of a stream. The number is therefore
+//! independent of earlier steps, of other samples, and of where a sequence is continued.
 
-/// Changing this changes every seeded answer.
+/// The hash key. A change here changes every seeded answer.
 const KEY: &[u8; 32] = b"headrace sampling, version 1\0\0\0\0";
 
-/// Uniform in [0, 1), with 53 bits. `position` is that of the token being chosen, counted from the prompt's start.
+/// Returns a number uniform in [0, 1), with 53 bits. `position` is that of the token to choose, counted from the
+/// start of the prompt.
 pub(crate) fn uniform(seed: u64, choice: u32, position: u64) -> f64 {
     let mut message = [0u8; 20];
     let parts = seed.to_le_bytes().into_iter().chain(choice.to_le_bytes()).chain(position.to_le_bytes());

@@ -1,12 +1,12 @@
-//! How often an engine whose loop broke may begin again, and after how long. Time is an argument.
+//! How often an engine may restart after its loop broke, and after which delay. Time is an argument.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Restarts within [`WINDOW`]: what breaks more often than this is broken for good.
+/// Most restarts within [`WINDOW`]. An engine that breaks more often is permanently broken.
 const MOST: usize = 4;
 const WINDOW: Duration = Duration::from_secs(600);
-/// How long the first rests; each one after it within the window twice as long as the one before.
+/// Delay before the first restart. Each further restart within the window waits twice as long as the one before.
 const FIRST_REST: Duration = Duration::from_millis(50);
 
 /// The restarts of one engine.
@@ -17,7 +17,7 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// One more at `now`: how long to rest before it. `None`: there were too many.
+    /// Records a restart at `now` and returns the delay before it. `None` if there were too many.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Duration> {
         while self.recent.front().is_some_and(|&then| now.saturating_duration_since(then) >= WINDOW) {
             self.recent.pop_front();
@@ -44,7 +44,7 @@ mod tests {
             (0..5).map(|second| restarts.next(at(second)).map(|rest| rest.as_millis())).collect();
         assert_eq!(rests, [Some(50), Some(100), Some(200), Some(400), None]);
         assert_eq!(restarts.next(at(599)), None);
-        // The first is forgotten after ten minutes, and makes room for one.
+        // After ten minutes the first restart is forgotten, which makes room for another.
         assert_eq!(restarts.next(at(600)), Some(Duration::from_millis(400)));
         assert_eq!(restarts.next(at(600)), None);
         assert_eq!(restarts.next(at(2000)), Some(FIRST_REST));

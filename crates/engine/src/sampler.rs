@@ -1,9 +1,10 @@
-//! The next token from a row of logits. Knows nothing of sequences, text or time.
+//! Chooses the next token from a row of logits. Must not know: sequences, text or time.
 //!
-//! In this order: repetition penalty (over prompt and output), frequency and presence penalties (over the output),
-//! logit bias, ids that the answer's form forbids, stop ids suppressed below `min_tokens`; then greedy, or temperature → min_p → top_k → top_p → the draw.
-//! The filters act as in vLLM and transformers: top_p is taken of what min_p and top_k left, renormalised, and keeps the
-//! token that crosses the bound. Candidates stand in the order (logit descending, id ascending) throughout.
+//! The order is: repetition penalty (over prompt and output), frequency and presence penalties (over the output),
+//! logit bias, ids that the grammar forbids. Stop ids are suppressed below `min_tokens`. Then the choice is greedy,
+//! or temperature → min_p → top_k → top_p → draw. The filters work as in vLLM and transformers: top_p applies to what
+//! min_p and top_k left, renormalized, and keeps the token that crosses the bound. Candidates are always in the order
+//! (logit descending, id ascending).
 
 use std::collections::HashMap;
 
@@ -12,34 +13,34 @@ use headrace_kernels::{Isa, argmax, argmax_allowed, exp_f32, logsumexp, math};
 
 use crate::logprobs::{Candidate, by_rank, largest};
 
-/// Below this a temperature counts as greedy: dividing by it would overflow.
+/// A temperature below this counts as greedy, because dividing by it would overflow.
 const GREEDY_BELOW: f32 = 1e-5;
-/// How far below the best logit, in units of the temperature, each round of ranking looks. A weight of e⁻⁴, e⁻¹²; then
-/// everything.
+/// How far below the best logit each round of ranking looks, in units of the temperature. These are weights of e⁻⁴
+/// and e⁻¹². The last round covers everything.
 const ROUNDS: [f32; 3] = [4.0, 12.0, f32::INFINITY];
 
-/// What a choice has seen so far, as far as its penalties need it.
+/// The ids that a choice has seen so far, as far as its penalties need them.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// The prompt's ids, ascending, each once; empty unless the repetition penalty needs them.
+    /// The prompt's ids, ascending and without duplicates. Empty unless the repetition penalty needs them.
     pub(crate) prompt: std::sync::Arc<[u32]>,
-    /// How often each id was generated; empty unless a penalty needs it.
+    /// How often each id was generated. Empty unless a penalty needs it.
     pub(crate) output: HashMap<u32, u32>,
 }
 
-/// Whether any penalty looks at what was seen.
+/// Whether any penalty depends on the ids seen.
 pub(crate) fn penalizes(sampling: &Sampling) -> bool {
     sampling.repetition_penalty != 1.0
         || sampling.frequency_penalty != 0.0
         || sampling.presence_penalty != 0.0
 }
 
-/// Whether the token is simply the likeliest.
+/// Whether the next token is always the likeliest one.
 pub(crate) fn is_greedy(sampling: &Sampling) -> bool {
     sampling.temperature < GREEDY_BELOW
 }
 
-/// Chooses tokens; holds the memory that this takes, so that no token allocates a vocabulary.
+/// Chooses tokens. Holds the scratch memory, so that no token allocates a vector of the vocabulary's size.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     isa: Isa,
@@ -53,7 +54,7 @@ impl Sampler {
         Self { isa, adjusted: Vec::new(), scaled: Vec::new(), ranked: Vec::new() }
     }
 
-    /// The next token. `row` holds finite numbers; `random` is in [0, 1).
+    /// Returns the next token. `row` holds finite numbers. `random` is in [0, 1).
     pub(crate) fn choose(
         &mut self,
         row: &[f32],
@@ -63,7 +64,7 @@ impl Sampler {
         random: f64,
     ) -> u32 {
         let as_it_is = !penalizes(sampling) && sampling.logit_bias.is_empty();
-        // Nothing is written where only the likeliest of those that a form allows is sought.
+        // Fast path for the likeliest token that the grammar allows: the row is not copied.
         if as_it_is
             && is_greedy(sampling)
             && let Barred { suppressed: [], allowed: Some(allowed) } = &barred
@@ -107,7 +108,7 @@ impl Sampler {
             }
         };
         let kept = if sampling.top_p < 1.0 {
-            // Where the nucleus ends, and how much it weighs.
+            // The total weight of the nucleus.
             let bound = f64::from(sampling.top_p) * mass;
             self.walk(&law, &mut rounds, |sum| sum >= bound).1
         } else {
@@ -117,8 +118,8 @@ impl Sampler {
         self.walk(&law, &mut rounds, |sum| sum > goal).0.unwrap_or(best as u32)
     }
 
-    /// The sum of all weights. Over the whole vocabulary it is the kernels' own, to about 1e-6 of itself; what min_p
-    /// leaves is short, and summed as it is ranked.
+    /// Returns the sum of all weights. Without min_p the kernels compute it over the whole vocabulary, to a relative
+    /// error of about 1e-6. With min_p few candidates are left, and they are summed while they are ranked.
     fn mass(&mut self, law: &Law<'_>, rounds: &mut usize) -> f64 {
         if law.min_p > 0.0 {
             return self.walk(law, rounds, |_| false).1;
@@ -128,8 +129,9 @@ impl Sampler {
         math::exp(f64::from(logsumexp(self.isa, &self.scaled)))
     }
 
-    /// Goes down the ranking until `done` says so of the weights passed, ranking more of the row as needed. The
-    /// candidate reached (the last one with any weight if the ranking ends first) and the weights up to it.
+    /// Walks down the ranking until `done` returns true for the weights so far, and ranks more of the row as needed.
+    /// Returns the last candidate reached and the sum of the weights up to it. If the ranking ends first, that is the
+    /// last candidate with any weight.
     fn walk(&mut self, law: &Law<'_>, rounds: &mut usize, done: impl Fn(f64) -> bool) -> (Option<u32>, f64) {
         let (mut at, mut sum, mut last) = (0, 0.0, None);
         loop {
@@ -154,8 +156,8 @@ impl Sampler {
     }
 }
 
-/// A row of logits as a distribution, up to its sum: the weight of a token is its probability over that of the
-/// likeliest one.
+/// A row of logits as an unnormalized distribution. The weight of a token is its probability relative to that of the
+/// likeliest token.
 struct Law<'a> {
     row: &'a [f32],
     /// The largest logit.
@@ -169,13 +171,13 @@ impl Law<'_> {
         (logit - self.peak) / self.temperature
     }
 
-    /// 1 for the likeliest token, 0 below min_p.
+    /// Returns 1 for the likeliest token, 0 below min_p.
     fn weight(&self, logit: f32) -> f32 {
         let weight = exp_f32(self.exponent(logit));
         if weight >= self.min_p { weight } else { 0.0 }
     }
 
-    /// Appends, in order, the candidates between the bounds of the round before and of this one.
+    /// Appends, in order, the candidates between the previous round's bound and this round's.
     fn rank_further(&self, round: usize, ranked: &mut Vec<Candidate>) {
         let bound = |depth: f32| self.peak - depth * self.temperature;
         let above = round.checked_sub(1).and_then(|before| ROUNDS.get(before)).map(|&depth| bound(depth));
@@ -203,12 +205,12 @@ const BITS: [u32; 32] = {
     bits
 };
 
-/// What must not be chosen.
+/// The ids that must not be chosen.
 #[derive(Debug, Default)]
 pub(crate) struct Barred<'a> {
-    /// Ids that are never chosen while another can be.
+    /// Ids that are not chosen while another id can be.
     pub(crate) suppressed: &'a [u32],
-    /// The ids that the answer's form allows, one bit each: bit `id % 32` of word `id / 32`.
+    /// The ids that the grammar allows, one bit each: bit `id % 32` of word `id / 32`.
     pub(crate) allowed: Option<&'a [u32]>,
 }
 
@@ -222,7 +224,7 @@ impl Barred<'_> {
             bar(row, self.suppressed);
             return;
         };
-        // An answer that can only end ends, however few tokens it has.
+        // An answer that can only end does end, even below `min_tokens`.
         let other = |allowed: &[u32]| {
             let kept = |(at, word): (usize, &u32)| {
                 let of_word = self.suppressed.iter().filter(|id| **id as usize / 32 == at);
@@ -243,7 +245,7 @@ impl Barred<'_> {
             }
         }
         bar_but(rest, last);
-        // What has no word is not allowed.
+        // Ids beyond the last word are not allowed.
         let known = allowed.len().saturating_mul(32);
         if let Some(beyond) = row.get_mut(known..) {
             beyond.fill(f32::NEG_INFINITY);
@@ -251,8 +253,8 @@ impl Barred<'_> {
     }
 }
 
-/// Bars the ids whose bit is not set. Without a branch, which no processor foresees among the words of a vocabulary, and for 32 of them
-/// at once where it is known that there are as many.
+/// Bars the ids whose bit is not set. There is no branch, because processors cannot predict it for the words of a
+/// vocabulary. A fixed length of 32 lets the compiler process all ids of a word at once.
 #[inline(always)]
 fn bar_but(ids: &mut [f32], word: u32) {
     for (logit, bit) in ids.iter_mut().zip(&BITS) {
@@ -269,7 +271,7 @@ fn bar(row: &mut [f32], ids: &[u32]) {
     }
 }
 
-/// Penalties and bias. Each id is touched by itself, so that no order of ids matters.
+/// Applies penalties and bias. Each id is adjusted independently, so the order of ids does not matter.
 fn adjust(row: &mut [f32], sampling: &Sampling, seen: &Seen) {
     let repetition = sampling.repetition_penalty;
     if repetition != 1.0 {

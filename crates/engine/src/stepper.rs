@@ -1,9 +1,10 @@
-//! One turn of the loop: take in, plan, forward, sample, commit. Has no thread and no clock of its own; knows nothing
-//! of who submits.
+//! One step of the loop: accept jobs, plan, forward, sample, commit. The stepper has no thread and no clock of its
+//! own.
+//! Must not know: who submits jobs.
 //!
-//! What can go wrong with one sequence ends that sequence's job alone. A step that panics or fails is computed again
-//! sequence by sequence. Nothing of the failed attempt survives: it wrote only positions that were not committed, which
-//! the new attempt writes again before anything reads them, and no block of it was findable.
+//! A problem with one sequence ends only that sequence's job. A step that panics or fails is computed again sequence
+//! by sequence. Nothing of the failed attempt survives. It wrote only uncommitted positions, which the new attempt
+//! writes again before anything reads them. No prefix lookup could find its blocks.
 
 use std::any::Any;
 use std::ops::Range;
@@ -29,24 +30,24 @@ mod sample;
 mod start_over;
 mod warm_up;
 
-/// Jobs that are looked at in each step for a reader that went away without a word.
+/// Jobs per step that are checked for a reader that left without cancelling.
 const READERS_CHECKED_PER_STEP: usize = 32;
 
-/// What a turn of the loop did.
+/// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There was nothing to compute.
     Idle,
     /// A step was computed.
     Stepped {
-        /// Sequences in it.
+        /// Sequences in the step.
         sequences: usize,
-        /// Tokens in it.
+        /// Tokens in the step.
         tokens: usize,
     },
 }
 
-/// The step loop, turned by its owner.
+/// The step loop, driven by its owner.
 pub struct Stepper {
     pub(crate) intake: Arc<Intake>,
     forward: Box<dyn Forward>,
@@ -54,48 +55,48 @@ pub struct Stepper {
     masks: Box<dyn MaskRunner>,
     jobs: Vec<Option<JobState>>,
     vacant: Vec<usize>,
-    /// By the sequence's slot: whose it is, as (sequence, job, choice).
+    /// The owner of each sequence slot, as (sequence, job, choice).
     owners: Vec<Option<(SeqId, usize, usize)>>,
     batch: Batch,
     logits: Logits,
     outcomes: Vec<Outcome>,
-    /// Ids that follow those of the outcomes, as a form has them come next.
+    /// Forced ids that follow the ids in `outcomes`.
     further: Vec<u32>,
-    /// Whose they are: each sequence with the place of its own.
+    /// The sequences of these ids, each with its range in `further`.
     followed: Vec<(SeqId, Range<usize>)>,
-    /// Chunks whose chosen ids their forms have not taken yet.
+    /// Indices of chunks whose chosen ids their grammars have not accepted yet.
     pending: Vec<usize>,
-    /// Sequences that sit out from the next step on, because their forms are late.
+    /// Sequences to pause from the next step on, because their grammars are late.
     late: Vec<SeqId>,
-    /// Sequences that sit out.
+    /// Sequences that are paused because of their grammars.
     sitting_out: Vec<SeqId>,
-    /// Units of work on forms that are to be charged, and for which sequences.
+    /// Grammar work to charge, per sequence, in units.
     form_work: Vec<(SeqId, u64)>,
-    /// Until when this step waits for masks, if it does.
+    /// Deadline for waiting for masks in this step. `None` if the step has not waited yet.
     mask_until: Option<Instant>,
-    /// Jobs to be closed once the step is committed.
+    /// Jobs to close after the commit.
     over: Vec<usize>,
-    /// Jobs whose standing choices change once the step is committed.
+    /// Jobs whose paused choices change after the commit.
     to_change: Vec<usize>,
     steps: u64,
     next_reader: usize,
-    /// When the loop last looked at the clock.
+    /// The last time read from the clock, in nanoseconds.
     seen_ns: u64,
-    /// Where the time of the step that is being computed goes.
+    /// How the time of the current step is spent.
     times: Times,
-    /// Where the time of all steps went.
+    /// How the time of all steps was spent.
     all_times: Times,
-    /// What all steps computed.
+    /// The work of all steps.
     all_work: Work,
 }
 
-/// The step as copied out of the scheduler, so that the lock is not held while it computes.
+/// A copy of the planned step, so that the scheduler's lock is not held during the computation.
 #[derive(Default)]
 struct Batch {
     chunks: Vec<PlannedChunk>,
     tokens: Vec<u32>,
     blocks: Vec<u32>,
-    /// Ends of each chunk's tokens and blocks in the two lists.
+    /// For each chunk, the end of its tokens and the end of its blocks in the two lists.
     ends: Vec<(usize, usize)>,
 }
 
@@ -115,7 +116,7 @@ impl Batch {
         }
     }
 
-    /// One chunk as the model takes it.
+    /// Returns one chunk in the model's format.
     fn chunk(&self, at: usize) -> Option<SequenceChunk<'_>> {
         let (planned, &(tokens_end, blocks_end)) = (self.chunks.get(at)?, self.ends.get(at)?);
         let (tokens, blocks) =
@@ -138,10 +139,10 @@ pub(crate) fn wanted(need: LogitsNeed) -> LogitsWanted {
 }
 
 impl Stepper {
-    /// A loop over `forward`, with no job.
+    /// Creates a loop over `forward` without jobs.
     ///
     /// # Errors
-    /// [`EngineError::Config`] with everything that does not fit the model.
+    /// [`EngineError::Config`] with all values that do not fit the model.
     pub fn new(
         forward: Box<dyn Forward>,
         text: Arc<dyn TextOf>,
@@ -178,45 +179,45 @@ impl Stepper {
         })
     }
 
-    /// Has the work on forms done by `masks`. Without this, each step does it itself.
+    /// Makes `masks` do the grammar work. Without this, each step does it itself.
     #[must_use]
     pub fn with_masks(mut self, masks: Box<dyn MaskRunner>) -> Self {
         self.masks = masks;
         self
     }
 
-    /// Takes a job; it begins with a later [`Stepper::step`].
+    /// Submits a job. It starts in a later [`Stepper::step`].
     ///
     /// # Errors
-    /// [`SubmitRefusal`]; the job has cost nothing then.
+    /// [`SubmitRefusal`] if the job was refused. It has then consumed nothing.
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.intake.submit(job)
     }
 
-    /// What it serves.
+    /// Returns what the engine can do.
     pub fn capabilities(&self) -> &Capabilities {
         &self.intake.capabilities
     }
 
-    /// How busy it is.
+    /// Returns the current load.
     pub fn load(&self) -> LoadReport {
         self.intake.load()
     }
 
-    /// Tokens of a prompt, from the first on, that lie in the prefix cache.
+    /// Returns the number of a prompt's leading tokens that are in the prefix cache.
     pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.intake.cached_prefix(keys)
     }
 
-    /// Whether the scheduler's books agree: for tests.
+    /// Checks that the scheduler's records are consistent. For tests.
     ///
     /// # Errors
-    /// What disagrees, in words.
+    /// A description of the inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.intake.desk.lock().scheduler.check_invariants()
     }
 
-    /// One turn.
+    /// Runs one step.
     pub fn step(&mut self) -> Progress {
         self.steps += 1;
         let intake = Arc::clone(&self.intake);
@@ -230,7 +231,7 @@ impl Stepper {
             self.note_plan(&mut desk, now_ns);
             self.abort_over(&mut desk);
         }
-        // Whoever was cancelled or came too late hears of it before the step computes.
+        // Readers of cancelled and expired jobs get their terminal event before the step computes.
         self.close_over();
         self.times = Times::default();
         if !self.batch.chunks.is_empty() {
@@ -260,7 +261,8 @@ impl Stepper {
         }
     }
 
-    /// New jobs come in. Cancelled jobs go, and after the cut-off all jobs go. Jobs whose readers caught up go on.
+    /// Accepts new jobs, removes cancelled ones, and lets jobs resume if their readers caught up. After the cut-off
+    /// removes all jobs.
     fn take_in(&mut self, desk: &mut Desk, now_ns: u64) {
         self.adopt(desk);
         if desk.masks_ready {
@@ -285,11 +287,11 @@ impl Stepper {
             }
         }
         self.stand_still(desk, now_ns);
-        // Before the plan, so that what they held serves this very step.
+        // Runs before the plan, so that the freed blocks and slots serve this step.
         self.abort_over(desk);
     }
 
-    /// Pauses the choices of jobs whose events nobody reads, and resumes those that may go on.
+    /// Pauses the choices of jobs with too many unread events, and resumes those that may continue.
     fn stand_still(&mut self, desk: &mut Desk, now_ns: u64) {
         for at in self.to_change.drain(..) {
             let job = self.jobs.get_mut(at).and_then(Option::as_mut);
@@ -307,7 +309,7 @@ impl Stepper {
 
     fn adopt(&mut self, desk: &mut Desk) {
         for mut job in desk.inbox.drain(..) {
-            // While the prompt is computed.
+            // The masks are computed while the prompt is.
             job.look_ahead(&mut *self.masks);
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.jobs.push(None);
@@ -333,7 +335,7 @@ impl Stepper {
         (owned == seq).then_some((job, choice))
     }
 
-    /// Tells the jobs what the plan means for them.
+    /// Records in each job what the plan means for it.
     fn note_plan(&mut self, desk: &mut Desk, now_ns: u64) {
         let plan = desk.scheduler.current();
         let (batch, work) = (plan.chunks.len(), desk.scheduler.work());
@@ -370,7 +372,7 @@ impl Stepper {
         }
     }
 
-    /// Computes the batch and fills `outcomes`, one per chunk.
+    /// Computes the batch and fills `outcomes` with one outcome per chunk.
     fn compute(&mut self) {
         self.outcomes.clear();
         self.pending.clear();
@@ -414,7 +416,7 @@ impl Stepper {
         }
     }
 
-    /// One chunk of a step that failed, by itself.
+    /// Computes one chunk of a failed step by itself.
     fn compute_alone(&mut self, at: usize) {
         let alone = match self.batch.chunk(at) {
             Some(chunk) => run(&mut *self.forward, &[chunk], &mut self.logits),
@@ -448,7 +450,7 @@ impl Stepper {
         Outcome::Ended
     }
 
-    /// A job has sent something: it may be over now, or its reader gone, or too much unread.
+    /// Checks a job that has sent an event: it may be over, its reader may be gone, or too much may be unread.
     fn note(&mut self, at: usize) {
         let Some(job) = self.jobs.get(at).and_then(Option::as_ref) else { return };
         if job.is_over() {
@@ -458,8 +460,8 @@ impl Stepper {
         }
     }
 
-    /// Takes the blocks of jobs that are over, where the commit has not done so. One that stands in the step about to be
-    /// computed is passed over by the commit, and no block is given to anybody else before the next plan.
+    /// Frees the blocks of finished jobs, unless the commit has freed them. If such a job is in the step about to be
+    /// computed, the commit skips it. No freed block is reused before the next plan.
     fn abort_over(&mut self, desk: &mut Desk) {
         for &at in &self.over {
             let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
@@ -474,7 +476,7 @@ impl Stepper {
         }
     }
 
-    /// Sends the terminal events, now that the blocks are free.
+    /// Sends the terminal events, after the blocks are free.
     fn close_over(&mut self) {
         let mut closed = 0;
         for at in self.over.drain(..) {
@@ -494,7 +496,7 @@ impl Stepper {
     }
 }
 
-/// Computes a batch; a panic becomes an error.
+/// Computes a batch. Returns a panic as an error.
 fn run(forward: &mut dyn Forward, batch: &[SequenceChunk<'_>], logits: &mut Logits) -> Result<(), JobError> {
     match catch_unwind(AssertUnwindSafe(|| forward.step(batch, logits))) {
         Ok(Ok(())) => Ok(()),
@@ -504,7 +506,7 @@ fn run(forward: &mut dyn Forward, batch: &[SequenceChunk<'_>], logits: &mut Logi
     }
 }
 
-/// What a panic said, if it said it in words.
+/// Returns the message of a panic, if it has one.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let said = panic
         .downcast_ref::<&str>()

@@ -1,28 +1,29 @@
-//! Ids to text, as far as the engine needs it. A seam, so that simulations have a vocabulary without a tokenizer.
+//! Converts ids to text, as far as the engine needs it. A trait, so that simulations have a vocabulary without a
+//! tokenizer.
 
 use std::sync::Arc;
 
 use headrace_tokenizer::{TextDecoder, Tokenizer};
 
-/// A vocabulary.
+/// The text of a vocabulary.
 pub trait TextOf: Send + Sync {
-    /// A decoder at the beginning of a text.
+    /// Creates a decoder for the start of a text.
     fn decoder(&self) -> Box<dyn Decode>;
 
-    /// The bytes that an id stands for in mid-text; empty for an id without text.
+    /// Returns the bytes of an id in mid-text. Empty for an id without text.
     fn bytes(&self, id: u32) -> &[u8];
 }
 
-/// Decodes the ids of one text as they come.
+/// Decodes the ids of one text one by one.
 pub trait Decode: Send {
-    /// Takes an id and gives the text that is whole by now.
+    /// Accepts an id and returns the text that is complete by now.
     fn push(&mut self, id: u32) -> String;
 
-    /// The text has ended: gives what is left.
+    /// Ends the text and returns the rest of it.
     fn flush(&mut self) -> String;
 }
 
-/// A tokenizer as the engine sees it.
+/// A tokenizer as a [`TextOf`].
 pub struct TokenizerText {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,

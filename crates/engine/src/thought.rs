@@ -1,49 +1,51 @@
-//! How far the thoughts of one answer have come, and what ends them where they have had enough. Decided by the ids of the answer
-//! alone, so that it is the same however they came. Knows no text and no grammar.
+//! Tracks the reasoning of one answer, and ends it when the reasoning budget is used up. Depends only on the ids of
+//! the answer, so the result is the same however the ids arrived. Must not know: text or grammars.
 
 use std::sync::Arc;
 
 use headrace_engine_api::{GrammarFailed, ThoughtCap};
 
-/// Of one answer.
+/// The reasoning state of one answer.
 #[derive(Debug)]
 pub(crate) struct Thinking {
     cap: Arc<ThoughtCap>,
     at: At,
-    /// Tokens thought so far.
+    /// Reasoning tokens so far.
     tokens: u32,
-    /// A thought was ended here.
+    /// Whether the budget has ended a reasoning section of this answer.
     cut: bool,
-    /// The answer has a form, which begins behind the first thought, or at once.
+    /// Whether the answer has a grammar. The grammar starts after the first reasoning section, or at once if there is
+    /// none.
     once: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// So many ids of the opening mark have come.
+    /// Outside of reasoning. `opened` ids of the opening mark have matched so far.
     Outside {
         opened: usize,
     },
     Inside,
-    /// So many ids of the ending have come.
+    /// In the forced ending. `said` of its ids have come so far.
     Ending {
         said: usize,
     },
-    /// Whatever comes is none.
+    /// No further reasoning is recognized.
     Over,
 }
 
-/// What an id means for the answer.
+/// What an id means for the answer's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Turn {
-    /// The thought ends with it.
+    /// Whether the id ends a reasoning section.
     pub(crate) closes: bool,
-    /// It is the first time that one is ended here.
+    /// Whether the budget ends a section for the first time.
     pub(crate) cut: bool,
 }
 
 impl Thinking {
-    /// At the beginning of an answer. `once`: it has a form, so that it may think before that and not within it.
+    /// Creates the state at the start of an answer. `once` means that the answer has a grammar: it may reason before
+    /// the structured part, not within it.
     pub(crate) fn new(cap: &Arc<ThoughtCap>, once: bool) -> Self {
         let at = if cap.is_open { At::Inside } else { At::Outside { opened: 0 } };
         let mut thinking = Self { cap: Arc::clone(cap), at, tokens: 0, cut: false, once };
@@ -51,7 +53,7 @@ impl Thinking {
         thinking
     }
 
-    /// What must come next; `None`: whatever the model says.
+    /// Returns the id that must come next. `None` if the model chooses freely.
     pub(crate) fn forced(&self) -> Option<u32> {
         match self.at {
             At::Ending { said } => self.cap.ending.get(said).copied(),
@@ -59,10 +61,10 @@ impl Thinking {
         }
     }
 
-    /// The answer goes on with this id.
+    /// Accepts the answer's next id.
     ///
     /// # Errors
-    /// It is not the one that must come.
+    /// Another id must come.
     pub(crate) fn accept(&mut self, id: u32) -> Result<Turn, GrammarFailed> {
         let mut turn = Turn { closes: id == self.cap.close, cut: false };
         match self.at {
@@ -119,7 +121,7 @@ mod tests {
         Arc::new(ThoughtCap { most_tokens, open, close: CLOSE, ending, is_open })
     }
 
-    /// Ids as a model would choose them; those that must come stand in their place.
+    /// Follows ids that a model would choose. Forced ids replace the model's choice.
     fn follow(cap: &Arc<ThoughtCap>, wishes: &[u32]) -> (Vec<u32>, u32) {
         let (mut thinking, mut came, mut cuts) = (Thinking::new(cap, false), Vec::new(), 0);
         for wish in wishes {
@@ -138,12 +140,12 @@ mod tests {
             (0, true, &wish, vec![1, 2, 9, 3, 54, 55, 56, 57], 1),
             (99, true, &wish, wish.to_vec(), 0),
             (2, false, &wish, wish.to_vec(), 0),
-            // It closes by itself, also at its last token.
+            // The reasoning closes by itself, also on its last allowed token.
             (2, true, &[50, 9, 51, 52, 53, 54], vec![50, 9, 51, 52, 53, 54], 0),
-            // It opens one itself; half a mark opens none.
+            // The model opens reasoning itself. Half a mark opens nothing.
             (1, false, &[7, 7, 8, 50, 51, 52, 53, 54, 55], vec![7, 7, 8, 50, 1, 2, 9, 3, 55], 1),
             (1, false, &[7, 50, 8, 51], vec![7, 50, 8, 51], 0),
-            // A second thought has what the first one left, and nothing behind that.
+            // A second section gets the budget that the first one left. Later sections get none.
             (
                 2,
                 true,

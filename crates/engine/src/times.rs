@@ -1,4 +1,4 @@
-//! Where the time of steps went. Reads no clock.
+//! How the time of steps is spent. Reads no clock.
 
 /// Nanoseconds of all steps since the start.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,6 +1,7 @@
-//! Attention beside this machine's limits, measured in the same run: decode as a fraction of the read bandwidth, prefill as a
-//! fraction of the f32 multiply-add peak. `cargo bench -p headrace-kernels --bench attention -- [f32|f16|bf16|q8 ...] [part of a line ...]`;
-//! `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
+//! Compares attention with this machine's limits, measured in the same run. Decode is a fraction of the read
+//! bandwidth, prefill a fraction of the f32 multiply-add peak.
+//! `cargo bench -p headrace-kernels --bench attention -- [f32|f16|bf16|q8 ...] [part of a line ...]`. `HEADRACE_ISA`
+//! and `HEADRACE_THREADS` select the instruction set and the number of threads.
 
 mod common;
 
@@ -14,7 +15,7 @@ use crate::common::machine;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Tokens in the pool: 32 sequences of 16K. Far above any last-level cache in every type.
+/// Tokens in the pool: 32 sequences of 16K. Far larger than any last-level cache in every type.
 const POOL_TOKENS: usize = 32 * 16_384;
 /// Tokens stored at a time when the pool is filled.
 const FILL_TOKENS: usize = 4096;
@@ -24,9 +25,9 @@ const CONTEXTS: [usize; 3] = [512, 4096, 16_384];
 const BATCHES: [usize; 3] = [1, 8, 32];
 const PREFILL: usize = 512;
 const PREFILL_STARTS: [usize; 2] = [0, 3584];
-/// A measurement goes on for this long, and its best call counts: other load can only slow one down.
+/// Seconds per measurement. The best call counts, because other load can only make one slower.
 const SECONDS: f64 = 0.25;
-/// And for so many calls at least.
+/// Minimum number of calls per measurement.
 const CALLS: usize = 20;
 
 struct Limits {
@@ -43,7 +44,7 @@ fn main() -> Result<(), Failure> {
     for shape in SHAPES {
         for kv_type in KvType::ALL {
             if types.is_empty() || types.iter().any(|name| name == kv_type.name()) {
-                // Anew for each pool: what a shared machine gives changes over minutes.
+                // Measured again for each pool, because the speed of a shared machine changes over minutes.
                 let limits = Limits::new(&mut kernels)?;
                 Bench::new(&mut kernels, kv_type, shape, &lines)?.run(&limits)?;
             }
@@ -53,7 +54,7 @@ fn main() -> Result<(), Failure> {
 }
 
 impl Limits {
-    /// Measures and prints them, above the columns of what follows.
+    /// Measures and prints the limits, above the column titles of the results.
     fn new(kernels: &mut Kernels) -> Result<Limits, Failure> {
         let bytes_per_second = roofline::read_bytes_per_second(kernels)?;
         let flops_per_second = roofline::flops_per_second(kernels)?;
@@ -74,9 +75,9 @@ struct Bench<'a> {
     kv_type: KvType,
     store: KvStore,
     heads: usize,
-    /// What is to be measured: lines with one of these in them, or all.
+    /// Filters: only lines that contain one of these are measured. Empty: all lines.
     lines: &'a [String],
-    /// Every block of the pool once, in no order.
+    /// Every block of the pool once, in random order.
     blocks: Vec<u32>,
     queries: Vec<f32>,
     out: Vec<f32>,
@@ -121,7 +122,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Calls with one span per (start, queries), over other blocks each time.
+    /// Calls attention with one span per (start, queries), over different blocks each time.
     fn measure(&mut self, limits: &Limits, what: &str, work: &[(usize, usize)]) -> Result<(), Failure> {
         let KvShape { kv_heads, head_dim, .. } = self.store.shape();
         let heads = format!("{}/{kv_heads}×{head_dim}", self.heads);
@@ -184,7 +185,7 @@ impl Random {
         self.0 >> 16
     }
 
-    /// In −1..1.
+    /// Returns a number in −1..1.
     fn number(&mut self) -> f32 {
         (self.next() & 0xff_ffff) as f32 / (1 << 23) as f32 - 1.0
     }

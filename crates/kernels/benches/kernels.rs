@@ -1,6 +1,8 @@
-//! Matrix products beside this machine's limits, measured in the same run: few rows as a fraction of the read bandwidth, many
-//! as a fraction of the peak of the arithmetic they are done in. `cargo bench -p headrace-kernels --bench kernels [-- FILTER
-//! [ROWS…]]`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose. A filter is a part of a line's name, such as `q4_k` or `fast`.
+//! Compares matrix products with this machine's limits, measured in the same run. Few rows are a fraction of the read
+//! bandwidth, many rows a fraction of the peak of their arithmetic.
+//! `cargo bench -p headrace-kernels --bench kernels [-- FILTER [ROWS…]]`. `HEADRACE_ISA` and `HEADRACE_THREADS`
+//! select the instruction set and the number of threads. A filter is a part of a line's name, such as `q4_k` or
+//! `fast`.
 
 mod common;
 
@@ -15,15 +17,16 @@ use crate::common::{machine, median};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Copies of a matrix are cycled through until they exceed any last-level cache.
+/// The benchmark cycles through copies of a matrix that together exceed any last-level cache.
 const WORKING_SET_BYTES: usize = 384 << 20;
 const PASSES: usize = 5;
-/// Numbers of rows measured.
+/// The numbers of rows to measure.
 const ROWS: [usize; 11] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 512];
-/// Outputs and inputs of the matrices.
+/// Outputs and inputs of each matrix.
 const SHAPE: (usize, usize) = (8192, 2048);
 
-/// The machine's limits: bytes read (measured again beside every pass, since it moves) and operations done in a second.
+/// The machine's limits: bytes read per second (measured again with every pass, because it varies) and operations per
+/// second.
 struct Limits {
     kernels: Kernels,
     read: ReadLimit,
@@ -109,7 +112,7 @@ fn copies(kernels: &mut Kernels, weight_type: WeightType) -> Result<Vec<Matrix>,
             }
         }
     }
-    // The same 64 rows over and over: what is read does not change how fast it is read.
+    // Repeats the same 64 rows. Their values do not affect the read speed.
     let bytes = bytes.repeat(n / 64);
     let part = Part { weight_type, rows: n, bytes: &bytes, bias: None };
     let count = WORKING_SET_BYTES.div_ceil(bytes.len());

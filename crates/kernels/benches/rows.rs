@@ -1,7 +1,8 @@
-//! The kernels that pass over rows once, beside the rate at which memory was read between their passes: norm, rotation, SwiGLU,
-//! lookup of embeddings, and (on one thread, as they are called) the reductions over logits. What is written counts like what is
-//! read, though it costs memory more. `cargo bench -p headrace-kernels --bench rows [-- FILTER]`; `HEADRACE_ISA` and
-//! `HEADRACE_THREADS` choose.
+//! Compares the kernels that pass over rows once with the memory read rate, measured between their passes. Covers
+//! norm, rotation, SwiGLU, embedding lookup, and the reductions over logits (on one thread, as the engine calls
+//! them). Written bytes count like read bytes, although they cost memory more.
+//! `cargo bench -p headrace-kernels --bench rows [-- FILTER]`. `HEADRACE_ISA` and `HEADRACE_THREADS` select the
+//! instruction set and the number of threads.
 
 mod common;
 
@@ -17,15 +18,16 @@ use crate::common::{machine, median};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A hidden state, and how many: far above any last-level cache, so that memory is what binds.
+/// Width of a hidden state, and the number of rows: far larger than any last-level cache, so that memory is the
+/// bottleneck.
 const WIDTH: usize = 2048;
 const ROWS: usize = 48 << 10;
-/// Logits of a sequence.
+/// Logits per sequence.
 const VOCAB: usize = 32_000;
 const HEAD_DIM: usize = 64;
 const PASSES: usize = 5;
 
-/// What is measured: which passes, against which limit.
+/// The kernels to measure, the read limit, and the filter on names.
 struct Bench {
     kernels: Kernels,
     limit: ReadLimit,
@@ -72,7 +74,7 @@ fn main() -> Result<(), Failure> {
         };
         let part = Part { weight_type: kind, rows: VOCAB, bytes: &stored, bias: None };
         let matrix = Matrix::pack(bench.kernels.pool(), &[part], WIDTH)?;
-        // Every row once, in no order.
+        // Every row once, in shuffled order.
         let ids: Vec<u32> = (0..VOCAB).map(|i| (i * 7919 % VOCAB) as u32).collect();
         let written = VOCAB * WIDTH * size_of::<f32>();
         let name = format!("lookup {}", kind.name());
@@ -100,7 +102,7 @@ impl Bench {
         Ok(Bench { kernels, limit, filter: filter.to_owned() })
     }
 
-    /// Prints the median rate of passes that touch so many bytes, and the median rate of memory between them.
+    /// Prints the median rate of passes that access `bytes` bytes, and the median memory read rate between them.
     fn measure(
         &mut self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Activation functions of encoders, elementwise. Each element's bits depend on that element alone.
-//! Must not know: threads, or how many rows there are.
+//! Elementwise activation functions of encoders. Each element's bits depend on that element alone.
+//! Must not know: threads, or the number of rows.
 
 use crate::shapes::LANES;
 use crate::simd::{self, Simd};
@@ -7,11 +7,12 @@ use crate::simd::{self, Simd};
 /// An activation function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activation {
-    /// `x·Φ(x)`, Φ the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415). Error below 2⁻²⁰ of |x|.
+    /// `x·Φ(x)`, where Φ is the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415). The error is below
+    /// 2⁻²⁰ of |x|.
     Gelu,
-    /// Its approximation by the hyperbolic tangent.
+    /// The approximation of GELU by the hyperbolic tangent.
     GeluTanh,
-    /// Its approximation `x·σ(1.702·x)`.
+    /// The approximation of GELU by `x·σ(1.702·x)`.
     QuickGelu,
     /// `x·σ(x)`.
     Silu,
@@ -21,8 +22,8 @@ pub enum Activation {
     Tanh,
 }
 
-/// `erfc(z) = t·Q(t)·e^(−z²)` with `t = 1/(1 + SLOPE·z)`, z ≥ 0: Q by Chebyshev's fit over 0 ≤ z ≤ 14, highest power first.
-/// The fit is within 7e-9 of Q.
+/// `erfc(z) = t·Q(t)·e^(−z²)` with `t = 1/(1 + SLOPE·z)`, z ≥ 0. Q is a Chebyshev fit over 0 ≤ z ≤ 14, highest power
+/// first. The fit is within 7e-9 of Q.
 const SLOPE: f32 = 0.327;
 const ERFC_POLY: [f32; 10] = [
     0.054_891_024,
@@ -41,7 +42,7 @@ const TANH_SLOPE: f32 = 0.797_884_6;
 const TANH_CUBE: f32 = 0.044_715;
 const QUICK_SLOPE: f32 = 1.702;
 
-/// Every element of `x`, in place.
+/// Applies the activation function to every element of `x` in place.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -90,7 +91,7 @@ unsafe fn of<S: Simd>(kind: Activation, x: S::V) -> S::V {
             }
             Activation::QuickGelu => sigmoid_times::<S>(x, S::mul(x, S::splat(QUICK_SLOPE))),
             Activation::Silu => sigmoid_times::<S>(x, x),
-            // The order of the operands keeps a NaN.
+            // This order of operands preserves a NaN.
             Activation::Relu => S::max(S::splat(0.0), x),
             // tanh(x) = 2·σ(2x) − 1.
             Activation::Tanh => {
@@ -111,7 +112,7 @@ unsafe fn sigmoid_times<S: Simd>(x: S::V, y: S::V) -> S::V {
     unsafe { S::div(x, S::add(S::splat(1.0), simd::exp::<S>(S::sub(S::splat(0.0), y)))) }
 }
 
-/// `max(x, 0) − |x|·erfc(|x|/√2)/2`: no difference of nearly equal numbers on either side.
+/// `max(x, 0) − |x|·erfc(|x|/√2)/2`. This form never subtracts nearly equal numbers, on either side of zero.
 ///
 /// # Safety
 /// As for [`Simd`].

@@ -1,12 +1,13 @@
-//! Rows of activations as the register tiles read them: f32 rows side by side, int8 codes with their scales, or bf16
-//! pairs. Must not know: weights or threads. What a row becomes depends on that row alone.
+//! Converts rows of activations into the forms that the register tiles read: f32 rows side by side, int8 codes with
+//! their scales, or bf16 pairs.
+//! Must not know: weights or threads. The result for a row depends on that row alone.
 
 use crate::quantized_group::QuantizedGroup;
 use crate::shapes::{FACTS, GROUP, WORDS};
 use crate::simd_int::Ints;
 
-/// Quantizes `rows` rows of `k` inputs. `codes` becomes `[padded k / 4][rows]` words of four codes, `facts` becomes `[padded k /
-/// 32][FACTS][rows]`; what is past `k` is zero.
+/// Quantizes `rows` rows of `k` inputs. `codes` becomes `[padded k / 4][rows]` words of four codes. `facts` becomes
+/// `[padded k / 32][FACTS][rows]`. Everything past `k` is zero.
 ///
 /// # Safety
 /// As for [`Ints`].
@@ -44,7 +45,7 @@ pub(crate) unsafe fn quantize<N: Ints>(
     }
 }
 
-/// An f32 rounded to bf16 (to nearest, ties to even; NaN stays NaN).
+/// Rounds an f32 to bf16, to nearest with ties to even. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -53,7 +54,8 @@ pub(crate) fn to_bf16(value: f32) -> u16 {
     if value.is_nan() { quiet } else { rounded }
 }
 
-/// Lays `rows` rows of `k` inputs out as `[k / 2 rounded up][rows]` words of two bf16, the first in the low half.
+/// Packs `rows` rows of `k` inputs as `[k / 2 rounded up][rows]` words of two bf16 values. The first value is in the
+/// low half.
 #[inline(always)]
 pub(crate) fn pair_bf16(x: &[f32], k: usize, rows: usize, pairs: &mut [u32]) {
     for (r, row) in x.chunks_exact(k).take(rows).enumerate() {
@@ -71,7 +73,7 @@ mod tests {
     use crate::entry_ints::dispatch_ints;
     use crate::isa::Isa;
 
-    /// A row's codes and its facts (scale, both negated sums), as each instruction set has them.
+    /// Returns a row's codes, its scale and both negated sums, computed on `isa`.
     fn quantized(isa: Isa, row: &[f32; GROUP]) -> (Vec<i8>, f32, [i32; 2]) {
         let (mut codes, mut facts) = ([0_i32; WORDS], [0.0_f32; FACTS]);
         dispatch_ints!(isa, quantize(row, GROUP, 1, &mut codes, &mut facts));
@@ -95,7 +97,7 @@ mod tests {
             let (found, scale, sums) = quantized(isa, &wild);
             assert!(scale.is_nan() && sums == [0, 0] && found.iter().all(|&code| code == 0), "{isa}");
             assert_eq!(quantized(isa, &faint), (vec![0; GROUP], 0.0, [0, 0]), "{isa}");
-            // The second half alone is in the first sum only.
+            // A value in the second half appears in the first sum only.
             let mut second = [0.0_f32; GROUP];
             second[20] = -5.0;
             assert_eq!(quantized(isa, &second).2, [127, 0], "{isa}");

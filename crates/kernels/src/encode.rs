@@ -1,34 +1,36 @@
-//! The seam between an engine of encoders and a model: whole sequences in, one row of numbers out for each (an embedding, or a
-//! score). The sibling of [`crate::forward`]. Must not know: requests, queues, or what kind of model answers.
+//! The interface between the encoder engine and a model: whole sequences in, one row of numbers out per sequence (an
+//! embedding or a score). The counterpart of [`crate::forward`]. Must not know: requests, queues, or which kind of
+//! model implements it.
 
 use crate::forward::ForwardError;
 
-/// A whole sequence to be read at once.
+/// A whole sequence, encoded in one pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
-    /// The tokens, those that begin and end a text included; at least one.
+    /// The tokens, including those that begin and end a text. At least one.
     pub tokens: &'a [u32],
-    /// The first token of the second of two texts (token type 1); the sequence's length where there is one text.
+    /// Index of the first token of the second text (token type 1). Equals the sequence's length if there is only one
+    /// text.
     pub second: usize,
 }
 
-/// What an [`Encode`] takes and gives.
+/// The sizes and limits of an [`Encode`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EncodeShape {
-    /// Token ids are below it.
+    /// Token ids are below this number.
     pub vocab: usize,
-    /// Tokens of the longest sequence.
+    /// Most tokens in one sequence.
     pub max_tokens: usize,
-    /// The most tokens of a batch, the lengths of its sequences rounded up to whole blocks
-    /// ([`crate::forward::BLOCK_TOKENS`]); the longest sequence fits.
+    /// Most tokens in a batch. Each sequence's length counts rounded up to whole blocks
+    /// ([`crate::forward::BLOCK_TOKENS`]). The longest sequence always fits.
     pub max_batch_tokens: usize,
-    /// Numbers of a row of output: an embedding's dimensions, or 1 for a score.
+    /// Numbers in a row of output: the dimensions of an embedding, or 1 for a score.
     pub width: usize,
-    /// Bytes of weights, as held in memory.
+    /// Bytes of memory that the weights take.
     pub weight_bytes: usize,
 }
 
-/// Row-major `sequences × width` output, in batch order. Kept between batches, so that its memory is reused.
+/// Output rows, row-major `sequences × width`, in batch order. Reused between batches to avoid allocation.
 #[derive(Default)]
 pub struct Vectors {
     width: usize,
@@ -36,17 +38,17 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// One row.
+    /// Returns one row. `None` if there is no such row.
     pub fn row(&self, row: usize) -> Option<&[f32]> {
         self.values.get(row.checked_mul(self.width)?..row.checked_add(1)?.checked_mul(self.width)?)
     }
 
-    /// One row to write.
+    /// Returns one row for writing. `None` if there is no such row.
     pub fn row_mut(&mut self, row: usize) -> Option<&mut [f32]> {
         self.values.get_mut(row.checked_mul(self.width)?..row.checked_add(1)?.checked_mul(self.width)?)
     }
 
-    /// Makes room for exactly `rows × width` zeros.
+    /// Resizes to exactly `rows × width` zeros.
     pub fn reset(&mut self, rows: usize, width: usize) {
         self.width = width;
         self.values.clear();
@@ -54,20 +56,21 @@ impl Vectors {
     }
 }
 
-/// A model that reads whole sequences. Same bits: a sequence's row depends on its tokens alone, not on what else is in the batch or
-/// on the number of threads.
+/// A model that encodes whole sequences. Same bits: a sequence's row depends on its tokens alone. It does not depend
+/// on the rest of the batch or on the number of threads.
 pub trait Encode: Send {
-    /// What it takes and gives.
+    /// Returns the model's sizes and limits.
     fn shape(&self) -> &EncodeShape;
 
-    /// A fingerprint of everything that decides bits beside the model itself: instruction set, compute mode, version of the kernels.
+    /// Returns a fingerprint of everything besides the model that decides result bits: instruction set, compute mode
+    /// and kernel version.
     fn numerics(&self) -> &str;
 
-    /// Reads each sequence of `batch` and fills a row of `out` for it. An empty batch gives no rows.
+    /// Encodes each sequence of `batch` and fills one row of `out` for it. An empty batch gives no rows.
     ///
     /// # Errors
-    /// [`ForwardError::BadBatch`] names the sequence that breaks the contract of [`Sequence`]; then nothing was computed. Other errors
-    /// leave no rows.
+    /// [`ForwardError::BadBatch`] names the sequence that violates the contract of [`Sequence`], in which case
+    /// nothing was computed. Other errors leave no valid rows.
     fn encode(&mut self, batch: &[Sequence<'_>], out: &mut Vectors) -> Result<(), ForwardError>;
 }
 

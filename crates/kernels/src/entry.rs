@@ -1,4 +1,4 @@
-//! Where generic kernels become functions compiled for one instruction set, and where one of them is chosen.
+//! Compiles the generic kernels for each instruction set and selects one of the compiled functions.
 //! Must not know: what the kernels compute.
 
 use crate::activation::{self, Activation};
@@ -12,8 +12,8 @@ use crate::tiles::Tiles;
 
 macro_rules! entries {
     ($module:ident, $simd:ty, $rows:literal, $(#[$features:meta])*) => {
-        /// The kernels compiled for one instruction set. Each needs a processor that has it, and valid pointers
-        /// where its arguments hold any.
+        /// The kernels compiled for one instruction set. Each needs a processor that supports the instruction set,
+        /// and valid pointers in its arguments.
         pub(crate) mod $module {
             use super::*;
 
@@ -100,7 +100,7 @@ macro_rules! entries {
                 unsafe { loops::multiply_add::<$simd, $rows>(rounds) }
             }
 
-            /// The most rows that one register tile holds.
+            /// Returns the most rows that one register tile holds.
             pub(crate) unsafe fn row_limit() -> usize {
                 const { assert!($rows == <$simd as Tiles>::ROWS) };
                 $rows
@@ -122,12 +122,12 @@ entries!(
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 );
 
-/// Calls a kernel on an instruction set; on the plain one if the machine lacks it, so that no value of `Isa` can reach
-/// an instruction that the processor does not know.
+/// Calls a kernel on an instruction set. If the machine lacks the instruction set, calls the scalar kernel instead.
+/// No value of `Isa` can therefore reach an instruction that the processor does not know.
 macro_rules! dispatch {
     ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
         match $isa {
-            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            // SAFETY: the guard checks that the processor supports it. The call site justifies the arguments.
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.is_supported() => unsafe {
                 $crate::entry::avx512::$name($($arg),*)
@@ -142,7 +142,7 @@ macro_rules! dispatch {
             $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
                 $crate::entry::neon::$name($($arg),*)
             },
-            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            // SAFETY: plain Rust. The call site justifies the arguments.
             _ => unsafe { $crate::entry::scalar::$name($($arg),*) },
         }
     };

@@ -1,5 +1,6 @@
-//! Where the kernels for quantized and for bf16 weights become functions compiled for one instruction set, and where one of
-//! them is chosen. Must not know: what the kernels compute.
+//! Compiles the kernels for quantized and bf16 weights for each instruction set and selects one of the compiled
+//! functions.
+//! Must not know: what the kernels compute.
 
 use headrace_quant::BlockType;
 
@@ -16,8 +17,8 @@ use crate::tiles::{IntTiles, Tiles};
 
 macro_rules! int_entries {
     ($module:ident, $ints:ty, $sums:literal, $(#[$features:meta])*) => {
-        /// The integer kernels compiled for one instruction set. Each needs a processor that has it, valid pointers
-        /// where its arguments hold any, and a section that holds the block type.
+        /// The integer kernels compiled for one instruction set. Each needs a processor that supports the instruction
+        /// set, valid pointers in its arguments, and a section that holds the block type.
         pub(crate) mod $module {
             use super::*;
 
@@ -67,12 +68,13 @@ macro_rules! int_entries {
                 unsafe { loops::multiply_ints::<$ints, $sums>(rounds) }
             }
 
-            /// Sums that `multiply_ints` keeps: enough to hide their latency, and no more than there are registers for.
+            /// Returns the number of sums that `multiply_ints` keeps: enough to hide their latency, but no more than
+            /// there are registers.
             pub(crate) unsafe fn sum_registers() -> usize {
                 $sums
             }
 
-            /// The most rows in a register tile of a product of `m` rows.
+            /// Returns the most rows in a register tile of a product of `m` rows.
             pub(crate) unsafe fn row_limit(m: usize) -> usize {
                 <$ints as IntTiles>::rows(m)
             }
@@ -97,12 +99,12 @@ int_entries!(
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 );
 
-/// Calls an integer kernel on an instruction set. AVX2 has one path with AVX-VNNI and one without, NEON one with
-/// dot products and one without: integer sums are exact, so both give the same bits.
+/// Calls an integer kernel on an instruction set. AVX2 has one path with AVX-VNNI and one without. NEON has one path
+/// with dot products and one without. Integer sums are exact, so both paths give the same bits.
 macro_rules! dispatch_ints {
     ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
         match $isa {
-            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            // SAFETY: the guard checks that the processor supports it. The call site justifies the arguments.
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.is_supported() => unsafe {
                 $crate::entry_ints::vnni512::$name($($arg),*)
@@ -133,7 +135,7 @@ macro_rules! dispatch_ints {
             $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
                 $crate::entry_ints::neon::$name($($arg),*)
             },
-            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            // SAFETY: plain Rust. The call site justifies the arguments.
             _ => unsafe { $crate::entry_ints::scalar::$name($($arg),*) },
         }
     };
@@ -142,7 +144,7 @@ pub(crate) use dispatch_ints;
 
 macro_rules! pair_entries {
     ($module:ident, $pairs:ty, $(#[$features:meta])*) => {
-        /// As above, for bf16 weights and activations.
+        /// The kernels for bf16 weights and activations, compiled for one instruction set.
         pub(crate) mod $module {
             use super::*;
 
@@ -163,7 +165,7 @@ macro_rules! pair_entries {
                 unsafe { loops::multiply_pairs::<$pairs>(rounds) }
             }
 
-            /// The most rows that one register tile holds.
+            /// Returns the most rows that one register tile holds.
             pub(crate) unsafe fn row_limit() -> usize {
                 <<$pairs as Pairs>::F as Tiles>::ROWS
             }
@@ -189,12 +191,12 @@ pair_entries!(
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 );
 
-/// Calls a kernel for bf16 pairs. With AVX-512 the bits depend on whether the processor multiplies pairs: it is part of the
-/// numerics fingerprint (`Isa::multiplies_bf16_pairs`).
+/// Calls a kernel for bf16 pairs. With AVX-512, result bits depend on whether the processor has an instruction for
+/// bf16 pairs. The numerics fingerprint therefore includes this (`Isa::multiplies_bf16_pairs`).
 macro_rules! dispatch_pairs {
     ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
         match $isa {
-            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            // SAFETY: the guard checks that the processor supports it. The call site justifies the arguments.
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.multiplies_bf16_pairs() => unsafe {
                 $crate::entry_ints::pairs_bf16::$name($($arg),*)
@@ -214,7 +216,7 @@ macro_rules! dispatch_pairs {
             $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
                 $crate::entry_ints::pairs_neon::$name($($arg),*)
             },
-            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            // SAFETY: plain Rust. The call site justifies the arguments.
             _ => unsafe { $crate::entry_ints::pairs_scalar::$name($($arg),*) },
         }
     };

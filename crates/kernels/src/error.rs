@@ -1,23 +1,23 @@
-//! What can go wrong in the arithmetic.
+//! The errors of the kernels.
 //! Must not know: requests or models.
 
 use std::fmt;
 
 use crate::isa::IsaError;
 
-/// An operation that could not be done.
+/// Why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelError {
-    /// The instruction set is unknown or lacking.
+    /// The instruction set is unknown, or this machine lacks it.
     Isa(IsaError),
-    /// A task panicked; the pool lives on, the operation's output is incomplete.
+    /// A task panicked. The pool stays usable, but the operation's output is incomplete.
     Panicked {
         /// The panic's message.
         message: String,
     },
-    /// The system gave no memory.
+    /// The system refused to allocate memory.
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
     /// A thread could not be started.
@@ -27,13 +27,13 @@ pub enum KernelError {
     },
     /// A slice, shape or index does not fit the operation.
     Shape {
-        /// What was expected of what.
+        /// What was expected and what was found.
         message: String,
     },
 }
 
 impl KernelError {
-    /// A shape error.
+    /// Returns a shape error with this message.
     pub(crate) fn shape(message: impl Into<String>) -> Self {
         KernelError::Shape { message: message.into() }
     }

@@ -1,5 +1,6 @@
-//! Quantized weights widened to f32, a panel at a time: what compute mode `exact` multiplies with, and how a token's
-//! embedding is looked up. Must not know: threads. The values are ggml's, bit for bit.
+//! Widens quantized weights to f32, one panel at a time, for products in compute mode `exact` and for token
+//! embeddings.
+//! Must not know: threads. The values equal ggml's, bit for bit.
 
 use crate::gemm::{BLOCK_K, Product};
 use crate::packed::Format;
@@ -10,13 +11,13 @@ use crate::simd_int::Ints;
 use crate::tile::{self, Ahead, Tile};
 use crate::tiles::{IntTiles, Tiles};
 
-/// The widest span of any format.
+/// Inputs in the widest span of any format.
 const LONGEST_SPAN: usize = 256;
 
-/// Writes `spans` spans as `[inputs][16]` f32.
+/// Widens `spans` spans into `[inputs][16]` f32.
 ///
 /// # Safety
-/// As for [`Ints`]; `spans` spans of `F` at `panel`, room for them at `out`.
+/// As for [`Ints`]. `panel` points to `spans` spans of `F`, and `out` has room for their values.
 #[inline(always)]
 unsafe fn widen<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut f32) {
     macro_rules! line {
@@ -53,10 +54,11 @@ unsafe fn widen<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut f3
     }
 }
 
-/// Computes `count` panels of columns, from panel `first` on, of every row, as `gemm::columns` does for dense weights.
+/// Computes `count` panels of columns of every row, starting at panel `first`, as `gemm::columns` does for dense
+/// weights.
 ///
 /// # Safety
-/// As for `gemm::columns`; the section holds `F`.
+/// As for `gemm::columns`. The section holds `F`.
 #[inline(always)]
 pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &Product<'_>, first: usize, count: usize) {
     let mut widened = [std::mem::MaybeUninit::<f32>::uninit(); BLOCK_K * LANES];
@@ -66,8 +68,9 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &Product<'_>, firs
     for panel in first..first + count {
         for from in (0..k).step_by(BLOCK_K) {
             let depth = BLOCK_K.min(k - from);
-            // SAFETY: whole spans cover the inputs up to `k` and are at most BLOCK_K inputs here, which spans divide; columns
-            // `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds a group at `row · k`; the bias is padded.
+            // SAFETY: whole spans cover the inputs up to `k`. They are at most BLOCK_K inputs here, because spans
+            // divide BLOCK_K. Columns `panel·16 ..` of rows `row ..` lie inside `out`. `x` holds a group at
+            // `row · k`. The bias is padded.
             unsafe {
                 let at = section.panel(panel).add(from / F::SPAN * F::BYTES);
                 widen::<N, F>(at, depth.div_ceil(F::SPAN), widened.as_mut_ptr().cast());
@@ -94,15 +97,15 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &Product<'_>, firs
     }
 }
 
-/// Writes row `row` of a section of `F`, widened.
+/// Writes row `row` of a section of `F` to `out`, widened.
 ///
 /// # Safety
-/// As for [`Ints`]; the section holds `F` and has the row; `out` is as long as the section's inputs.
+/// As for [`Ints`]. The section holds `F` and has the row. `out` is as long as the section's inputs.
 #[inline(always)]
 pub(crate) unsafe fn row<N: Ints, F: Format>(section: &Section, row: usize, out: &mut [f32]) {
     let mut widened = [0.0_f32; LONGEST_SPAN * LANES];
     for (index, part) in out.chunks_mut(F::SPAN).enumerate() {
-        // SAFETY: the section has a span for every started piece of `out`, and no span is longer than the longest.
+        // SAFETY: the section has a span for every started piece of `out`, and `LONGEST_SPAN` bounds every span.
         unsafe { widen::<N, F>(section.panel(row / LANES).add(index * F::BYTES), 1, widened.as_mut_ptr()) };
         for (value, &weight) in part.iter_mut().zip(widened.iter().skip(row % LANES).step_by(LANES)) {
             *value = weight;

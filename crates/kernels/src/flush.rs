@@ -1,7 +1,7 @@
-//! Denormals are flushed to zero while kernels run, on every thread alike: otherwise a result could depend on which
-//! thread computed it, and denormal arithmetic is slow. Must not know: what runs.
+//! Flushes denormals to zero while kernels run, on every thread alike. Otherwise a result could depend on the thread
+//! that computed it. Denormal arithmetic is also slow. Must not know: what runs.
 
-/// Flushes denormals on this thread until dropped, then restores what was set before.
+/// Flushes denormals on this thread until it is dropped, then restores the previous setting.
 pub(crate) struct FlushGuard {
     before: u64,
 }
@@ -35,8 +35,8 @@ fn control() -> u64 {
 #[cfg(target_arch = "x86_64")]
 fn set_control(value: u64) {
     let value = value as u32;
-    // SAFETY: loads MXCSR from a live local; only bits that were read from it, and the two flush bits, are set, so
-    // no exception is unmasked.
+    // SAFETY: loads MXCSR from a live local. The value has only bits that were read from MXCSR, plus the two flush
+    // bits, so no exception is unmasked.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, readonly)) };
 }
 
@@ -54,7 +54,7 @@ fn control() -> u64 {
 
 #[cfg(target_arch = "aarch64")]
 fn set_control(value: u64) {
-    // SAFETY: writes back what was read, with the flush bit; no trap is enabled.
+    // SAFETY: writes back the value that was read, plus the flush bit. No trap is enabled.
     unsafe { std::arch::asm!("msr fpcr, {}", in(reg) value, options(nomem, nostack)) };
 }
 

@@ -1,4 +1,4 @@
-//! The formats that quantized weights have in memory, one by one: where their scales, offsets and codes stand in a span.
+//! The in-memory formats of quantized weights, one by one: where a span holds its scales, offsets and codes.
 //! Must not know: products, threads, or ggml's own bit layouts (`headrace_quant` unpacks those once, at load).
 
 use headrace_quant::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES};
@@ -9,10 +9,11 @@ use crate::shapes::{GROUP, LANES};
 use crate::simd::Simd;
 use crate::simd_int::Ints;
 
-/// Bytes of 16 halves (f16 or bf16).
+/// Bytes of 16 half-precision values (f16 or bf16).
 const HALVES_BYTES: usize = 2 * LANES;
 
-/// Formats of 32-weight blocks: spans of two groups; the head holds `[2][16]` f16 scales, then offsets likewise.
+/// Formats with blocks of 32 weights. A span has two groups. Its head holds `[2][16]` f16 scales, then the offsets in
+/// the same shape.
 macro_rules! simple {
     ($(#[$doc:meta])* $name:ident: $kind:ident, $codes:ident, load $load:ident, $($rest:tt)*) => {
         $(#[$doc])*
@@ -37,7 +38,7 @@ macro_rules! simple {
 
             #[inline(always)]
             unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
-                // SAFETY: the caller's contract: where there are offsets, 2 × 16 of them follow the scales.
+                // SAFETY: the caller's contract: if the format has offsets, 2 × 16 of them follow the scales.
                 unsafe {
                     if !Self::OFFSET {
                         return N::F::splat(0.0);
@@ -50,40 +51,40 @@ macro_rules! simple {
 }
 
 simple!(
-    /// Signed bytes, one scale.
+    /// Signed bytes with one scale.
     Q80: Q8_0, Bytes, load load_f16,
     type Opened = Opened<7, { WIDE }>;
     const ZERO: Option<u32> = Some(7);
     const WIDE: bool = true;
 );
 simple!(
-    /// Four bits around 8, one scale.
+    /// Four bits around 8 with one scale.
     Q40: Q4_0, Nibbles, load load_f16,
     type Opened = Opened<3, { PLAIN }>;
     const ZERO: Option<u32> = Some(3);
 );
 simple!(
-    /// Four bits, scale and offset.
+    /// Four bits with a scale and an offset.
     Q41: Q4_1, Nibbles, load load_f16,
     type Opened = Opened<0, { WITH_OFFSET }>;
     const ZERO: Option<u32> = None;
     const OFFSET: bool = true;
 );
 simple!(
-    /// Five bits around 16, one scale.
+    /// Five bits around 16 with one scale.
     Q50: Q5_0, NibblesAndBit, load load_f16,
     type Opened = Opened<4, { PLAIN }>;
     const ZERO: Option<u32> = Some(4);
 );
 simple!(
-    /// Five bits, scale and offset.
+    /// Five bits with a scale and an offset.
     Q51: Q5_1, NibblesAndBit, load load_f16,
     type Opened = Opened<0, { WITH_OFFSET }>;
     const ZERO: Option<u32> = None;
     const OFFSET: bool = true;
 );
 simple!(
-    /// Four bits into a table of unevenly spaced values.
+    /// Four bits that index a table of unevenly spaced values.
     Iq4Nl: Iq4Nl, Nibbles, load load_f16,
     type Opened = Opened<7, { WIDE }>;
     const ZERO: Option<u32> = Some(7);
@@ -91,7 +92,7 @@ simple!(
     const TABLE: Option<[u8; 16]> = Some(shifted(&IQ4_NL_VALUES, 128));
 );
 simple!(
-    /// FP4 (E2M1) as a table of doubled values; the shared exponent is halved and stands as a bf16.
+    /// FP4 (E2M1) as a table of doubled values. The shared exponent is halved to match and stored as a bf16.
     Mxfp4: Mxfp4, Nibbles, load load_bf16,
     type Opened = Opened<4, { PLAIN }>;
     const ZERO: Option<u32> = Some(4);
@@ -108,13 +109,13 @@ const fn shifted(values: &[i8; 16], zero: i16) -> [u8; 16] {
     table
 }
 
-/// Bytes of the head of a K format: `[16]` f16 scales of scales, `[16]` f16 scales of offsets (zero in Q6_K), then sixteen
-/// vectors of 16 bytes.
+/// Bytes of the head of a K format: `[16]` f16 scales of the scales, `[16]` f16 scales of the offsets (zero in Q6_K),
+/// then sixteen vectors of 16 bytes.
 const K_HEAD: usize = 2 * HALVES_BYTES + 16 * LANES;
-/// Inputs of a K format's span.
+/// Inputs in a span of a K format.
 const K_SPAN: usize = 256;
 
-/// Formats of 256-weight blocks with 6-bit scales and offsets per 32.
+/// Formats with blocks of 256 weights and a 6-bit scale and offset for every 32.
 macro_rules! k_with_offset {
     ($(#[$doc:meta])* $name:ident: $kind:ident, $codes:ident) => {
         $(#[$doc])*
@@ -135,7 +136,7 @@ macro_rules! k_with_offset {
 
             #[inline(always)]
             unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
-                // SAFETY: the caller's contract: group < 8, whose scales lie inside the head.
+                // SAFETY: the caller's contract: group < 8, so its scales lie inside the head.
                 unsafe {
                     let small = N::to_f32(N::widen_u8(span.add(2 * HALVES_BYTES + group * LANES)));
                     N::F::mul(N::F::load_f16(span.cast()), small)
@@ -144,7 +145,7 @@ macro_rules! k_with_offset {
 
             #[inline(always)]
             unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
-                // SAFETY: the caller's contract: group < 8, whose offsets lie inside the head.
+                // SAFETY: the caller's contract: group < 8, so its offsets lie inside the head.
                 unsafe {
                     let small = N::to_f32(N::widen_u8(span.add(2 * HALVES_BYTES + (8 + group) * LANES)));
                     let scale = N::F::load_f16(span.add(HALVES_BYTES).cast());
@@ -156,15 +157,15 @@ macro_rules! k_with_offset {
 }
 
 k_with_offset!(
-    /// Four bits, scale and offset in two levels.
+    /// Four bits with a two-level scale and offset.
     Q4K: Q4K, Nibbles
 );
 k_with_offset!(
-    /// Five bits, scale and offset in two levels.
+    /// Five bits with a two-level scale and offset.
     Q5K: Q5K, NibblesAndBit
 );
 
-/// Six bits around 32, signed 8-bit scales per 16 inputs.
+/// Six bits around 32 with signed 8-bit scales for every 16 inputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Q6K;
 

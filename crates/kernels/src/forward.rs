@@ -1,21 +1,21 @@
-//! The seam between the engine's step loop and a model: tokens of several sequences in, rows of logits out.
-//! Must not know: requests, sampling, scheduling, or what kind of model answers.
+//! The interface between the engine's step loop and a model: tokens of several sequences in, rows of logits out.
+//! Must not know: requests, sampling, scheduling, or which kind of model implements it.
 
 use std::fmt;
 
-/// Tokens in one KV block: `headrace_domain::BLOCK_TOKENS`, which the engine holds this equal to when it is compiled. It stands
-/// here again so that a change of the domain does not compile the kernels anew.
+/// Tokens in one KV block. Equals `headrace_domain::BLOCK_TOKENS`: the engine asserts it at compile time. The
+/// constant is repeated here so that a change to the domain crate does not recompile the kernels.
 pub const BLOCK_TOKENS: usize = 16;
 
 /// Tokens of one sequence to compute in this step.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceChunk<'a> {
-    /// The tokens; at least one.
+    /// The tokens. At least one.
     pub tokens: &'a [u32],
     /// Absolute position of `tokens[0]`. Keys and values of the positions before it are already stored.
     pub start: usize,
-    /// Block table: physical block ids covering positions `0..start + tokens.len()`, [`BLOCK_TOKENS`] each. The blocks
-    /// that hold the chunk's own positions are written.
+    /// Block table: the ids of the physical blocks for positions `0..start + tokens.len()`, [`BLOCK_TOKENS`]
+    /// positions each. The step writes the blocks that hold the chunk's own positions.
     pub blocks: &'a [u32],
     /// Which rows of logits to return.
     pub logits: LogitsWanted,
@@ -24,16 +24,16 @@ pub struct SequenceChunk<'a> {
 /// Which tokens of a chunk need logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogitsWanted {
-    /// None: an inner piece of a prompt.
+    /// No token: the chunk is an inner part of a prompt.
     None,
-    /// The last token's: the next token is to be sampled.
+    /// The last token, because the next token is sampled from its logits.
     Last,
-    /// Every token's: prompt logprobs, or verification of drafts.
+    /// Every token, for prompt log-probabilities or to verify drafted tokens.
     All,
 }
 
 impl LogitsWanted {
-    /// How many rows a chunk of `tokens` tokens returns.
+    /// Returns the number of logits rows for a chunk of `tokens` tokens.
     pub fn rows(self, tokens: usize) -> usize {
         match self {
             LogitsWanted::None => 0,
@@ -43,25 +43,25 @@ impl LogitsWanted {
     }
 }
 
-/// What a [`Forward`] can hold.
+/// The capacity and sizes of a [`Forward`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForwardShape {
-    /// Columns of a row of logits; token ids are below it.
+    /// Columns in a row of logits. Token ids are below this number.
     pub vocab: usize,
-    /// Positions of one sequence are below it.
+    /// Most positions in one sequence.
     pub max_positions: usize,
     /// Tokens per KV block ([`BLOCK_TOKENS`]).
     pub block_tokens: usize,
-    /// KV blocks; block ids are below it.
+    /// Number of KV blocks. Block ids are below this number.
     pub block_count: usize,
-    /// Bytes of KV per block over all layers.
+    /// Bytes of KV memory per block, over all layers.
     pub kv_bytes_per_block: usize,
-    /// Bytes of weights, as held in memory.
+    /// Bytes of memory that the weights take.
     pub weight_bytes: usize,
 }
 
-/// Row-major `rows × vocab` logits, rows in batch order (for [`LogitsWanted::All`] one per token of the chunk, in
-/// order). Kept between steps, so that its memory is reused.
+/// Logits, row-major `rows × vocab`, with rows in batch order. [`LogitsWanted::All`] gives one row per token of the
+/// chunk, in order. Reused between steps to avoid allocation.
 #[derive(Default)]
 pub struct Logits {
     rows: usize,
@@ -70,17 +70,17 @@ pub struct Logits {
 }
 
 impl Logits {
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many columns.
+    /// Number of columns.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// One row, `vocab` long.
+    /// Returns one row of `vocab` values. `None` if there is no such row.
     pub fn row(&self, row: usize) -> Option<&[f32]> {
         if row >= self.rows {
             return None;
@@ -88,7 +88,7 @@ impl Logits {
         self.values.get(row * self.vocab..(row + 1) * self.vocab)
     }
 
-    /// One row to write, `vocab` long.
+    /// Returns one row of `vocab` values for writing. `None` if there is no such row.
     pub fn row_mut(&mut self, row: usize) -> Option<&mut [f32]> {
         if row >= self.rows {
             return None;
@@ -96,17 +96,17 @@ impl Logits {
         self.values.get_mut(row * self.vocab..(row + 1) * self.vocab)
     }
 
-    /// All rows, one after the other.
+    /// Returns all rows, one after the other.
     pub fn values(&self) -> &[f32] {
         self.values.get(..self.rows * self.vocab).unwrap_or_default()
     }
 
-    /// All rows to write, one after the other.
+    /// Returns all rows for writing, one after the other.
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.values.get_mut(..self.rows * self.vocab).unwrap_or_default()
     }
 
-    /// Makes room for `rows × vocab`. The values are unspecified until they are written.
+    /// Resizes to `rows × vocab`. The values are unspecified until they are written.
     pub fn reset(&mut self, rows: usize, vocab: usize) {
         self.rows = rows;
         self.vocab = vocab;
@@ -117,24 +117,25 @@ impl Logits {
     }
 }
 
-/// Why a step could not be computed. Its logits are void; KV blocks that the batch was to write are unspecified.
+/// Why a step failed. The step's logits are void, and the contents of the KV blocks that it was to write are
+/// unspecified.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForwardError {
-    /// The computation panicked. The model can be stepped again.
+    /// The computation panicked. The model can run further steps.
     Panicked {
         /// The panic's message.
         message: String,
     },
-    /// A chunk breaks the contract of [`SequenceChunk`]; nothing was computed.
+    /// A chunk violates the contract of [`SequenceChunk`]. Nothing was computed.
     BadBatch {
-        /// Which chunk of the batch.
+        /// Index of the chunk in the batch.
         chunk: usize,
-        /// What is wrong with it.
+        /// What is wrong with the chunk.
         message: String,
     },
-    /// A kernel refused: memory or shapes.
+    /// A kernel failed, because of memory or shapes.
     Failed {
-        /// What it said.
+        /// The kernel's error message.
         message: String,
     },
 }
@@ -151,18 +152,19 @@ impl fmt::Display for ForwardError {
 
 impl std::error::Error for ForwardError {}
 
-/// A model that computes steps. Same bits: a token's logits depend on its sequence alone, not on what else is in the
-/// batch, on how the sequence is cut into chunks, or on the number of threads.
+/// A model that computes steps. Same bits: a token's logits depend on its sequence alone. They do not depend on the
+/// rest of the batch, on how the sequence is cut into chunks, or on the number of threads.
 pub trait Forward: Send {
-    /// What it can hold.
+    /// Returns the model's capacity and sizes.
     fn shape(&self) -> &ForwardShape;
 
-    /// A fingerprint of everything that decides bits beside the model itself: instruction set, compute mode, KV type,
-    /// version of the kernels. Two engines with the same model and fingerprint can continue each other's sequences.
+    /// Returns a fingerprint of everything besides the model that decides result bits: instruction set, compute mode,
+    /// KV type and kernel version. Two engines with the same model and the same fingerprint can continue each other's
+    /// sequences.
     fn numerics(&self) -> &str;
 
-    /// Computes one step: stores keys and values of every chunk's tokens and fills `out`. No two chunks may write one
-    /// block. An empty batch gives no rows.
+    /// Computes one step: stores the keys and values of every chunk's tokens, and fills `out`. No two chunks may
+    /// write the same block. An empty batch gives no rows.
     fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError>;
 }
 

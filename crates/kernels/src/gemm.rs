@@ -1,9 +1,9 @@
-//! Matrix products with dense weights: the walk over one task's columns, tile by tile.
+//! Matrix products with dense weights: the loop over one task's columns, tile by tile.
 //! Must not know: threads, or how a tile multiplies.
 //!
-//! **One reduction shape.** An output is the sum, in ascending order, of blocks of [`BLOCK_K`] inputs, each block
-//! one chain of multiply-adds from zero in ascending order. Nothing about it depends on the number of rows, on the
-//! tile an output falls into or on the thread, so its bits do not either.
+//! **One order of reduction.** An output is the sum, in ascending order, of blocks of [`BLOCK_K`] inputs. Each block
+//! is one chain of multiply-adds from zero in ascending order. The order does not depend on the number of rows, on
+//! the tile that computes an output, or on the thread. Neither do the output's bits.
 
 use crate::section::Section;
 use crate::shapes::{LANES, MAX_PANELS, group, group_count};
@@ -11,24 +11,24 @@ use crate::tile::{Ahead, Bf16, F16, F32, NEAR_BYTES, Tile, Weight};
 use crate::tiles::Tiles;
 use crate::weight_type::WeightType;
 
-/// Inputs in one chain. Part of the numerics: changing it changes bits.
+/// Inputs in one chain. Part of the numerics: a change here changes result bits.
 pub(crate) const BLOCK_K: usize = 512;
 
-/// A whole product, as its tasks see it.
+/// A whole product, shared by its tasks.
 pub(crate) struct Product<'a> {
     pub(crate) section: &'a Section,
-    /// The rows in groups, as [`pack_group`] leaves them: group g at `x + first_row(g) · k`.
+    /// The rows in groups, as [`pack_group`] lays them out. Group g starts at `x + first_row(g) · k`.
     pub(crate) x: *const f32,
-    /// How many rows.
+    /// Number of rows.
     pub(crate) m: usize,
-    /// The section's first column of the first row.
+    /// The output element in the first row and the section's first column.
     pub(crate) out: *mut f32,
-    /// Elements between two rows of the output.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
     pub(crate) accumulate: bool,
 }
 
-/// Lays a group of rows out as `[k][rows]`, so that a tile reads it in one stream.
+/// Lays out a group of rows as `[k][rows]`, so that a tile reads it as one stream.
 pub(crate) fn pack_group(x: &[f32], k: usize, rows: usize, out: &mut [f32]) {
     for (r, row) in x.chunks_exact(k).take(rows).enumerate() {
         for (target, &value) in out.iter_mut().skip(r).step_by(rows).zip(row) {
@@ -37,13 +37,13 @@ pub(crate) fn pack_group(x: &[f32], k: usize, rows: usize, out: &mut [f32]) {
     }
 }
 
-/// Computes `count` panels of columns, from panel `first` on, of every row.
+/// Computes `count` panels of columns of every row, starting at panel `first`.
 ///
 /// # Safety
-/// As for [`Tiles`]; the product's pointers are valid, the panels exist, and nobody else touches these columns.
+/// As for [`Tiles`]. The product's pointers are valid, the panels exist, and nothing else accesses these columns.
 #[inline(always)]
 pub(crate) unsafe fn columns<S: Tiles>(product: &Product<'_>, first: usize, count: usize) {
-    // SAFETY: the caller's contract; the weight type is the matrix's own.
+    // SAFETY: the caller's contract. The weight type is the matrix's own.
     unsafe {
         match product.section.weight_type() {
             WeightType::F16 => columns_of::<S, F16>(product, first, count),
@@ -54,7 +54,7 @@ pub(crate) unsafe fn columns<S: Tiles>(product: &Product<'_>, first: usize, coun
 }
 
 /// # Safety
-/// As for [`columns`]; the matrix holds `W`s.
+/// As for [`columns`]. The matrix holds `W`s.
 #[inline(always)]
 unsafe fn columns_of<S: Tiles, W: Weight>(product: &Product<'_>, first: usize, count: usize) {
     let section = product.section;
@@ -77,8 +77,8 @@ unsafe fn columns_of<S: Tiles, W: Weight>(product: &Product<'_>, first: usize, c
                     1 => Ahead::walk(section, width, count, W::PAIR_BYTES, from / 2 * W::PAIR_BYTES),
                     _ => Ahead::always(NEAR_BYTES),
                 };
-                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds the group at `row · k`; the
-                // bias is padded to whole panels.
+                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`. `x` holds the group at `row · k`.
+                // The bias is padded to whole panels.
                 unsafe {
                     S::tile::<W>(
                         rows,

@@ -1,8 +1,9 @@
-//! Matrix products of bf16 activations with bf16 weights: the walk over one task's columns, tile by tile.
+//! Matrix products of bf16 activations with bf16 weights: the loop over one task's columns, tile by tile.
 //! Must not know: threads, or how a tile multiplies.
 //!
-//! **One reduction shape.** As in `gemm`: blocks of 512 inputs, each one chain from zero in ascending order, added up in
-//! ascending order; a link of the chain takes two inputs, with the rounding of the instruction set's pair product.
+//! **One order of reduction.** As in `gemm`: blocks of 512 inputs, added up in ascending order. Each block is one
+//! chain from zero in ascending order. Each step of the chain takes two inputs, with the rounding of the instruction
+//! set's pair product.
 
 use crate::gemm::BLOCK_K;
 use crate::section::Section;
@@ -11,26 +12,26 @@ use crate::tile::{Ahead, NEAR_BYTES, Tile};
 use crate::tile_bf16::PAIR_BYTES;
 use crate::tiles::{PairTiles, Tiles};
 
-/// A whole product, as its tasks see it.
+/// A whole product, shared by its tasks.
 pub(crate) struct PairProduct<'a> {
     pub(crate) section: &'a Section,
-    /// The rows in groups, as `activations::pair_bf16` leaves them: a group at `x + first row · pairs`.
+    /// The rows in groups, as `activations::pair_bf16` lays them out. A group starts at `x + first row · pairs`.
     pub(crate) x: *const u32,
-    /// Pairs of inputs in a row.
+    /// Pairs of inputs per row.
     pub(crate) pairs: usize,
-    /// How many rows.
+    /// Number of rows.
     pub(crate) m: usize,
-    /// The section's first column of the first row.
+    /// The output element in the first row and the section's first column.
     pub(crate) out: *mut f32,
-    /// Elements between two rows of the output.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
     pub(crate) accumulate: bool,
 }
 
-/// Computes `count` panels of columns, from panel `first` on, of every row.
+/// Computes `count` panels of columns of every row, starting at panel `first`.
 ///
 /// # Safety
-/// As for [`PairTiles`]; the product's pointers are valid, the panels exist, and nobody else touches these columns.
+/// As for [`PairTiles`]. The product's pointers are valid, the panels exist, and nothing else accesses these columns.
 #[inline(always)]
 pub(crate) unsafe fn columns<D: PairTiles>(product: &PairProduct<'_>, first: usize, count: usize) {
     let section = product.section;
@@ -53,8 +54,8 @@ pub(crate) unsafe fn columns<D: PairTiles>(product: &PairProduct<'_>, first: usi
                     1 => Ahead::walk(section, width, count, PAIR_BYTES, from * PAIR_BYTES),
                     _ => Ahead::always(NEAR_BYTES),
                 };
-                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds the group at `row · pairs`;
-                // the bias is padded to whole panels.
+                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`. `x` holds the group at
+                // `row · pairs`. The bias is padded to whole panels.
                 unsafe {
                     let tile = Tile {
                         k: depth,

@@ -1,10 +1,11 @@
-//! Matrix products of int8 activations with block-quantized weights: the walk over one task's columns, tile by tile.
+//! Matrix products of int8 activations with block-quantized weights: the loop over one task's columns, tile by tile.
 //! Must not know: threads, or how a tile multiplies.
 //!
-//! **One reduction shape.** An output is `start + Σ` over groups of 32 inputs, ascending, of
-//! `(scale_w · scale_x) · (exact integer sum)`, then `offset_w · (scale_x · Σ codes)` where the format has offsets, each a
-//! fused multiply-add onto one chain; `start` is what is added to (the bias, the residual). The chain passes through
-//! memory between blocks of inputs, which changes nothing. It depends on neither rows nor tiles nor threads.
+//! **One order of reduction.** An output is `start` plus a sum over groups of 32 inputs in ascending order. A group
+//! adds `(scale_w · scale_x) · (exact integer sum)`, then `offset_w · (scale_x · Σ codes)` if the format has offsets.
+//! Each addition is a fused multiply-add on one chain. `start` is the value that the product is added to (the bias,
+//! the residual). The chain passes through memory between blocks of inputs, which changes no bits. It depends neither
+//! on rows nor on tiles nor on threads.
 
 use std::mem::MaybeUninit;
 
@@ -16,68 +17,70 @@ use crate::tile::Ahead;
 use crate::tile_int::{IntTile, Share};
 use crate::tiles::IntTiles;
 
-/// Inputs of one pass over several groups of rows: two panels of them stay in the first-level cache.
+/// Inputs per pass over several groups of rows. Two panels of this length stay in the first-level cache.
 const BLOCK_K: usize = 512;
 
-/// A whole product, as its tasks see it.
+/// A whole product, shared by its tasks.
 pub(crate) struct IntProduct<'a> {
     pub(crate) section: &'a Section,
-    /// Codes of the rows in groups, as `activations::quantize` leaves them: a group at `codes + first row · padded_k / 4`.
+    /// Codes of the rows in groups, as `activations::quantize` lays them out. A group starts at
+    /// `codes + first row · padded_k / 4`.
     pub(crate) codes: *const i32,
-    /// Facts likewise, a group at `facts + first row · padded_k / 32 · FACTS`.
+    /// Metadata of the codes in the same groups. A group starts at `facts + first row · padded_k / 32 · FACTS`.
     pub(crate) facts: *const f32,
-    /// Inputs, padded to whole spans.
+    /// Number of inputs, padded to whole spans.
     pub(crate) padded_k: usize,
-    /// How many rows.
+    /// Number of rows.
     pub(crate) m: usize,
-    /// The section's first column of the first row.
+    /// The output element in the first row and the section's first column.
     pub(crate) out: *mut f32,
-    /// Elements between two rows of the output.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
     pub(crate) accumulate: bool,
-    /// Room for `m` rows of the task's columns: where chains wait between blocks of inputs. The output's own rows would do, but
-    /// they stand at large powers of two from each other and push each other out of the caches.
+    /// Room for `m` rows of the task's columns, where partial sums wait between blocks of inputs. The output rows
+    /// would work too, but they are large powers of two apart and evict each other from the caches.
     pub(crate) waiting: *mut f32,
 }
 
-/// Some panels along a block of inputs: what all groups of rows pass over before the next.
+/// Some panels along one block of inputs. All groups of rows pass over a stretch before the next one.
 struct Stretch {
     /// The first panel.
     panel: usize,
-    /// How many panels.
+    /// Number of panels.
     width: usize,
     /// The first span.
     from: usize,
-    /// How many spans.
+    /// Number of spans.
     depth: usize,
 }
 
-/// Panels that are taken apart side by side.
+/// Panels that are unpacked side by side.
 const OPENED_PANELS: usize = 2;
-/// Bytes of a panel's block, taken apart.
+/// Bytes of one unpacked block of a panel.
 const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES;
 
-/// Memory for a stretch that is taken apart.
+/// Memory for an unpacked stretch.
 #[repr(align(64))]
 struct Room([MaybeUninit<u8>; OPENED_PANELS * OPENED_BYTES]);
 
-/// Computes `count` panels of columns, from panel `first` on, of every row.
+/// Computes `count` panels of columns of every row, starting at panel `first`.
 ///
 /// # Safety
-/// As for [`IntTiles`]; the product's pointers are valid, the panels exist, hold `F`, and nobody else touches these columns.
+/// As for [`IntTiles`]. The product's pointers are valid. The panels exist and hold `F`. Nothing else accesses these
+/// columns.
 #[inline(always)]
 pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, first: usize, count: usize) {
     let section = product.section;
     let groups = group_count(product.m, N::rows(product.m));
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
-    // What one group of rows takes apart on its way, several would each take apart again.
+    // A single group of rows unpacks the weights as it reads them. Several groups would each repeat that work.
     let open = groups > 1 && !F::IS_OPEN && (F::OPENS_ALWAYS || product.m >= N::OPENS_NIBBLES);
     let mut room = Room([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
     let most = N::panels(group(product.m, groups, 0).1);
     let most = if open { most.min(OPENED_PANELS) } else { most };
-    // For every block of inputs all row groups pass over a set of panels together: the panels' block stays in the first-level
-    // cache, the rows' in the second, and the weights are read from memory once.
+    // For every block of inputs, all row groups pass over a set of panels together. The panels' block stays in the
+    // first-level cache and the rows' block in the second. The weights are read from memory once.
     for from in (0..spans).step_by(block) {
         let depth = block.min(spans - from);
         let mut panel = first;
@@ -92,12 +95,13 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
             if !F::IS_OPEN && open {
                 for (p, slot) in panels.iter_mut().enumerate().take(width) {
                     let to = room.0.as_mut_ptr().wrapping_add(p * OPENED_BYTES).cast();
-                    // SAFETY: the spans exist; the room holds a block of at most BLOCK_K inputs of each of OPENED_PANELS.
+                    // SAFETY: the spans exist. `room` holds a block of at most BLOCK_K inputs for each of
+                    // OPENED_PANELS panels.
                     unsafe { opened::open::<N, F>(*slot, depth, to) };
                     *slot = to.cast_const();
                 }
             }
-            // Where they go on: the next panels, or the first ones' next block.
+            // What is read next: the following panels, or the next block of the first panels.
             let next = match (panel + width < first + count, from + depth < spans) {
                 (true, _) => (panel + width, from),
                 (false, true) => (first, from + depth),
@@ -107,12 +111,12 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
             let next = at(next).wrapping_sub(at((panel, from)));
             for index in 0..groups {
                 let (row, rows) = group(product.m, groups, index);
-                // SAFETY: the caller's contract; the stretch lies inside the columns, the rows inside the product, and the panels
-                // hold the stretch, taken apart or as it is.
+                // SAFETY: the caller's contract. The stretch lies inside the columns and the rows inside the product.
+                // The panels hold the stretch, packed or unpacked.
                 unsafe {
                     let tile = product.tile::<F>(&here, (first, count), (row, rows), panels);
-                    // One group of rows asks for what it reads soon; several ask together, each for its share, for what all
-                    // of them pass over next.
+                    // A single group of rows prefetches what it reads soon. Several groups share the prefetching of
+                    // the panels that all of them read next.
                     if groups == 1 {
                         let ahead = Ahead::walk(section, width, width, F::BYTES, 0);
                         N::alone::<F>(rows, width, &tile.asking(ahead));
@@ -121,7 +125,7 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
                     let step = F::BYTES / (F::SPAN / GROUP);
                     let from = packed.map(|at| at.wrapping_add(next));
                     let mut tile = tile.asking(Share { from, step, every: groups, before: index });
-                    // Constants decide first, so that only what can run is compiled.
+                    // Constants are tested first, so that only reachable code is compiled.
                     if F::IS_OPEN {
                         N::among::<F>(rows, width, &tile);
                     } else if F::OPENS_ALWAYS || open {
@@ -138,10 +142,11 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
 }
 
 impl IntProduct<'_> {
-    /// A stretch of the `columns` (the first panel and how many) for a group of `rows` (the first and how many).
+    /// Returns the tile of a stretch of `columns` (the first panel and the number of panels) for a group of rows (the
+    /// first and the number).
     ///
     /// # Safety
-    /// The stretch lies inside the columns, the group inside the product.
+    /// The stretch lies inside the columns, and the group inside the product.
     #[inline(always)]
     unsafe fn tile<F: Format>(
         &self,
@@ -155,8 +160,8 @@ impl IntProduct<'_> {
         let inputs = from * F::SPAN;
         let (last, all) = (inputs + depth * F::SPAN == self.padded_k, count * LANES);
         let bias = self.section.bias().filter(|_| from == 0);
-        // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; a group's codes and facts start where the product's
-        // documentation says; the bias is padded to whole panels.
+        // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`. A group's codes and metadata start where
+        // the documentation of [`IntProduct`] says. The bias is padded to whole panels.
         unsafe {
             let out = self.out.add(row * self.out_stride + panel * LANES);
             let waiting = self.waiting.add(row * all + (panel - first) * LANES);

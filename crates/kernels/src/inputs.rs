@@ -1,4 +1,4 @@
-//! Rows of activations as a product reads them: laid out once for each way in which its weights are multiplied.
+//! The activation rows of a product, laid out once for each way in which its weights are multiplied.
 //! Must not know: weights.
 
 use crate::entry::dispatch;
@@ -10,33 +10,34 @@ use crate::memory::Shared;
 use crate::pool::Pool;
 use crate::shapes::{FACTS, GROUP, cut_rows, group, group_count};
 
-/// Rows of activations laid out for the register tiles, kept between products.
+/// Activation rows laid out for the register tiles. The memory is kept between products.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// f32, in groups.
+    /// f32 rows, in groups.
     pub(crate) plain: Vec<f32>,
-    /// int8 codes and their facts.
+    /// int8 codes, and the metadata of their groups.
     pub(crate) codes: Vec<i32>,
     pub(crate) facts: Vec<f32>,
     /// bf16 pairs.
     pub(crate) pairs: Vec<u32>,
-    /// Where chains wait between blocks of inputs, one piece per worker.
+    /// Partial sums that wait between blocks of inputs, one piece per worker.
     pub(crate) waiting: Vec<f32>,
-    /// What the current product's rows have been laid out as.
+    /// The layouts that are ready for the current product.
     pub(crate) ready: Vec<Layout>,
 }
 
-/// A way of laying rows out.
+/// A layout of rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Plain,
-    /// int8 codes; the inputs are padded to this number.
+    /// int8 codes, with the inputs padded to this number.
     Ints(usize),
     Pairs,
 }
 
 impl Inputs {
-    /// Lays `x`, rows of `k`, out in groups as `layout` says, unless it was done for this product.
+    /// Lays out `x`, rows of `k` inputs, in groups as `layout` specifies. Does nothing if this product has that
+    /// layout already.
     pub(crate) fn lay_out(
         &mut self,
         pool: &mut Pool,
@@ -46,7 +47,7 @@ impl Inputs {
         layout: Layout,
     ) -> Result<(), KernelError> {
         let m = x.len() / k.max(1);
-        // One plain row is laid out already.
+        // A single plain row needs no layout.
         if self.ready.contains(&layout) || layout == Layout::Plain && m == 1 {
             return Ok(());
         }
@@ -72,7 +73,8 @@ impl Inputs {
             for index in task * per_task..((task + 1) * per_task).min(groups) {
                 let (row, rows) = group(m, groups, index);
                 let x = &x[row * k..(row + rows) * k];
-                // SAFETY: the groups' ranges are disjoint and inside memory that was grown for all `m` rows above.
+                // SAFETY: the groups' ranges are disjoint and lie inside memory that was grown for all `m` rows
+                // above.
                 match layout {
                     Layout::Plain => {
                         // SAFETY: as above.
@@ -99,7 +101,7 @@ impl Inputs {
     }
 }
 
-/// Makes room for `length` elements.
+/// Grows `memory` to at least `length` elements.
 pub(crate) fn grow<T: Clone + Default>(memory: &mut Vec<T>, length: usize) {
     if memory.len() < length {
         memory.resize(length, T::default());
@@ -107,7 +109,7 @@ pub(crate) fn grow<T: Clone + Default>(memory: &mut Vec<T>, length: usize) {
 }
 
 /// # Safety
-/// `length` elements from `first` on exist, and nobody else uses them while the piece lives.
+/// `length` elements from `first` on exist, and nothing else accesses them while the piece lives.
 unsafe fn piece<'a, T>(memory: &Shared<T>, first: usize, length: usize) -> &'a mut [T] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(memory.get().add(first), length) }

@@ -1,19 +1,20 @@
-//! Which instruction set the arithmetic runs on, as a value that objects hold: there is no process-wide choice.
+//! The instruction set that the kernels run on. Each object holds its own value: there is no process-wide choice.
 //! Must not know: what is computed with it.
 
 use std::fmt;
 
-/// The environment variable with which an operator forces an instruction set. Only the binary reads it; it
-/// hands the value to [`Isa::choose`].
+/// The environment variable with which an operator forces an instruction set. Only the binary reads the variable, and
+/// passes its value to [`Isa::choose`].
 pub const ISA_VARIABLE: &str = "HEADRACE_ISA";
 
-/// An instruction set that the kernels are compiled for. Results are bit-identical within one of them, for any
-/// batch, chunking and number of threads; between two of them they differ by rounding.
+/// An instruction set that the kernels are compiled for. On one instruction set, results are bit-identical for any
+/// batch, chunking and number of threads. Between two instruction sets they differ by rounding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust for any processor: the reference.
     Scalar,
-    /// 64-bit Arm with NEON; integer products run on the dot products of Armv8.2 where there are any, with the same bits.
+    /// 64-bit Arm with NEON. Integer products use the dot-product instructions of Armv8.2 if the processor has them,
+    /// with the same bits.
     Neon,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
@@ -25,7 +26,7 @@ impl Isa {
     /// Every instruction set, slowest first.
     pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
-    /// The name used in configuration and in the numerics fingerprint.
+    /// Returns the name used in configuration and in the numerics fingerprint.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
@@ -35,7 +36,7 @@ impl Isa {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Whether this machine can run this instruction set.
     pub fn is_supported(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -63,7 +64,8 @@ impl Isa {
         }
     }
 
-    /// Whether products of bf16 pairs run on an instruction of their own, whose rounding differs from two multiply-adds.
+    /// Whether a dedicated instruction computes products of bf16 pairs. Its rounding differs from that of two
+    /// multiply-adds.
     pub fn multiplies_bf16_pairs(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         if self == Isa::Avx512 {
@@ -72,18 +74,18 @@ impl Isa {
         false
     }
 
-    /// Those that this machine can run, slowest first.
+    /// Returns the instruction sets that this machine can run, slowest first.
     pub fn supported() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_supported()).collect()
     }
 
-    /// The fastest that this machine can run.
+    /// Returns the fastest instruction set that this machine can run.
     pub fn best() -> Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.is_supported()).unwrap_or(Isa::Scalar)
     }
 
-    /// The forced one if a name is given (see [`ISA_VARIABLE`]), else the best. Errors on an unknown name and on
-    /// one that this machine lacks.
+    /// Returns the forced instruction set if a name is given (see [`ISA_VARIABLE`]), else the best one. Fails if the
+    /// name is unknown or this machine lacks the instruction set.
     pub fn choose(forced: Option<&str>) -> Result<Isa, IsaError> {
         let Some(name) = forced.map(str::trim).filter(|name| !name.is_empty()) else {
             return Ok(Isa::best());
@@ -105,16 +107,16 @@ impl fmt::Display for Isa {
 /// Why an instruction set cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IsaError {
-    /// No such name.
+    /// No instruction set has this name.
     Unknown {
-        /// What was asked for.
+        /// The name that was requested.
         asked: String,
     },
-    /// This machine lacks it.
+    /// This machine lacks the instruction set.
     Unsupported {
-        /// What was asked for.
+        /// The instruction set that was requested.
         asked: Isa,
-        /// What this machine has.
+        /// The instruction sets that this machine has.
         supported: Vec<Isa>,
     },
 }

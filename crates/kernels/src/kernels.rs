@@ -1,5 +1,5 @@
 //! The handle that a model computes with: an instruction set, a thread pool and the scratch memory of the operations.
-//! Must not know: the operations, which stand in `ops`.
+//! The operations are in `ops`.
 
 use crate::attention::KvType;
 use crate::attention::workspace::Workspace;
@@ -9,34 +9,34 @@ use crate::isa::{Isa, IsaError};
 use crate::mode::ComputeMode;
 use crate::pool::Pool;
 
-/// The version of the arithmetic: raised whenever any kernel's bits change.
+/// Version of the arithmetic. Raised whenever the result bits of any kernel change.
 pub const KERNEL_VERSION: u32 = 2;
 
-/// An instruction set, a pool of threads and scratch memory. One operation runs at a time; those of other handles may run
-/// beside it.
+/// An instruction set, a thread pool and scratch memory. One operation runs at a time. Operations of other handles
+/// may run concurrently.
 pub struct Kernels {
     pub(crate) isa: Isa,
     mode: ComputeMode,
     pub(crate) pool: Pool,
-    /// Rows of a product.
+    /// The input rows of a product.
     pub(crate) inputs: Inputs,
-    /// Attention's.
+    /// Scratch memory of attention.
     pub(crate) attention: Workspace,
 }
 
 impl Kernels {
-    /// Kernels on `isa` with `threads` threads of their own, the caller included, in compute mode `exact`. Errors when the
-    /// machine lacks the instruction set or a thread cannot be started.
+    /// Creates kernels on `isa` with `threads` threads of their own, including the caller, in compute mode `exact`.
+    /// Fails if the machine lacks the instruction set or a thread cannot be started.
     pub fn new(isa: Isa, threads: usize) -> Result<Kernels, KernelError> {
         Kernels::with_mode(isa, threads, ComputeMode::Exact)
     }
 
-    /// The same in any compute mode.
+    /// Same as [`Kernels::new`], in the given compute mode.
     pub fn with_mode(isa: Isa, threads: usize, mode: ComputeMode) -> Result<Kernels, KernelError> {
         Kernels::over(isa, Pool::new(threads)?, mode)
     }
 
-    /// Kernels that compute on a pool, which may share its threads with others. Errors when the machine lacks the
+    /// Creates kernels on a pool, which may share its threads with other pools. Fails if the machine lacks the
     /// instruction set.
     pub fn over(isa: Isa, pool: Pool, mode: ComputeMode) -> Result<Kernels, KernelError> {
         if !isa.is_supported() {
@@ -45,12 +45,12 @@ impl Kernels {
         Ok(Kernels { isa, mode, pool, inputs: Inputs::default(), attention: Workspace::default() })
     }
 
-    /// The instruction set.
+    /// Returns the instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The compute mode.
+    /// Returns the compute mode.
     pub fn mode(&self) -> ComputeMode {
         self.mode
     }
@@ -59,12 +59,13 @@ impl Kernels {
         (&mut self.pool, &mut self.inputs)
     }
 
-    /// The pool, for work that is not a kernel (packing weights at load).
+    /// Returns the pool, for work that is not a kernel, such as packing weights at load.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }
 
-    /// What decides the bits: instruction set, compute mode, KV type, version.
+    /// Returns the fingerprint of everything that decides result bits: instruction set, compute mode, KV type, kernel
+    /// version.
     pub fn numerics(&self, kv: KvType) -> String {
         let pairs = match self.mode == ComputeMode::Fast && self.isa.multiplies_bf16_pairs() {
             true => "+bf16",

@@ -1,6 +1,7 @@
-//! The arithmetic: dense GEMM and GEMV, paged attention, norms, RoPE, run-time dispatch, the thread pool.
-//! Must not know: architectures, requests, files. Weights stay as they are stored; activations are f32 (`exact`) or rounded
-//! (`fast`). Bits depend on the instruction set and the mode: never on the batch, the chunking or the threads.
+//! CPU kernels: dense GEMM and GEMV, paged attention, norms, RoPE, run-time dispatch and the thread pool.
+//! Must not know: architectures, requests, files. Weights keep their stored type. Activations are f32 (`exact`) or
+//! rounded (`fast`). Result bits depend on the instruction set and the compute mode. They never depend on the batch,
+//! the chunking or the threads.
 
 mod activation;
 mod activations;

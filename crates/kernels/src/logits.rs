@@ -1,14 +1,15 @@
-//! Reductions over a row of logits, in fixed pieces and one order.
-//! Must not know: sampling parameters, or which instruction set it is compiled for.
+//! Reductions over a row of logits, in pieces of fixed size and in one order.
+//! Must not know: sampling parameters, or which instruction set this is compiled for.
 
 use crate::math;
 use crate::shapes::LANES;
 use crate::simd::{self, Simd};
 
-/// Logits that are summed together before the f64 total. Part of the numerics: changing it changes bits.
+/// Logits that are summed in f32 before they are added to the f64 total. Part of the numerics: a change here changes
+/// result bits.
 const PIECE: usize = 4096;
 
-/// The largest element that is not NaN; minus infinity if there is none.
+/// Returns the largest element that is not NaN, or minus infinity if there is none.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -19,7 +20,7 @@ pub(crate) unsafe fn largest<S: Simd>(x: &[f32]) -> f32 {
         let (chunks, rest) = x.as_chunks::<LANES>();
         let mut best = simd::load_part::<S>(&[], f32::NEG_INFINITY);
         for chunk in chunks {
-            // `max` returns its second operand where one is NaN: the best so far.
+            // `max` returns its second operand if either is NaN, which is the largest value so far.
             best = S::max(S::load(chunk.as_ptr()), best);
         }
         best = S::max(simd::load_part::<S>(rest, f32::NEG_INFINITY), best);
@@ -27,11 +28,11 @@ pub(crate) unsafe fn largest<S: Simd>(x: &[f32]) -> f32 {
     }
 }
 
-/// Elements that a word of bits speaks of.
+/// Elements that one word of bits covers.
 const WORD: usize = u32::BITS as usize;
-/// Words after which it is asked whether one of their elements is the largest so far.
+/// Words between two checks whether an element is the largest so far.
 const WORDS: usize = 32;
-/// The bits of a word, first to last.
+/// The masks of the bits of a word, from the first to the last.
 const BITS: [u32; WORD] = {
     let mut bits = [1; WORD];
     let mut at = 1;
@@ -42,8 +43,9 @@ const BITS: [u32; WORD] = {
     bits
 };
 
-/// The index of the largest element whose bit is set, the first of equal ones; `None` if none of them is more than minus infinity.
-/// NaN is passed over. Without a branch within a word: which elements are allowed is not foreseen.
+/// Returns the index of the largest element whose bit is set, the first one on ties. `None` if none of them is above
+/// minus infinity. NaN elements are skipped. There is no branch within a word, because the processor cannot predict
+/// which elements are allowed.
 #[inline(always)]
 pub(crate) fn largest_allowed(x: &[f32], allowed: &[u32]) -> Option<usize> {
     let better = |best: f32, value: f32| if value > best { value } else { best };
@@ -76,7 +78,7 @@ pub(crate) fn largest_allowed(x: &[f32], allowed: &[u32]) -> Option<usize> {
     elements.position(|((value, bit), word)| word & bit != 0 && *value == top).map(|at| first * WORD + at)
 }
 
-/// ln Σ exp(xᵢ); minus infinity for an empty slice, NaN if any element is NaN.
+/// Returns ln Σ exp(xᵢ): minus infinity for an empty slice, NaN if any element is NaN.
 ///
 /// # Safety
 /// As for [`Simd`].

@@ -1,10 +1,11 @@
-//! exp, ln, sin and cos of our own, from additions and multiplications alone, so that no bit depends on the system's
-//! mathematical library. Must not know: who uses them.
+//! exp, ln, sin and cos implemented from additions and multiplications alone, so that no bit depends on the system's
+//! math library.
+//! Must not know: which code uses them.
 
 use crate::simd::{EXP_HIGH, EXP_LOW, EXP_POLY, LN2_HIGH, LN2_LOW, ROUND, scale_by_power};
 
-/// e to the x for one f32, the same bits on every instruction set. Error below 2 units in the last place; zero below −87.33654
-/// (where the result would be denormal), infinite above 88.72283.
+/// Returns eˣ for one f32, with the same bits on every instruction set. The error is below 2 units in the last place.
+/// The result is zero below −87.33654 (where it would be denormal) and infinite above 88.72283.
 pub fn exp_f32(x: f32) -> f32 {
     let bounded = if x.is_nan() { 0.0 } else { x.clamp(EXP_LOW, EXP_HIGH) };
     let t = bounded * std::f32::consts::LOG2_E + ROUND;
@@ -17,11 +18,12 @@ pub fn exp_f32(x: f32) -> f32 {
     scale_by_power(r * r * p + r + 1.0, t, x)
 }
 
-/// ln 2 in two parts (fdlibm); the first has 33 bits.
+/// ln 2 in two parts (fdlibm). The first part has 33 bits.
 const LN2_HIGH_F64: f64 = 6.931_471_803_691_238e-1;
 const LN2_LOW_F64: f64 = 1.908_214_929_270_587_7e-10;
 
-/// e to the x for one f64; relative error below 1e-15 for |x| ≤ 700. Saturates to zero and infinity beyond.
+/// Returns eˣ for one f64. The relative error is below 1e-15 for |x| ≤ 700. Saturates to zero and infinity beyond the
+/// range.
 pub fn exp(x: f64) -> f64 {
     if x.is_nan() {
         return x;
@@ -42,7 +44,7 @@ pub fn exp(x: f64) -> f64 {
     sum * f64::from_bits(((n as i64 + 1023) as u64) << 52)
 }
 
-/// The natural logarithm of one f64; relative error below 1e-15. Denormals count as zero.
+/// Returns the natural logarithm of one f64. The relative error is below 1e-15. Denormals count as zero.
 pub fn ln(x: f64) -> f64 {
     if x.is_nan() || x < 0.0 {
         return f64::NAN;
@@ -71,20 +73,20 @@ pub fn ln(x: f64) -> f64 {
     exponent * LN2_HIGH_F64 + (2.0 * s * sum + exponent * LN2_LOW_F64)
 }
 
-/// `base` to the power of `exponent`, for a positive base.
+/// Returns `base` to the power of `exponent`, for a positive base.
 pub fn pow(base: f64, exponent: f64) -> f64 {
     exp(exponent * ln(base))
 }
 
-/// π/2 in three parts (fdlibm); the first two have 33 bits, so that their products with n < 2²⁰ are exact.
+/// π/2 in three parts (fdlibm). The first two have 33 bits, so that their products with n < 2²⁰ are exact.
 const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
 
-/// (sin x, cos x); absolute error below 1e-15 for |x| ≤ 1.6 million radians.
+/// Returns (sin x, cos x). The absolute error is below 1e-15 for |x| ≤ 1.6 million radians.
 pub fn sin_cos(x: f64) -> (f64, f64) {
     let n = (x * std::f64::consts::FRAC_2_PI).round_ties_even();
     let r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2];
     let square = r * r;
-    // Taylor: |r| ≤ π/4, so the first terms left out are below 1e-18.
+    // Taylor: |r| ≤ π/4, so the first omitted terms are below 1e-18.
     let mut sin = 1.0;
     let mut cos = 1.0;
     for i in (1..=9).rev() {

@@ -1,4 +1,4 @@
-//! Weights, repacked once at load into panels of 16 output columns, in the type they are stored in.
+//! Weights, repacked once at load into panels of 16 output columns, in their stored type.
 //! Must not know: what a matrix means to a model, or where its bytes come from.
 
 use crate::entry_ints::dispatch_ints;
@@ -11,7 +11,7 @@ pub use crate::weight_type::{Part, WeightType};
 
 /// `n × k` weights (n outputs, k inputs) with an optional bias: `y = W·x + b`.
 ///
-/// Parts of one type that follow each other stand in one [`Section`].
+/// Consecutive parts of one type share one [`Section`].
 pub struct Matrix {
     sections: Vec<Section>,
     n: usize,
@@ -19,8 +19,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs `parts`, one below the other, on the pool's threads. Errors when a part's length is not `rows` rows of `k`,
-    /// when blocks do not divide `k`, or when there is no memory.
+    /// Packs `parts`, one below the other, on the pool's threads. Fails if a part's length is not `rows` rows of `k`,
+    /// if blocks do not divide `k`, or if there is no memory.
     pub fn pack(pool: &mut Pool, parts: &[Part<'_>], k: usize) -> Result<Matrix, KernelError> {
         let mut matrix = Matrix { sections: Vec::new(), n: 0, k };
         for run in parts.chunk_by(|a, b| a.weight_type == b.weight_type) {
@@ -31,7 +31,7 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Bytes that parts of these types and numbers of rows take when packed with `k` inputs.
+    /// Returns the packed size in bytes of parts with these types and row counts and with `k` inputs.
     pub fn packed_bytes(parts: &[(WeightType, usize)], k: usize) -> usize {
         let runs = parts.chunk_by(|a, b| a.0 == b.0).filter_map(|run| {
             let &(weight_type, _) = run.first()?;
@@ -41,33 +41,33 @@ impl Matrix {
         runs.fold(0, usize::saturating_add)
     }
 
-    /// How many outputs.
+    /// Returns the number of outputs.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// How many inputs.
+    /// Returns the number of inputs.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// How the weights are stored: a type for each run of outputs, with their number.
+    /// Returns the weight type of each run of outputs, with the number of outputs in the run.
     pub fn weight_types(&self) -> impl Iterator<Item = (WeightType, usize)> {
         self.sections.iter().map(|section| (section.weight_type(), section.n()))
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub fn bytes(&self) -> usize {
         self.sections.iter().map(Section::bytes).sum()
     }
 
-    /// Bytes of weights that a product reads: what is held without the gaps between panels.
+    /// Returns the bytes of weights that a product reads: the memory held, without the gaps between panels.
     pub fn read_bytes(&self) -> usize {
         self.sections.iter().map(|section| section.panels() * section.filled_bytes()).sum()
     }
 
-    /// Writes row `row` (the weights of one output) to `out`, widened: the lookup of a token's embedding. Errors when `row`
-    /// is not below `n` or `out` is not `k` long.
+    /// Writes row `row` (the weights of one output) to `out`, widened to f32. This is a token's embedding lookup.
+    /// Fails if `row` is not below `n` or `out` is not `k` long.
     pub fn row(&self, isa: Isa, row: usize, out: &mut [f32]) -> Result<(), KernelError> {
         let section = self.sections.iter().rev().find(|section| section.first() <= row && row < self.n);
         let Some(section) = section.filter(|_| out.len() == self.k) else {

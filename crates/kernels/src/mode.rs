@@ -1,24 +1,24 @@
-//! The compute mode: how exactly activations are held. Part of a model's identity.
+//! The compute mode: how precisely activations are represented. Part of a model's identity.
 //! Must not know: what is computed in it.
 
 use std::fmt;
 
-/// How activations enter the products with weights. Weights are used as stored in either mode.
+/// How activations enter the products with weights. Both modes use the weights as stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ComputeMode {
     /// f32: quantized and half-precision weights are widened to f32 and multiplied with f32 activations.
     #[default]
     Exact,
-    /// Rounded to what the processor multiplies fastest: int8 with a scale per 32 for quantized weights, bf16 for bf16
-    /// weights. f32 and f16 weights are multiplied as in [`ComputeMode::Exact`].
+    /// Activations are rounded to the type that the processor multiplies fastest: int8 with one scale per 32 for
+    /// quantized weights, bf16 for bf16 weights. f32 and f16 weights are multiplied as in [`ComputeMode::Exact`].
     Fast,
 }
 
 impl ComputeMode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [ComputeMode; 2] = [ComputeMode::Exact, ComputeMode::Fast];
 
-    /// The name used in configuration and in the numerics fingerprint.
+    /// Returns the name used in configuration and in the numerics fingerprint.
     pub fn name(self) -> &'static str {
         match self {
             ComputeMode::Exact => "exact",
@@ -26,7 +26,7 @@ impl ComputeMode {
         }
     }
 
-    /// The mode of that name, in any case.
+    /// Returns the mode with this name. Ignores case.
     pub fn from_name(name: &str) -> Option<ComputeMode> {
         ComputeMode::ALL.into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
     }

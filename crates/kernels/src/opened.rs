@@ -1,29 +1,29 @@
-//! Packed weights taken apart once for many rows: a byte for each code, scales and offsets as f32. Several groups of rows that
-//! pass over the same weights would each take them apart again. Must not know: ggml's formats, threads.
+//! Packed weights unpacked once for many rows: a byte for each code, scales and offsets as f32. Otherwise each group
+//! of rows that passes over the same weights would unpack them again. Must not know: ggml's formats, threads.
 
 use crate::packed::{Codes, Format};
 use crate::shapes::{GROUP, LANES, LINE};
 use crate::simd::Simd;
 use crate::simd_int::Ints;
 
-/// Bytes of 16 f32.
+/// Bytes of 16 f32 values.
 const VECTOR: usize = 4 * LANES;
-/// The most bytes of a group.
+/// Most bytes of a group.
 pub(crate) const MOST_GROUP_BYTES: usize = 2 * VECTOR + 8 * LINE;
 
-/// What there is beside a scale and codes below 64.
+/// What a format has besides one scale per group and codes below 64.
 pub(crate) type Kind = u8;
-/// Nothing.
+/// Nothing more.
 pub(crate) const PLAIN: Kind = 0;
 /// Offsets.
 pub(crate) const WITH_OFFSET: Kind = 1;
-/// A scale for each half of a group.
+/// A scale of its own for each half of a group.
 pub(crate) const WITH_HALVES: Kind = 2;
-/// Codes of 64 and more.
+/// Codes of 64 and above.
 pub(crate) const WIDE: Kind = 3;
 
-/// Spans of one group: its scales, then its offsets or its second half's scales where there are any, then its codes.
-/// `ZERO`: log₂ of the code that means zero, or 0 where that is code 0.
+/// An unpacked format with spans of one group. A span holds its scales, then its offsets or the scales of its second
+/// half if it has any, then its codes. `ZERO` is the log₂ of the code that means zero, or 0 if code 0 means zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Opened<const ZERO: u32, const KIND: Kind>;
 
@@ -45,7 +45,7 @@ impl<const ZERO: u32, const KIND: Kind> Format for Opened<ZERO, KIND> {
 
     #[inline(always)]
     unsafe fn offset<N: Ints>(span: *const u8, _group: usize) -> <N::F as Simd>::V {
-        // SAFETY: the caller's contract: where there are offsets, they follow the scales.
+        // SAFETY: the caller's contract: if the format has offsets, they follow the scales.
         unsafe {
             if !Self::OFFSET {
                 return N::F::splat(0.0);
@@ -55,10 +55,10 @@ impl<const ZERO: u32, const KIND: Kind> Format for Opened<ZERO, KIND> {
     }
 }
 
-/// Takes `spans` spans of `F` apart.
+/// Unpacks `spans` spans of `F`.
 ///
 /// # Safety
-/// As for [`Ints`]; the spans stand at `panel`, and `out` has room for a span of [`Format::Opened`] for each group of them.
+/// As for [`Ints`]. The spans are at `panel`, and `out` has room for one span of [`Format::Opened`] per group.
 #[inline(always)]
 pub(crate) unsafe fn open<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut u8) {
     macro_rules! lines {

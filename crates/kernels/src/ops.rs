@@ -1,4 +1,4 @@
-//! The operations of [`crate::Kernels`]. Each checks its shapes, then cuts itself into tasks.
+//! The operations of [`crate::Kernels`]. Each one checks its shapes, then splits its work into tasks.
 //! Must not know: architectures.
 
 mod attention;

@@ -1,5 +1,5 @@
-//! Row-major weights into panels of 16 outputs: the repacking at load.
-//! Must not know: threads, or how a panel is multiplied (`packed` says where everything stands).
+//! Repacks row-major weights into panels of 16 outputs at load.
+//! Must not know: threads, or how a panel is multiplied. `packed` describes the layout.
 
 use headrace_quant::{BlockScales, BlockType, codes, layout, sub_scales};
 
@@ -8,12 +8,12 @@ use crate::packed::{Codes, Packed};
 use crate::shapes::{GROUP, LANES, LINE};
 use crate::weight_type::{Part, WeightType};
 
-/// Elements of one row that are transposed at a time: 16 rows of them stay in the first-level cache.
+/// Elements of a row that are transposed at a time. 16 rows of this length stay in the first-level cache.
 const PACK_BLOCK: usize = 64;
-/// Weights of the longest block.
+/// Weights in the longest block.
 const LONGEST_BLOCK: usize = 256;
 
-/// Packs panel `panel` of `parts`, all stored as `weight_type` with `k` inputs, into zeroed memory.
+/// Packs panel `panel` of `parts` into zeroed memory. All parts are stored as `weight_type` and have `k` inputs.
 pub(crate) fn panel(weight_type: WeightType, parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8]) {
     match weight_type {
         WeightType::F32 => dense::<4>(parts, k, panel, out, |i, lane| i * LANES + lane),
@@ -23,7 +23,7 @@ pub(crate) fn panel(weight_type: WeightType, parts: &[Part<'_>], k: usize, panel
     }
 }
 
-/// Elements of `B` bytes; `place` says at which element of the panel input `i` of a lane stands.
+/// Packs elements of `B` bytes. `place(i, lane)` returns the panel index of input `i` of a lane.
 fn dense<const B: usize>(
     parts: &[Part<'_>],
     k: usize,
@@ -55,7 +55,7 @@ fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8])
         for (index, block) in row.chunks_exact(F::KIND.block_bytes()).enumerate() {
             let Some(span) = out.get_mut(index / per_span * F::BYTES..) else { continue };
             let Some(unpacked) = unpacked.get_mut(..F::KIND.block_weights()) else { continue };
-            // Cannot fail: a whole block, and room for its codes.
+            // Cannot fail: `block` is a whole block, and there is room for its codes.
             let _ = codes(F::KIND, block, unpacked);
             let _ = sub_scales(F::KIND, block, &mut scales);
             put_scales(F::KIND, span, index % per_span, lane, &scales);
@@ -70,7 +70,7 @@ fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8])
     }
 }
 
-/// The scales of one block: of group `group` in formats of 32, of the whole span in K formats.
+/// Writes the scales of one block: for group `group` in formats with blocks of 32, for the whole span in K formats.
 fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scales: &BlockScales) {
     let mut put_half = |index: usize, bits: u16| {
         if let Some(target) = span.as_chunks_mut::<2>().0.get_mut(index * LANES + lane) {
@@ -97,7 +97,7 @@ fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scale
     }
 }
 
-/// The codes of one group of one output.
+/// Writes the codes of one group of one output.
 fn put_codes(kind: Codes, at: &mut [u8], lane: usize, codes: &[u8]) {
     for (i, &code) in codes.iter().enumerate() {
         let (half, step, byte) = (i / 16, i % 16 / 4, 4 * lane + i % 4);
@@ -120,7 +120,7 @@ fn put_codes(kind: Codes, at: &mut [u8], lane: usize, codes: &[u8]) {
     }
 }
 
-/// The bytes of an output row.
+/// Returns the bytes of an output row.
 fn row_of<'a>(parts: &[Part<'a>], mut row: usize, row_bytes: usize) -> Option<&'a [u8]> {
     for part in parts {
         if row < part.rows {

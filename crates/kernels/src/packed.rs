@@ -1,11 +1,12 @@
-//! How quantized weights lie in memory for the kernels, and how a vector of them is read.
+//! How quantized weights are laid out in memory for the kernels, and how a vector of them is read.
 //! Must not know: which formats there are, products or threads.
 //!
-//! Sixteen output columns stand side by side in a *panel*. Along its inputs a panel is a row of *spans* of 64 or 256
-//! inputs; a span begins with its scales (`[group][16]`), then come the codes of its groups of 32 inputs. A line of 64
-//! bytes holds 16 columns × 4 inputs, which is what an integer dot product takes: input `16·HALF + 4·STEP + i` of a
-//! group stands in byte `i` of its column's lane of line (HALF, STEP). Four-bit lines hold HALF 0 in the low and HALF 1 in
-//! the high nibbles; a fifth bit stands in a plane of 64 bits per line, a fifth and sixth in a plane of bit pairs.
+//! Sixteen output columns side by side form a *panel*. Along its inputs a panel is a row of *spans* of 64 or 256
+//! inputs. A span begins with its scales (`[group][16]`). The codes of its groups of 32 inputs follow. A line of 64
+//! bytes holds 16 columns × 4 inputs, which is the operand of an integer dot product. Input `16·HALF + 4·STEP + i` of
+//! a group is byte `i` of its column's lane in line (HALF, STEP). Four-bit lines hold HALF 0 in the low nibbles and
+//! HALF 1 in the high ones. A fifth bit is in a plane of 64 bits per line. A fifth and a sixth bit are in a plane of
+//! bit pairs.
 
 use headrace_quant::BlockType;
 
@@ -13,21 +14,21 @@ use crate::shapes::{GROUP, LINE};
 use crate::simd::Simd;
 use crate::simd_int::Ints;
 
-/// Where the codes of a group stand.
+/// How the codes of a group are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Codes {
     /// A byte each.
     Bytes,
     /// Four bits each.
     Nibbles,
-    /// Four bits each, behind a plane of fifth bits.
+    /// Four bits each, after a plane of fifth bits.
     NibblesAndBit,
-    /// Four bits each, behind a plane of bit pairs.
+    /// Four bits each, after a plane of bit pairs.
     NibblesAndPair,
 }
 
 impl Codes {
-    /// Bytes of a group of 32 inputs × 16 columns.
+    /// Returns the bytes of a group of 32 inputs × 16 columns.
     pub(crate) const fn group_bytes(self) -> usize {
         self.plane_bytes()
             + match self {
@@ -36,7 +37,7 @@ impl Codes {
             }
     }
 
-    /// Bytes of the plane before the nibbles.
+    /// Returns the bytes of the plane before the nibbles.
     pub(crate) const fn plane_bytes(self) -> usize {
         match self {
             Codes::Bytes | Codes::Nibbles => 0,
@@ -46,46 +47,46 @@ impl Codes {
     }
 }
 
-/// A packed format of ggml's.
+/// A packed form of a ggml format.
 pub(crate) trait Packed: Format {
-    /// What it packs.
+    /// The ggml block type that it packs.
     const KIND: BlockType;
 }
 
-/// How weights lie in spans. A weight is `scale · (code − zero) + offset`.
+/// The layout of weights in spans. A weight is `scale · (code − zero) + offset`.
 pub(crate) trait Format: Copy + 'static {
-    /// The same weights with a byte for each code: what several groups of rows read.
+    /// The unpacked form of the same weights, with a byte for each code. Several groups of rows read this form.
     type Opened: Format;
     /// Inputs of a span.
     const SPAN: usize;
-    /// Where the codes stand.
+    /// How the codes are stored.
     const CODES: Codes;
     /// Bytes of a span's scales.
     const HEAD: usize;
-    /// log₂ of the code that means zero; `None`: code 0.
+    /// The log₂ of the code that means zero. `None` if code 0 means zero.
     const ZERO: Option<u32>;
     /// Whether weights have an offset.
     const OFFSET: bool = false;
-    /// Whether each half of a group has a scale of its own.
+    /// Whether each half of a group has its own scale.
     const HALVES: bool = false;
     /// Whether a code can be above 63.
     const WIDE: bool = false;
-    /// What a code stands for, plus zero, where that is not the code itself.
+    /// Maps a code to its value plus zero. `None` if the code is the value itself.
     const TABLE: Option<[u8; 16]> = None;
-    /// Whether a byte stands for each code already.
+    /// Whether every code is a byte already.
     const IS_OPEN: bool = matches!(Self::CODES, Codes::Bytes);
-    /// Whether it pays for any several groups of rows to take the weights apart once: their codes stand in two places.
+    /// Whether several groups of rows should always share unpacked weights: their codes are spread over two places.
     const OPENS_ALWAYS: bool = matches!(Self::CODES, Codes::NibblesAndBit | Codes::NibblesAndPair);
     /// Bytes of a span.
     const BYTES: usize = Self::HEAD + Self::SPAN / GROUP * Self::CODES.group_bytes();
 
-    /// The scales of 16 columns for one group (one half of it where [`Format::HALVES`]).
+    /// Returns the scales of 16 columns for one group, or for half a group if [`Format::HALVES`].
     ///
     /// # Safety
-    /// As for [`Simd`]; `span` is the start of one.
+    /// As for [`Simd`]. `span` is the start of a span.
     unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V;
 
-    /// The offsets of 16 columns for one group.
+    /// Returns the offsets of 16 columns for one group.
     ///
     /// # Safety
     /// As for [`Format::scale`].
@@ -94,7 +95,7 @@ pub(crate) trait Format: Copy + 'static {
         unsafe { N::F::splat(0.0) }
     }
 
-    /// Line (HALF, STEP) of a group, as unsigned codes.
+    /// Returns line (HALF, STEP) of a group as unsigned codes.
     ///
     /// # Safety
     /// As for [`Format::scale`].

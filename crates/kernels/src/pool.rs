@@ -1,4 +1,5 @@
-//! A model's way to the threads of the process: an operation is cut into tasks that the threads and the caller take in turn.
+//! A model's access to the threads of the process. An operation is split into tasks, which the threads and the caller
+//! take in turn.
 //! Must not know: what a task computes. No thread is started per operation.
 
 mod slot;
@@ -13,34 +14,35 @@ use slot::{Job, Slot};
 pub use slot::panic_message;
 pub use workers::{MAX_THREADS, Workers};
 
-/// One caller's pool over [`Workers`] that other pools may share. The caller is the last thread. Jobs of different pools run
-/// side by side. Denormals are flushed while tasks run.
+/// One caller's pool over [`Workers`], which other pools may share. The caller computes too, as worker 0. Jobs of
+/// different pools run concurrently. Denormals are flushed while tasks run.
 pub struct Pool {
     workers: Arc<Workers>,
     slot: Arc<Slot>,
-    /// Between [`Pool::begin`] and [`Pool::end`].
+    /// Whether the caller is between [`Pool::begin`] and [`Pool::end`].
     working: bool,
 }
 
 impl Pool {
-    /// A pool of `threads` threads of its own, the caller included (0 counts as 1). Errors when a thread cannot be started.
+    /// Creates a pool with its own `threads` threads, including the caller (0 counts as 1). Fails if a thread cannot
+    /// be started.
     pub fn new(threads: usize) -> Result<Pool, KernelError> {
         Ok(Pool::over(&Workers::new(threads)?, threads))
     }
 
-    /// A pool of `threads` threads, the caller included, over workers that others use too; where there are
-    /// fewer, of all of them.
+    /// Creates a pool of `threads` threads, including the caller, over workers that other pools may use too. If there
+    /// are fewer threads, the pool uses all of them.
     pub fn over(workers: &Arc<Workers>, threads: usize) -> Pool {
         Pool { workers: Arc::clone(workers), slot: workers.join(threads), working: false }
     }
 
-    /// How many threads take part, the caller included.
+    /// Returns the number of threads that take part, including the caller.
     pub fn threads(&self) -> usize {
         self.slot.threads()
     }
 
-    /// The caller begins a piece of work of many operations: until [`Pool::end`] it counts as a busy thread between them, too,
-    /// so that the workers need not regroup for each. No result depends on it.
+    /// Begins a series of operations. Until [`Pool::end`] the caller counts as a busy thread, even between
+    /// operations, so that the workers need not regroup for each one. Results do not depend on it.
     pub fn begin(&mut self) {
         if !self.working {
             self.working = true;
@@ -48,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// The piece of work is done.
+    /// Ends the series of operations.
     pub fn end(&mut self) {
         if self.working {
             self.working = false;
@@ -56,15 +58,16 @@ impl Pool {
         }
     }
 
-    /// Runs `task(index, worker)` for every index below `tasks`, each once, in any order, on any thread; `worker` is
-    /// below [`Pool::threads`] and no two tasks run at once under one worker number. Returns when all are done. A panic in a task
-    /// skips the tasks not yet begun and is returned as an error. Tasks are begun in ascending order.
+    /// Runs `task(index, worker)` once for every index below `tasks`, on any thread, and returns when all tasks are
+    /// done. Tasks start in ascending order and finish in any order. `worker` is below [`Pool::threads`], and no two
+    /// tasks run at once under one worker number. A panic in a task skips the tasks that have not started and is
+    /// returned as an error.
     pub fn run<F: Fn(usize, usize) + Sync>(&mut self, tasks: usize, task: F) -> Result<(), KernelError> {
         self.run_in(1, tasks, task)
     }
 
-    /// As [`Pool::run`], but each thread begins with a stretch of consecutive tasks of its own and helps the others when it is done
-    /// with that: for tasks that read memory one behind the other, so that a thread can ask for what it will read next.
+    /// As [`Pool::run`], but each thread starts with its own stretch of consecutive tasks, then helps the others.
+    /// Meant for tasks that read adjacent memory, so that a thread can prefetch for its next task.
     pub fn run_in_stretches<F: Fn(usize, usize) + Sync>(
         &mut self,
         tasks: usize,
@@ -82,13 +85,13 @@ impl Pool {
         let _flush = FlushGuard::new();
         let job = Job::of(tasks, stretches, &task);
         if tasks <= 1 || self.threads() == 1 {
-            // SAFETY: `&mut self` keeps out another caller; `task` lives until the end of this function.
+            // SAFETY: `&mut self` excludes a second caller. `task` lives until the end of this function.
             unsafe { self.slot.alone(job) };
             return self.slot.verdict();
         }
         let began = !self.working;
         self.begin();
-        // SAFETY: as above; `close` returns when everybody has left the job.
+        // SAFETY: as above. `close` returns after every worker has left the job.
         unsafe {
             if self.workers.can_help() {
                 self.slot.open(job);
@@ -154,7 +157,8 @@ mod tests {
         let mut pool = Pool::new(2).unwrap();
         let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let own = AtomicUsize::new(0);
-        // The first task waits until the other thread has done everything else: its own half, and the rest of this one.
+        // The first task waits until the other thread has done everything else: its own half, and the rest of this
+        // half.
         pool.run_in_stretches(100, |task, worker| {
             own.fetch_add(usize::from((task < 50) == (worker == 0)), Ordering::Relaxed);
             if taken[worker].fetch_add(1, Ordering::SeqCst) == 0 && worker == 0 {
@@ -199,7 +203,7 @@ mod tests {
                     let mut pool = Pool::over(&workers, threads);
                     scope.spawn(move || {
                         for round in 0..300 {
-                            // Some rounds are one piece of work, in others every operation stands for itself.
+                            // In some rounds all operations form one series. In the others they are separate.
                             if (round + number) % 3 != 0 {
                                 pool.begin();
                             }
@@ -234,7 +238,7 @@ mod tests {
         assert_eq!((few.threads(), all.threads()), (2, 6));
         few.run(100, |_, worker| assert!(worker < 2)).unwrap();
         all.run(100, |_, worker| assert!(worker < 6)).unwrap();
-        // The workers outlive whoever started them, and go with the last pool.
+        // The workers outlive the handle that started them. They stop with the last pool.
         drop(workers);
         few.run(100, |_, _| ()).unwrap();
         drop(few);
@@ -246,7 +250,7 @@ mod tests {
         let workers = Workers::new(2).unwrap();
         let (mut first, mut second) = (Pool::over(&workers, 2), Pool::over(&workers, 2));
         second.begin();
-        // Two callers are two threads: the one worker is not needed.
+        // Two callers are two threads, so the one worker must not help.
         first.run(200, |_, worker| assert_eq!(worker, 0)).unwrap();
         second.end();
         let helped = AtomicBool::new(false);

@@ -1,28 +1,29 @@
-//! What 32 activations become as integers. Plain Rust: the reference for every instruction set.
-//! Must not know: lanes, weights, or where in a row a group stands.
+//! Quantizes 32 activations to integers. Plain Rust: the reference for every instruction set.
+//! Must not know: lanes, weights, or the group's position in its row.
 
 use crate::shapes::GROUP;
 
-/// Below this a group counts as zero: its reciprocal would leave f32.
+/// A group with a smaller largest magnitude counts as zero, because its reciprocal would overflow f32.
 const SMALLEST: f32 = 1e-30;
 
-/// A group of 32 activations as integers: `x ≈ scale · code`, codes −127..=127.
+/// A group of 32 activations as integers: `x ≈ scale · code`, with codes in −127..=127.
 #[derive(Clone, Copy)]
 pub(crate) struct QuantizedGroup {
     pub(crate) codes: [i8; GROUP],
-    /// NaN where an activation is not finite, so that the products are too.
+    /// NaN if an activation is not finite, so that the products are NaN too.
     pub(crate) scale: f32,
-    /// Sums of the first and the last 16 codes.
+    /// The sums of the first 16 codes and of the last 16.
     pub(crate) sums: [i32; 2],
 }
 
-/// The scale that codes of a group with this greatest magnitude have, and its reciprocal.
+/// Returns the scale of a group with this largest magnitude, and the scale's reciprocal. Both are zero if the group
+/// counts as zero.
 #[inline(always)]
 pub(crate) fn scale_of(greatest: f32) -> (f32, f32) {
     if greatest < SMALLEST { (0.0, 0.0) } else { (greatest / 127.0, 127.0 / greatest) }
 }
 
-/// A group as integers: round to nearest, ties to even.
+/// Quantizes a group, rounding to nearest with ties to even.
 #[inline(always)]
 pub(crate) fn quantize_group(x: &[f32; GROUP]) -> QuantizedGroup {
     let mut greatest = 0.0_f32;

@@ -1,5 +1,6 @@
-//! What this machine can do at most: bytes read and multiply-adds done in a second, measured, so that every rate can be
-//! printed as a fraction of its limit. Must not know: what is held against them.
+//! Measures the limits of this machine: bytes read and multiply-adds per second. Every rate can then be printed as a
+//! fraction of its limit.
+//! Must not know: which rates are compared with the limits.
 
 pub(crate) mod loops;
 
@@ -13,15 +14,16 @@ use crate::memory::{Region, Shared};
 use crate::shapes::{LANES, LINE};
 use loops::{REGISTERS, STREAMS};
 
-/// Far above any last-level cache, so that memory is what is read.
+/// Far larger than any last-level cache, so that reads come from memory.
 const READ_BYTES: usize = 768 << 20;
-/// Multiply-adds of one vector per register and thread in one measurement.
+/// Vector multiply-adds per register and thread in one measurement.
 const ROUNDS: usize = 4_000_000;
-/// The best of so many: other load on the machine can only slow one down.
+/// Number of measurements. The best one counts, because other load on the machine can only slow one down.
 const TRIES: usize = 5;
 
-/// How fast the kernels' threads read from memory together: 8 interleaved streams each, at distances that are no power of two.
-/// On a shared machine the limit moves from one second to the next, so what is held against it is measured in turn with it.
+/// How fast the kernels' threads together read from memory: 8 interleaved streams each, at distances that are no
+/// power of two. On a shared machine the limit varies from one second to the next. Take turns between measuring it
+/// and measuring the rate to compare.
 pub struct ReadLimit {
     region: Region,
     threads: usize,
@@ -30,11 +32,11 @@ pub struct ReadLimit {
 }
 
 impl ReadLimit {
-    /// Takes 768 MiB and touches them. Errors when there is no memory.
+    /// Allocates and touches 768 MiB. Fails if there is no memory.
     pub fn new(kernels: &mut Kernels) -> Result<ReadLimit, KernelError> {
         let threads = kernels.pool().threads();
         let region = Region::zeroed(READ_BYTES)?;
-        // An odd number of lines in a stream: no two streams stand at a power of two from each other.
+        // An odd number of lines per stream, so that no two streams are a power of two apart.
         let lines = (READ_BYTES / LINE / threads / STREAMS - 1) | 1;
         let start = Shared(region.start());
         kernels.pool().run(threads * STREAMS, |stream, _| {
@@ -44,7 +46,7 @@ impl ReadLimit {
         Ok(ReadLimit { region, threads, lines })
     }
 
-    /// Bytes per second of one pass, by the kernels it was made for.
+    /// Returns the bytes per second of one pass, on the kernels that [`ReadLimit::new`] got.
     pub fn measure(&mut self, kernels: &mut Kernels) -> Result<f64, KernelError> {
         let (isa, lines, bytes) = (kernels.isa(), self.lines, self.lines * LINE);
         let start = Shared(self.region.start());
@@ -58,7 +60,7 @@ impl ReadLimit {
     }
 }
 
-/// The most bytes per second of a few passes of a [`ReadLimit`]. Takes a few seconds and 768 MiB.
+/// Returns the best rate of a few passes of a [`ReadLimit`], in bytes per second. Takes a few seconds and 768 MiB.
 pub fn read_bytes_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let mut limit = ReadLimit::new(kernels)?;
     let mut best = 0.0_f64;
@@ -68,7 +70,8 @@ pub fn read_bytes_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> 
     Ok(best)
 }
 
-/// f32 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
+/// Returns the f32 operations per second of all threads together, in registers. A multiply-add counts as two
+/// operations.
 pub fn flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let isa = kernels.isa();
     let threads = kernels.pool().threads();
@@ -79,7 +82,8 @@ pub fn flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     Ok((2 * threads * registers * LANES * ROUNDS) as f64 / best)
 }
 
-/// int8 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
+/// Returns the int8 operations per second of all threads together, in registers. A multiply-add counts as two
+/// operations.
 pub fn int8_ops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let isa = kernels.isa();
     let registers = dispatch_ints!(isa, sum_registers());
@@ -89,7 +93,8 @@ pub fn int8_ops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     Ok((2 * kernels.pool().threads() * registers * LINE * ROUNDS) as f64 / best)
 }
 
-/// bf16 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
+/// Returns the bf16 operations per second of all threads together, in registers. A multiply-add counts as two
+/// operations.
 pub fn bf16_flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let isa = kernels.isa();
     let best = fastest(kernels, || {
@@ -98,7 +103,7 @@ pub fn bf16_flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> 
     Ok((4 * kernels.pool().threads() * REGISTERS * LANES * ROUNDS) as f64 / best)
 }
 
-/// Seconds that `work` takes at best when every thread does it at once.
+/// Returns the best time in seconds for `work` when every thread runs it at once.
 fn fastest(kernels: &mut Kernels, work: impl Fn() + Sync) -> Result<f64, KernelError> {
     let threads = kernels.pool().threads();
     let mut best = Duration::MAX;

@@ -1,5 +1,5 @@
 //! Operations on one row of activations: norms, rotary positions, SiLU·mul.
-//! Must not know: threads, or how many rows there are. Each reduces over its own row only, in one fixed order.
+//! Must not know: threads, or the number of rows. Each operation reduces over its own row only, in one fixed order.
 
 use crate::shapes::LANES;
 use crate::simd::{self, Simd};
@@ -35,8 +35,8 @@ unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum / x.len() as f32 + eps).sqrt()
 }
 
-/// `out = (x − mean) / √(variance + eps) · weight + bias` (Ba, Kiros and Hinton 2016, arXiv 1607.06450); no bias where it is empty.
-/// The variance is that of the differences, found in a second pass.
+/// `out = (x − mean) / √(variance + eps) · weight + bias` (Ba, Kiros and Hinton 2016, arXiv 1607.06450). An empty
+/// `bias` means no bias. A second pass computes the variance from the differences to the mean.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -68,7 +68,7 @@ pub(crate) unsafe fn layer_norm<S: Simd>(x: &[f32], weight: &[f32], bias: &[f32]
     }
 }
 
-/// What happens to each query or key head of one row.
+/// The operations to apply to each query or key head of one row.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRow<'a> {
     /// RMSNorm weights over the head, if the architecture has them.
@@ -77,11 +77,12 @@ pub(crate) struct HeadRow<'a> {
     pub(crate) eps: f32,
     /// cos of the angles at this row's position, half a head long.
     pub(crate) cos: &'a [f32],
-    /// sin of them.
+    /// sin of the same angles.
     pub(crate) sin: &'a [f32],
 }
 
-/// Normalizes a head if asked, then rotates it: pairs are (i, i + half), as in Hugging Face checkpoints.
+/// Normalizes a head if `row` has norm weights, then rotates it. The pairs are (i, i + half), as in Hugging Face
+/// checkpoints.
 ///
 /// # Safety
 /// As for [`Simd`].

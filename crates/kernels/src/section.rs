@@ -13,13 +13,14 @@ use crate::weight_type::{Part, WeightType};
 
 /// Consecutive outputs of one weight type.
 ///
-/// Layout: panels of 16 outputs. Dense types: `[k][16]` (bf16: `[k / 2][16][2]`), so that one vector load takes the weights of 16
-/// outputs; quantized ones: see `formats`. The distance between two panels is an odd number of cache lines: streams
-/// read side by side then never stand at a power of two from each other. Outputs past `n` in the last panel are zero.
+/// Layout: panels of 16 outputs. Dense types are `[k][16]` (bf16: `[k / 2][16][2]`), so that one vector load takes
+/// the weights of 16 outputs. For quantized types see `formats`. The distance between two panels is an odd number of
+/// cache lines. Streams that are read side by side are therefore never a power of two apart. Outputs past `n` in the
+/// last panel are zero.
 pub(crate) struct Section {
     region: Region,
     weight_type: WeightType,
-    /// The first output in the matrix.
+    /// Index of the section's first output in its matrix.
     first: usize,
     n: usize,
     k: usize,
@@ -28,10 +29,10 @@ pub(crate) struct Section {
 }
 
 const LINE_BYTES: usize = 64;
-/// Cache lines between two panels, beyond the panel itself.
+/// Cache lines of padding after a panel.
 const PAD_LINES: usize = 5;
 
-/// Bytes of a panel's weights.
+/// Returns the bytes of a panel's weights, without padding.
 fn filled_bytes(weight_type: WeightType, k: usize) -> usize {
     match weight_type {
         WeightType::F32 => k * LANES * 4,
@@ -41,14 +42,14 @@ fn filled_bytes(weight_type: WeightType, k: usize) -> usize {
     }
 }
 
-/// Bytes from one panel to the next.
+/// Returns the bytes from one panel to the next.
 pub(crate) fn panel_bytes(weight_type: WeightType, k: usize) -> usize {
     let lines = filled_bytes(weight_type, k).div_ceil(LINE_BYTES) + PAD_LINES;
     (lines | 1) * LINE_BYTES
 }
 
 impl Section {
-    /// Packs parts of one type; `first` is the section's first output in its matrix.
+    /// Packs parts of one type. `first` is the index of the section's first output in its matrix.
     pub(crate) fn pack(
         pool: &mut Pool,
         parts: &[Part<'_>],
@@ -74,7 +75,7 @@ impl Section {
         let region = Region::zeroed(bytes)?;
         let start = Shared(region.start());
         pool.run(panels, |panel, _| {
-            // SAFETY: panel `panel` is inside the region, zeroed by the system, and each task has one panel to itself.
+            // SAFETY: panel `panel` is inside the region, which the system zeroed, and each task has its own panel.
             let out = unsafe { std::slice::from_raw_parts_mut(start.get().add(panel * stride), filled) };
             pack::panel(weight_type, parts, k, panel, out);
         })?;
@@ -82,7 +83,7 @@ impl Section {
         Ok(Section { region, weight_type, first, n, k, panel_bytes: stride, bias })
     }
 
-    /// Element `i` of row `row`, widened; `row` must be below `n`, `i` below `k`, and the section dense.
+    /// Returns element `i` of row `row`, widened. `row` must be below `n`, `i` below `k`, and the section dense.
     pub(crate) fn element(&self, row: usize, i: usize) -> f32 {
         let (panel, lane) = (self.panel(row / LANES), row % LANES);
         // SAFETY: i < k and lane < 16, so the element is inside the panel.
@@ -95,22 +96,22 @@ impl Section {
         }
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
         self.region.bytes() + self.bias.as_ref().map_or(0, |bias| bias.len() * 4)
     }
 
-    /// How many outputs.
+    /// Number of outputs.
     pub(crate) fn n(&self) -> usize {
         self.n
     }
 
-    /// How many inputs.
+    /// Number of inputs.
     pub(crate) fn k(&self) -> usize {
         self.k
     }
 
-    /// The section's first output in its matrix.
+    /// Index of the section's first output in its matrix.
     pub(crate) fn first(&self) -> usize {
         self.first
     }
@@ -128,18 +129,18 @@ impl Section {
         self.panel_bytes
     }
 
-    /// Bytes of a panel's weights.
+    /// Bytes of a panel's weights, without padding.
     pub(crate) fn filled_bytes(&self) -> usize {
         filled_bytes(self.weight_type, self.k)
     }
 
-    /// The start of a panel, aligned to a cache line. `panel` must be below `panels`.
+    /// Returns the start of a panel, aligned to a cache line. `panel` must be below `panels`.
     pub(crate) fn panel(&self, panel: usize) -> *const u8 {
         debug_assert!(panel < self.panels());
         self.region.start().wrapping_add(panel * self.panel_bytes)
     }
 
-    /// The bias, padded to whole panels.
+    /// Returns the bias, padded to whole panels.
     pub(crate) fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }

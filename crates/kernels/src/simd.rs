@@ -1,20 +1,22 @@
 //! Sixteen f32 lanes, the same on every instruction set, so that each kernel is written once.
-//! Must not know: what a kernel computes. `Scalar` is the reference; others are in `simd_x86` and `simd_neon`.
+//! Must not know: what a kernel computes. `Scalar` is the reference. The other instruction sets are in `simd_x86` and
+//! `simd_neon`.
 
 use crate::shapes::LANES;
 
-/// exp is exactly zero below this (the result would be denormal) and infinite above [`EXP_HIGH`].
+/// exp is exactly zero below this argument (the result would be denormal) and infinite above [`EXP_HIGH`].
 pub(crate) const EXP_LOW: f32 = -87.336_54;
 /// The largest argument whose exp is finite.
 pub(crate) const EXP_HIGH: f32 = 88.722_83;
-/// 1.5·2²³: adding it rounds to an integer that stands in the low mantissa bits.
+/// 1.5·2²³. Adding it rounds to an integer, which is then in the low mantissa bits.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// The vector operations of one instruction set.
 ///
 /// # Safety
-/// Every method needs a processor with the instruction set, and must be inlined into a function compiled for it;
-/// pointers must be valid for the 16 elements that a load or store touches. `entry` is where that is established.
+/// Every method needs a processor with the instruction set, and must be inlined into a function compiled for it.
+/// Pointers must be valid for the 16 elements that a load or store accesses. `entry` ensures the first two
+/// conditions.
 pub(crate) trait Simd: Copy + 'static {
     /// 16 f32 lanes.
     type V: Copy;
@@ -24,29 +26,29 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_bf16(at: *const u16) -> Self::V;
     unsafe fn load_f16(at: *const u16) -> Self::V;
     unsafe fn load_i8(at: *const i8) -> Self::V;
-    /// 16 bf16, every second one from `at` on.
+    /// Loads 16 bf16, every second one starting at `at`.
     unsafe fn low_bf16(at: *const u16) -> Self::V;
-    /// 16 bf16, every second one from `at + 1` on; reads the same 32 as [`Simd::low_bf16`].
+    /// Loads 16 bf16, every second one starting at `at + 1`. Reads the same 32 elements as [`Simd::low_bf16`].
     unsafe fn high_bf16(at: *const u16) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// `a·b + c`, fused where the instruction set fuses.
+    /// `a·b + c`, fused if the instruction set has a fused multiply-add.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger; `b` if either is NaN.
+    /// The larger value. `b` if either is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// The smaller; `b` if either is NaN.
+    /// The smaller value. `b` if either is NaN.
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
-    /// `p · 2ⁿ` where `t = n + ROUND`; zero where `x < EXP_LOW`, infinite where `x > EXP_HIGH`, `x` where it is NaN.
+    /// `p · 2ⁿ` with `t = n + ROUND`. Zero if `x < EXP_LOW`, infinite if `x > EXP_HIGH`, `x` if `x` is NaN.
     unsafe fn exp_scale(p: Self::V, t: Self::V, x: Self::V) -> Self::V;
-    /// `p · 2ⁿ` where `t = n + ROUND` and −126 ≤ n ≤ 0; `p` where it is NaN.
+    /// `p · 2ⁿ` with `t = n + ROUND` and −126 ≤ n ≤ 0. `p` if `p` is NaN.
     unsafe fn times_power_of_two(p: Self::V, n: Self::V, t: Self::V) -> Self::V;
-    /// Ask for the cache line at an address that may lie outside any allocation.
+    /// Prefetches the cache line at an address that may lie outside any allocation.
     unsafe fn prefetch(at: *const u8);
 }
 
-/// e to the x, 16 at a time. Error below 2 units in the last place (tested over the whole range).
+/// Returns eˣ, 16 lanes at a time. The error is below 2 units in the last place (tested over the whole range).
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -68,7 +70,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// ln 2 in two parts; the first has 9 bits, so that its product with n is exact.
+/// ln 2 in two parts. The first has 9 bits, so that its product with n is exact.
 pub(crate) const LN2_HIGH: f32 = 0.693_359_4;
 /// The rest of ln 2.
 pub(crate) const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -76,7 +78,7 @@ pub(crate) const LN2_LOW: f32 = -2.121_944_4e-4;
 pub(crate) const EXP_POLY: [f32; 6] =
     [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.500_000_06];
 
-/// The lanes of a vector in memory.
+/// Returns the lanes of a vector as an array.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -88,7 +90,7 @@ pub(crate) unsafe fn lanes<S: Simd>(value: S::V) -> [f32; LANES] {
     out
 }
 
-/// The first lanes from a slice (at most 16), the rest from `fill`.
+/// Loads the first lanes from a slice (at most 16). The other lanes are `fill`.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -102,7 +104,7 @@ pub(crate) unsafe fn load_part<S: Simd>(from: &[f32], fill: f32) -> S::V {
     unsafe { S::load(lanes.as_ptr()) }
 }
 
-/// The sum of the lanes by one fixed tree.
+/// Returns the sum of the lanes, by one fixed tree.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -120,7 +122,7 @@ pub(crate) unsafe fn sum<S: Simd>(value: S::V) -> f32 {
     v[0]
 }
 
-/// The largest lane; a NaN lane may or may not be returned.
+/// Returns the largest lane. NaN lanes are skipped.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -131,7 +133,8 @@ pub(crate) unsafe fn largest<S: Simd>(value: S::V) -> f32 {
     v.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// An f16 bit pattern as f32. Written without denormal f32 intermediates, which a thread that flushes them would lose.
+/// Widens an f16 bit pattern to f32. No intermediate value is a denormal f32, because a thread that flushes denormals
+/// would lose it.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
@@ -145,13 +148,13 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(sign | magnitude)
 }
 
-/// A bf16 bit pattern as f32.
+/// Widens a bf16 bit pattern to f32.
 #[inline(always)]
 pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Sixteen lanes in plain Rust: the reference, and the path of processors without one of their own.
+/// Sixteen lanes in plain Rust: the reference, and the fallback for processors without a specific implementation.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 
@@ -174,45 +177,45 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn load(at: *const f32) -> Self::V {
-        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        // SAFETY: the caller provides 16 readable elements. No alignment is assumed.
         unsafe { at.cast::<Self::V>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(at: *mut f32, value: Self::V) {
-        // SAFETY: the caller gives 16 writable elements; no alignment is assumed.
+        // SAFETY: the caller provides 16 writable elements. No alignment is assumed.
         unsafe { at.cast::<Self::V>().write_unaligned(value) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(at: *const u16) -> Self::V {
-        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        // SAFETY: the caller provides 16 readable elements. No alignment is assumed.
         unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(bf16_to_f32)
     }
 
     #[inline(never)]
     unsafe fn load_f16(at: *const u16) -> Self::V {
-        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        // SAFETY: the caller provides 16 readable elements. No alignment is assumed.
         unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(f16_to_f32)
     }
 
     #[inline(always)]
     unsafe fn low_bf16(at: *const u16) -> Self::V {
-        // SAFETY: the caller gives 32 readable elements.
+        // SAFETY: the caller provides 32 readable elements.
         let pairs = unsafe { at.cast::<[[u16; 2]; LANES]>().read_unaligned() };
         pairs.map(|pair| bf16_to_f32(pair[0]))
     }
 
     #[inline(always)]
     unsafe fn high_bf16(at: *const u16) -> Self::V {
-        // SAFETY: the caller gives 32 readable elements.
+        // SAFETY: the caller provides 32 readable elements.
         let pairs = unsafe { at.cast::<[[u16; 2]; LANES]>().read_unaligned() };
         pairs.map(|pair| bf16_to_f32(pair[1]))
     }
 
     #[inline(always)]
     unsafe fn load_i8(at: *const i8) -> Self::V {
-        // SAFETY: the caller gives 16 readable elements.
+        // SAFETY: the caller provides 16 readable elements.
         unsafe { at.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
     }
 
@@ -230,7 +233,7 @@ impl Simd for Scalar {
     unsafe fn prefetch(_at: *const u8) {}
 }
 
-/// 2ⁿ where `t = n + ROUND`, for n of a normal number; anything for other `t`.
+/// Returns 2ⁿ with `t = n + ROUND`, if 2ⁿ is a normal number. Unspecified for other `t`.
 #[inline(always)]
 fn power_of_two(t: f32) -> f32 {
     f32::from_bits(t.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23)

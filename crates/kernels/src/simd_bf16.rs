@@ -1,4 +1,4 @@
-//! Products of bf16 pairs: AVX-512's own instruction, and two f32 multiply-adds where it is missing.
+//! Products of bf16 pairs: AVX-512's dedicated instruction, or two f32 multiply-adds on other processors.
 //! Must not know: how a product is cut.
 
 #[cfg(target_arch = "x86_64")]
@@ -15,17 +15,17 @@ use crate::simd_x86::{Avx2, Avx512};
 /// # Safety
 /// As for [`Simd`].
 pub(crate) trait Pairs: Copy + 'static {
-    /// The f32 lanes.
+    /// The matching f32 lanes.
     type F: Simd;
-    /// Two weights of each of 16 outputs.
+    /// Two weights for each of 16 outputs.
     type W: Copy;
 
     unsafe fn load(at: *const u8) -> Self::W;
-    /// `sum + w₀·x₀ + w₁·x₁`, the two x in the word at `x`.
+    /// Returns `sum + w₀·x₀ + w₁·x₁`. Both x are in the word at `x`.
     unsafe fn dot(sum: <Self::F as Simd>::V, weights: Self::W, x: *const u32) -> <Self::F as Simd>::V;
 }
 
-/// Two multiply-adds in f32 where there is no instruction for the pair.
+/// The implementation with two f32 multiply-adds, for instruction sets without an instruction for pairs.
 macro_rules! widened {
     ($name:ty) => {
         type F = $name;
@@ -87,7 +87,7 @@ impl Pairs for Bf16Dot {
 
     #[inline(always)]
     unsafe fn dot(sum: __m512, weights: __m512i, x: *const u32) -> __m512 {
-        // SAFETY: the trait's contract: one readable word; the vectors are 32 bf16 each.
+        // SAFETY: the trait's contract: one readable word. Each vector holds 32 bf16.
         unsafe {
             let x = _mm512_set1_epi32(x.read_unaligned().cast_signed());
             _mm512_dpbf16_ps(

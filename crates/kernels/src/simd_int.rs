@@ -1,16 +1,19 @@
-//! Sixteen i32 lanes and the 64 bytes that feed them, the same on every instruction set: what products of quantized
-//! weights are made of. Must not know: block formats or products. `Scalar` is the reference; others are in `simd_int_x86` and `simd_int_neon`.
+//! Sixteen i32 lanes and the 64 bytes that feed them, the same on every instruction set. Products of quantized
+//! weights are built from them. `Scalar` is the reference. The other instruction sets are in `simd_int_x86` and
+//! `simd_int_neon`.
+//! Must not know: block formats or products.
 
 use crate::quantized_group::{self, QuantizedGroup};
 use crate::shapes::{GROUP, LANES, LINE};
 use crate::simd::{Scalar, Simd};
 
-/// The integer operations of one instruction set. Integer sums are exact, so all of them give the same bits.
+/// The integer operations of one instruction set. Integer sums are exact, so every instruction set gives the same
+/// bits.
 ///
 /// # Safety
-/// As for [`Simd`]; pointers are valid for what a method says it reads.
+/// As for [`Simd`]. Pointers are valid for the bytes that a method reads or writes.
 pub(crate) trait Ints: Copy + 'static {
-    /// The f32 lanes beside the integer ones.
+    /// The matching f32 lanes.
     type F: Simd;
     /// 16 i32 lanes.
     type I: Copy;
@@ -49,9 +52,9 @@ pub(crate) trait Ints: Copy + 'static {
     /// Byte `BYTE` (0–3) of each lane as an unsigned integer.
     unsafe fn byte<const BYTE: u32>(bytes: Self::B) -> Self::I;
     /// `sums + Σ codes · x` over the four unsigned bytes of each lane and the four signed bytes (−127..=127) at `x`.
-    /// `WIDE` where a code may be above 63.
+    /// `WIDE` is set if a code may be above 63.
     unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I;
-    /// A group of activations as integers; see `quantized_group::quantize_group`, whose bits it has.
+    /// Quantizes a group of activations, with the same bits as `quantized_group::quantize_group`.
     #[inline(always)]
     unsafe fn quantize(x: &[f32; GROUP]) -> QuantizedGroup {
         quantized_group::quantize_group(x)
@@ -75,7 +78,7 @@ impl Ints for Scalar {
 
     #[inline(always)]
     unsafe fn splat_at(at: *const i32) -> Self::I {
-        // SAFETY: the caller gives a readable integer.
+        // SAFETY: the caller provides a readable integer.
         [unsafe { at.read_unaligned() }; LANES]
     }
 
@@ -101,25 +104,25 @@ impl Ints for Scalar {
 
     #[inline(always)]
     unsafe fn widen_u8(at: *const u8) -> Self::I {
-        // SAFETY: the caller gives 16 readable bytes.
+        // SAFETY: the caller provides 16 readable bytes.
         unsafe { at.cast::<[u8; LANES]>().read_unaligned() }.map(i32::from)
     }
 
     #[inline(always)]
     unsafe fn widen_i8(at: *const u8) -> Self::I {
-        // SAFETY: the caller gives 16 readable bytes.
+        // SAFETY: the caller provides 16 readable bytes.
         unsafe { at.cast::<[i8; LANES]>().read_unaligned() }.map(i32::from)
     }
 
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self::B {
-        // SAFETY: the caller gives 64 readable bytes.
+        // SAFETY: the caller provides 64 readable bytes.
         unsafe { at.cast::<Self::B>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(at: *mut u8, bytes: Self::B) {
-        // SAFETY: the caller gives room for 64 bytes.
+        // SAFETY: the caller provides room for 64 bytes.
         unsafe { at.cast::<Self::B>().write_unaligned(bytes) }
     }
 
@@ -140,7 +143,7 @@ impl Ints for Scalar {
 
     #[inline(never)]
     unsafe fn add_bit_plane(bytes: Self::B, plane: *const u8) -> Self::B {
-        // SAFETY: the caller gives 8 readable bytes.
+        // SAFETY: the caller provides 8 readable bytes.
         let bits = u64::from_le_bytes(unsafe { plane.cast::<[u8; 8]>().read_unaligned() });
         std::array::from_fn(|i| bytes[i] + 16 * ((bits >> i) & 1) as u8)
     }
@@ -157,7 +160,7 @@ impl Ints for Scalar {
 
     #[inline(never)]
     unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I {
-        // SAFETY: the caller gives a readable word.
+        // SAFETY: the caller provides a readable word.
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
         std::array::from_fn(|lane| {
             let products = x.iter().enumerate().map(|(i, &x)| i32::from(codes[4 * lane + i]) * i32::from(x));

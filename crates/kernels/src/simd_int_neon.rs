@@ -1,4 +1,4 @@
-//! The integer lanes on 64-bit Arm: four NEON registers, with and without dot products.
+//! The integer lanes on 64-bit Arm: four NEON registers, with and without dot-product instructions.
 //! Must not know: block formats or products.
 
 use std::arch::aarch64::*;
@@ -6,21 +6,21 @@ use std::arch::aarch64::*;
 use crate::simd_int::Ints;
 use crate::simd_neon::{Neon, quarters};
 
-/// NEON with the dot products of Armv8.2.
+/// NEON with the dot-product instructions of Armv8.2.
 #[derive(Clone, Copy)]
 pub(crate) struct NeonDot;
 
-/// A quarter of a vector's sums.
+/// A quarter of a vector of sums.
 type Sums = int32x4_t;
 
 /// `sums + Σ codes · x` over the four signed bytes of each lane.
 ///
 /// # Safety
-/// Needs the dot products of Armv8.2.
+/// Needs the dot-product instructions of Armv8.2.
 #[inline(always)]
 unsafe fn dot_instruction(sums: Sums, codes: int8x16_t, x: int8x16_t) -> Sums {
     let mut sums = sums;
-    // SAFETY: the caller's contract; registers only. (The intrinsic is not stable yet.)
+    // SAFETY: the caller's contract. Uses registers only. The intrinsic is not stable yet.
     unsafe {
         std::arch::asm!(
             "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
@@ -31,7 +31,8 @@ unsafe fn dot_instruction(sums: Sums, codes: int8x16_t, x: int8x16_t) -> Sums {
     sums
 }
 
-/// The same of 16-bit products. Two of them fit: codes are −128..=127 and x −127..=127.
+/// Computes the same sums from 16-bit products. The sum of two products fits: codes are −128..=127 and x is
+/// −127..=127.
 ///
 /// # Safety
 /// Needs NEON.
@@ -45,7 +46,7 @@ unsafe fn dot_products(sums: Sums, codes: int8x16_t, x: int8x16_t) -> Sums {
     }
 }
 
-/// 16 bytes as integers.
+/// Widens 16 unsigned bytes to integers.
 ///
 /// # Safety
 /// Needs NEON.
@@ -63,14 +64,14 @@ unsafe fn widen(bytes: uint8x16_t) -> [Sums; 4] {
     }
 }
 
-/// Adds 16 to each byte whose bit is set in the 16 at `plane`.
+/// Adds 16 to each byte whose bit is set in the 16 bits at `plane`.
 ///
 /// # Safety
 /// Needs NEON and two readable bytes.
 #[inline(always)]
 unsafe fn add_bits(bytes: uint8x16_t, plane: *const u8) -> uint8x16_t {
     const BIT: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-    // SAFETY: the caller's contract; the table has 16 bytes.
+    // SAFETY: the caller's contract. The table has 16 bytes.
     unsafe {
         let bits = vcombine_u8(vdup_n_u8(plane.read()), vdup_n_u8(plane.add(1).read()));
         let set = vtstq_u8(bits, vld1q_u8(BIT.as_ptr()));
@@ -175,7 +176,7 @@ macro_rules! four_registers {
 
             #[inline(always)]
             unsafe fn look_up(bytes: Self::B, table: &[u8; 16]) -> Self::B {
-                // SAFETY: the trait's contract; the table has 16 bytes.
+                // SAFETY: the trait's contract. The table has 16 bytes.
                 unsafe {
                     let table = vld1q_u8(table.as_ptr());
                     quarters!(|Q| vqtbl1q_u8(table, bytes[Q]))
@@ -192,7 +193,7 @@ macro_rules! four_registers {
             unsafe fn add_pair_plane<const PAIR: u32>(bytes: Self::B, plane: Self::B) -> Self::B {
                 // SAFETY: the trait's contract.
                 unsafe {
-                    // The pair's two bits to bits 4 and 5: up by 4, 2 or 0, or down by 2.
+                    // Moves the pair's two bits to bits 4 and 5: left by 4, 2 or 0, or right by 2.
                     let by = vdupq_n_s8(4 - 2 * PAIR as i8);
                     let mask = vdupq_n_u8(0x30);
                     quarters!(|Q| vorrq_u8(bytes[Q], vandq_u8(vshlq_u8(plane[Q], by), mask)))
@@ -220,7 +221,8 @@ macro_rules! four_registers {
                     if !WIDE {
                         return quarters!(|Q| $dot(sums[Q], vreinterpretq_s8_u8(codes[Q]), x));
                     }
-                    // Codes above 127 are no signed bytes: what bit 7 stands for comes on its own, negated.
+                    // Codes above 127 do not fit signed bytes. The contribution of bit 7 is computed separately,
+                    // negated.
                     let (top, minus) = (vdupq_n_u8(128), vnegq_s8(x));
                     quarters!(|Q| {
                         let low = $dot(sums[Q], vreinterpretq_s8_u8(vbicq_u8(codes[Q], top)), x);

@@ -1,4 +1,4 @@
-//! The integer lanes on AVX-512 with VNNI (one register) and on AVX2 (two), with and without AVX-VNNI.
+//! The integer lanes on AVX-512 with VNNI (one register) and on AVX2 (two registers), with and without AVX-VNNI.
 //! Must not know: block formats or products.
 
 use std::arch::x86_64::*;
@@ -97,7 +97,7 @@ impl Ints for Vnni512 {
 
     #[inline(always)]
     unsafe fn look_up(bytes: __m512i, table: &[u8; 16]) -> __m512i {
-        // SAFETY: the trait's contract; the table has 16 bytes.
+        // SAFETY: the trait's contract. The table has 16 bytes.
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             _mm512_shuffle_epi8(table, bytes)
@@ -149,11 +149,11 @@ impl Ints for Vnni512 {
 
     #[inline(always)]
     unsafe fn quantize(x: &[f32; GROUP]) -> QuantizedGroup {
-        // SAFETY: the trait's contract; both halves of the group and of its codes have 16 elements.
+        // SAFETY: the trait's contract. Both halves of the group and of its codes have 16 elements.
         unsafe {
             let (low, high) = (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16)));
             let (a, b) = (_mm512_abs_ps(low), _mm512_abs_ps(high));
-            // Not below infinity: infinite or NaN.
+            // Values that are not below infinity are infinite or NaN.
             let limit = _mm512_set1_ps(f32::INFINITY);
             let wild =
                 _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, limit) | _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(b, limit);
@@ -177,7 +177,7 @@ impl Ints for Vnni512 {
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni256;
 
-/// One half of a lane pair.
+/// One of the two registers of a vector.
 type Half = __m256i;
 
 /// # Safety
@@ -188,8 +188,8 @@ unsafe fn dot_vnni(sums: Half, codes: Half, x: Half) -> Half {
     unsafe { _mm256_dpbusd_avx_epi32(sums, codes, x) }
 }
 
-/// The same sums without VNNI. Pairs of products are added as saturating i16: codes of up to 63 cannot reach the limit,
-/// wider ones are split at bit 7.
+/// Computes the same sums without VNNI. Pairs of products are added as saturating i16. Codes of up to 63 cannot reach
+/// the limit. Wider codes are split at bit 7.
 ///
 /// # Safety
 /// Needs AVX2.
@@ -319,7 +319,7 @@ macro_rules! two_registers {
 
             #[inline(always)]
             unsafe fn look_up(bytes: Self::B, table: &[u8; 16]) -> Self::B {
-                // SAFETY: the trait's contract; the table has 16 bytes.
+                // SAFETY: the trait's contract. The table has 16 bytes.
                 unsafe {
                     let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
                     (_mm256_shuffle_epi8(table, bytes.0), _mm256_shuffle_epi8(table, bytes.1))
@@ -380,7 +380,7 @@ two_registers!(Avx2, |sums, codes, x| if WIDE {
 unsafe fn add_bits(bytes: Half, bits: i32) -> Half {
     // SAFETY: the caller's contract.
     unsafe {
-        // Each byte of the register looks at its own bit: byte i at bit i % 8 of byte i / 8.
+        // Each byte of the register selects its own bit: byte i selects bit i % 8 of byte i / 8.
         let spread = _mm256_setr_epi8(
             0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
         );

@@ -1,4 +1,4 @@
-//! The sixteen lanes on 64-bit Arm: four NEON registers. Must not know: what a kernel computes.
+//! The sixteen f32 lanes on 64-bit Arm: four NEON registers. Must not know: what a kernel computes.
 
 use std::arch::aarch64::*;
 
@@ -11,7 +11,7 @@ pub(crate) struct Neon;
 /// A quarter of a vector.
 type Quarter = float32x4_t;
 
-/// Puts what `$body` makes of each quarter's number together.
+/// Evaluates `$body` for each quarter's index and collects the four results in an array.
 macro_rules! quarters {
     (|$q:ident| $body:expr) => {{
         [
@@ -56,7 +56,7 @@ unsafe fn fma(a: Quarter, b: Quarter, c: Quarter) -> Quarter {
     unsafe { vfmaq_f32(c, a, b) }
 }
 
-/// The larger; `b` if either is NaN, which NEON's own does not give.
+/// The larger value. `b` if either is NaN, unlike NEON's own instruction.
 ///
 /// # Safety
 /// Needs NEON.
@@ -66,7 +66,7 @@ unsafe fn max(a: Quarter, b: Quarter) -> Quarter {
     unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
 }
 
-/// The smaller; `b` if either is NaN.
+/// The smaller value. `b` if either is NaN.
 ///
 /// # Safety
 /// Needs NEON.
@@ -96,7 +96,8 @@ unsafe fn exp_scale(p: Quarter, t: Quarter, x: Quarter) -> Quarter {
 unsafe fn times_power_of_two(p: Quarter, _n: Quarter, t: Quarter) -> Quarter {
     // SAFETY: the caller's contract.
     unsafe {
-        // A product, not a sum of exponents: what a NaN leaves in `t` must not turn it into a number.
+        // Multiplies instead of adding exponents, because the bits that a NaN leaves in `t` must not turn it into a
+        // number.
         let n = vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(ROUND.to_bits() as i32 - 127));
         vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32::<23>(n)))
     }
@@ -186,7 +187,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults, and changes nothing that a program sees.
+        // SAFETY: a prefetch never faults and has no visible effect on the program.
         unsafe {
             std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
         }

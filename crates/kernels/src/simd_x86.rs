@@ -1,4 +1,4 @@
-//! The sixteen lanes on AVX-512 (one register) and on AVX2 (two).
+//! The sixteen f32 lanes on AVX-512 (one register) and AVX2 (two registers).
 //! Must not know: what a kernel computes.
 
 use std::arch::x86_64::*;
@@ -181,7 +181,8 @@ unsafe fn high_bf16_256(at: *const u16) -> __m256 {
 unsafe fn times_power_of_two_256(p: __m256, t: __m256) -> __m256 {
     // SAFETY: the caller's contract.
     unsafe {
-        // A product, not a sum of exponents: what a NaN leaves in `t` must not turn it into a number.
+        // Multiplies instead of adding exponents, because the bits that a NaN leaves in `t` must not turn it into a
+        // number.
         let n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(ROUND.to_bits() as i32 - 127));
         _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n)))
     }

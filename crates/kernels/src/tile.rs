@@ -1,41 +1,41 @@
-//! The register tile of a product with dense weights, which everything else is made like.
-//! Must not know: how a product is walked, or threads.
+//! The register tile of a product with dense weights. The other register tiles have the same structure.
+//! Must not know: how the loop over a product works, or threads.
 
 use crate::section::Section;
 use crate::shapes::{LANES, MAX_PANELS};
 use crate::simd::Simd;
 
-/// Bytes that a pass over the weights asks for ahead of itself, over all panels that it reads side by side: more than
-/// memory delivers while it takes to answer, and little of what the first-level cache holds.
+/// How many bytes a pass over the weights prefetches ahead, over all panels that it reads side by side. This is more
+/// than memory delivers during one memory latency, and takes little of the first-level cache.
 pub(crate) const AHEAD_BYTES: usize = 8 << 10;
-/// How far ahead, in each panel, where weights are in a cache already.
+/// Prefetch distance in each panel if the weights are in a cache already, in bytes.
 pub(crate) const NEAR_BYTES: usize = 2048;
 
-/// How weights are read: two inputs of a panel at a time.
+/// How weights are read, two inputs of a panel at a time.
 pub(crate) trait Weight: Copy + 'static {
     /// Bytes of two inputs × 16 outputs.
     const PAIR_BYTES: usize;
 
-    /// The weights of the pair's first input.
+    /// Returns the weights of the pair's first input.
     ///
     /// # Safety
-    /// As for [`Simd`]; a readable pair.
+    /// As for [`Simd`]. `pair` is readable.
     unsafe fn first<S: Simd>(pair: *const u8) -> S::V;
 
-    /// The weights of its second input.
+    /// Returns the weights of the pair's second input.
     ///
     /// # Safety
     /// As for [`Weight::first`].
     unsafe fn second<S: Simd>(pair: *const u8) -> S::V;
 }
 
-/// f32 weights, keys and values: `[input][16]`.
+/// f32 weights: `[input][16]`.
 #[derive(Clone, Copy)]
 pub(crate) struct F32;
 /// f16 weights: `[input][16]`.
 #[derive(Clone, Copy)]
 pub(crate) struct F16;
-/// bf16 weights: `[input / 2][16][2]`, as a dot product of pairs takes them.
+/// bf16 weights: `[input / 2][16][2]`, the operand of a dot product of pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
 
@@ -87,32 +87,32 @@ impl Weight for Bf16 {
     }
 }
 
-/// What one register tile computes: for R rows and P panels of 16 columns,
-/// `out[r][16p + c] = start + Σᵢ x[i][r] · panel[p][i][c]` over `k` inputs, where `start` is `bias` (or zero), plus what
-/// `out` holds if `accumulate`.
+/// The work of one register tile. For R rows and P panels of 16 columns,
+/// `out[r][16p + c] = start + Σᵢ x[i][r] · panel[p][i][c]` over `k` inputs. `start` is `bias` (or zero), plus the
+/// value in `out` if `accumulate`.
 pub(crate) struct Tile {
-    /// How many inputs.
+    /// Number of inputs.
     pub(crate) k: usize,
-    /// `[k][R]`.
+    /// The input rows, `[k][R]`.
     pub(crate) x: *const f32,
-    /// P starts of weights.
+    /// The starts of the P panels.
     pub(crate) panels: [*const u8; MAX_PANELS],
-    /// The first output.
+    /// The first output element.
     pub(crate) out: *mut f32,
-    /// Elements between two rows of the output.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
-    /// `[16·P]`, or null.
+    /// The bias, `[16·P]`, or null.
     pub(crate) bias: *const f32,
-    /// Whether to add to what `out` holds.
+    /// Whether to add to the values in `out`.
     pub(crate) accumulate: bool,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    /// Where the weights stand that it asks for.
+    /// Which weights to prefetch.
     pub(crate) ahead: Ahead,
 }
 
-/// How many bytes behind the weights being multiplied the weights stand that a tile asks for: `near` for the first `units`
-/// units (pairs of inputs, spans of quantized ones), `then` for the others.
+/// The prefetch distance in bytes from the current weights: `near` for the first `units` units, `then` for the rest.
+/// A unit is a pair of inputs, or a span of quantized weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) near: usize,
@@ -121,13 +121,14 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// The same number of bytes behind throughout.
+    /// Uses the same distance throughout.
     pub(crate) const fn always(bytes: usize) -> Ahead {
         Ahead { near: bytes, units: usize::MAX, then: bytes }
     }
 
-    /// For reading `width` panels side by side, in units of `unit` bytes, from byte `from` of each on: what will be read soon,
-    /// and at the end of the panels the beginning of those that stand `step` panels further.
+    /// Returns the distances for reading `width` panels side by side, in units of `unit` bytes, starting at byte
+    /// `from` of each panel. Prefetches what will be read soon. At the end of the panels, prefetches the start of the
+    /// panels that follow `step` panels later.
     pub(crate) fn walk(section: &Section, width: usize, step: usize, unit: usize, from: usize) -> Ahead {
         let near = AHEAD_BYTES / width;
         let to_next = (step * section.panel_bytes()).wrapping_sub(section.filled_bytes());
@@ -136,14 +137,14 @@ impl Ahead {
     }
 }
 
-/// One register tile; see [`Tile`].
+/// Computes one register tile. See [`Tile`].
 ///
 /// # Safety
-/// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold.
+/// As for [`Simd`]. The tile's pointers are valid for the memory that its documentation describes.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(tile: &Tile) {
-    // SAFETY: the caller's contract; `i` stays below k, `r` below R and `p` below P.
+    // SAFETY: the caller's contract. `pair` stays below k / 2, `r` below R and `p` below P.
     unsafe {
         let mut sums = [[S::splat(0.0); P]; R];
         let mut panels = [std::ptr::null(); P];
@@ -186,8 +187,8 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
                 }
             }
         }
-        // Every index into `sums` is a constant once the loops are unrolled, so it lives in registers; the walk over the
-        // output, which is not unrolled, reads a copy.
+        // Once the loops are unrolled, every index into `sums` is a constant, so `sums` lives in registers. The loop
+        // over the output is not unrolled, and reads a copy.
         let mut done = [[[0.0_f32; LANES]; P]; R];
         for r in 0..R {
             for p in 0..P {
@@ -202,7 +203,7 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
     }
 }
 
-/// The first weights of a pair in each of P panels.
+/// Returns the first weights of a pair in each of P panels.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -218,7 +219,7 @@ unsafe fn first<S: Simd, W: Weight, const P: usize>(panels: &[*const u8; P]) -> 
     }
 }
 
-/// The second weights of a pair in each of P panels.
+/// Returns the second weights of a pair in each of P panels.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -234,7 +235,7 @@ unsafe fn second<S: Simd, W: Weight, const P: usize>(panels: &[*const u8; P]) ->
     }
 }
 
-/// Writes one vector of a tile's outputs, of panel `p`.
+/// Writes one vector of a tile's outputs, for panel `p`.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -253,7 +254,7 @@ pub(crate) unsafe fn finish<S: Simd>(tile: &Tile, at: *mut f32, p: usize, last: 
     }
 }
 
-/// The end of a tile whose last panel has fewer than 16 columns: only those are read and written.
+/// Finishes a tile whose last panel has fewer than 16 columns. Reads and writes only those columns.
 ///
 /// # Safety
 /// As for [`tile`].

@@ -1,5 +1,5 @@
-//! The register tile of a product of bf16 pairs: a link of its chains takes two inputs.
-//! Must not know: how a product is walked, or threads.
+//! The register tile of a product of bf16 pairs. Each step of its chains takes two inputs.
+//! Must not know: how the loop over a product works, or threads.
 
 use crate::shapes::LANES;
 use crate::simd::Simd;
@@ -9,14 +9,14 @@ use crate::tile::{self, Tile};
 /// Bytes of two inputs × 16 outputs.
 pub(crate) const PAIR_BYTES: usize = 4 * LANES;
 
-/// One register tile; `tile.x` points to `[pairs][R]` words, `tile.k` counts pairs.
+/// Computes one register tile. `tile.x` points to `[pairs][R]` words, and `tile.k` counts pairs.
 ///
 /// # Safety
-/// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold.
+/// As for [`Simd`]. The tile's pointers are valid for the memory that its documentation describes.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 pub(crate) unsafe fn tile<D: Pairs, const R: usize, const P: usize>(tile: &Tile) {
-    // SAFETY: the caller's contract; `i` stays below the pairs, `r` below R and `p` below P.
+    // SAFETY: the caller's contract. `pair` stays below `tile.k`, `r` below R and `p` below P.
     unsafe {
         let mut sums = [[D::F::splat(0.0); P]; R];
         let mut panels = [std::ptr::null(); P];

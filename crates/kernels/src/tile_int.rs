@@ -1,5 +1,5 @@
 //! The register tile of a product of int8 activations with block-quantized weights.
-//! Must not know: how a product is walked, or threads.
+//! Must not know: how the loop over a product works, or threads.
 
 use std::ops::Range;
 
@@ -9,30 +9,32 @@ use crate::simd::Simd;
 use crate::simd_int::Ints;
 use crate::tile::Ahead;
 
-/// What one register tile computes: for R rows and P panels of 16 columns, the chains over `spans` spans.
+/// The work of one register tile: the chains over `spans` spans, for R rows and P panels of 16 columns.
 pub(crate) struct IntTile<A> {
     pub(crate) spans: usize,
-    /// `[inputs / 4][R]`.
+    /// Codes of the activations, `[inputs / 4][R]`.
     pub(crate) codes: *const i32,
-    /// `[inputs / 32][FACTS][R]`: scale, negated sum of all codes, negated sum of the first half's.
+    /// `[inputs / 32][FACTS][R]`: the scale, the negated sum of all codes, and the negated sum of the first half's
+    /// codes.
     pub(crate) facts: *const f32,
-    /// P starts of spans.
+    /// The starts of the P panels' spans.
     pub(crate) panels: [*const u8; MAX_PANELS],
-    /// Where the chains start, and elements between two rows there; null: at zero.
+    /// The start values of the chains, and the elements from one row of them to the next. If null, the chains start
+    /// at zero.
     pub(crate) from: *const f32,
     pub(crate) from_stride: usize,
-    /// `[16·P]`, added at the start, or null.
+    /// The bias, `[16·P]`, added at the start, or null.
     pub(crate) bias: *const f32,
     pub(crate) out: *mut f32,
     pub(crate) out_stride: usize,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    /// Which weights it asks for before they are needed.
+    /// Which weights the tile prefetches.
     pub(crate) asks: A,
 }
 
 impl<A> IntTile<A> {
-    /// The same tile, which asks for other weights.
+    /// Returns the same tile with another prefetch strategy.
     pub(crate) fn asking<B>(&self, asks: B) -> IntTile<B> {
         let IntTile { spans, codes, facts, panels, from, from_stride, bias, out, out_stride, valid, .. } =
             *self;
@@ -40,17 +42,18 @@ impl<A> IntTile<A> {
     }
 }
 
-/// Which weights a tile asks for before they are needed. A burst of requests would itself wait for room in the processor.
+/// Which weights a tile prefetches. Requests are spread out, because a burst would itself wait for free buffers in
+/// the processor.
 pub(crate) trait Asks: Copy {
-    /// Whether it asks for every line of codes where it reads one.
+    /// Whether the tile prefetches one line of codes for each line that it reads.
     const LINES: bool;
 
-    /// How many bytes behind what it reads in this span the lines stand that it asks for.
+    /// Returns the distance in bytes from the lines read in this span to the lines to prefetch.
     fn bytes(self, _span: usize) -> usize {
         0
     }
 
-    /// Before a group of inputs of the panels `at`: asks for what is no line of codes.
+    /// Called before each group of inputs of the panels `at`. Prefetches everything except lines of codes.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -62,7 +65,7 @@ pub(crate) trait Asks: Copy {
     );
 }
 
-/// A tile that waits for memory asks for what it reads soon, line by line.
+/// A memory-bound tile prefetches what it reads soon, line by line.
 impl Asks for Ahead {
     const LINES: bool = true;
 
@@ -87,16 +90,16 @@ impl Asks for Ahead {
     }
 }
 
-/// A tile's share of the weights that are read next: the tiles of several groups of rows ask for them together.
+/// A tile's share of the weights that are read next. The tiles of several groups of rows prefetch them together.
 #[derive(Clone, Copy)]
 pub(crate) struct Share {
-    /// Where they start, for each panel.
+    /// The start of these weights in each panel.
     pub(crate) from: [*const u8; MAX_PANELS],
-    /// Their bytes for each group of 32 inputs.
+    /// Bytes of these weights per group of 32 inputs.
     pub(crate) step: usize,
-    /// It asks once in this many groups of inputs.
+    /// The tile prefetches once in this many groups of inputs.
     pub(crate) every: usize,
-    /// How many it passes before the next.
+    /// Groups to skip before the next prefetch.
     pub(crate) before: usize,
 }
 
@@ -124,7 +127,7 @@ impl Asks for Share {
     }
 }
 
-/// Nothing, where there is no such instruction.
+/// No prefetching, for instruction sets without a prefetch instruction.
 impl Asks for () {
     const LINES: bool = false;
 
@@ -138,8 +141,8 @@ impl Asks for () {
     }
 }
 
-/// Walks one half of a group, four lines, with everything about a line a constant. Asks for each line `$ahead` bytes behind it
-/// where `$A` asks for lines.
+/// Processes one half of a group, four lines, with all offsets constant. If `$A` prefetches lines, requests the line
+/// `$ahead` bytes after each line.
 macro_rules! lines {
     ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $A:ident, $ahead:ident) => {
         lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, $A, $ahead, [0 1 2 3])
@@ -151,7 +154,7 @@ macro_rules! lines {
             for p in 1..$P {
                 weights[p] = $F::line::<$N, $half, $step>($at[p], $group);
             }
-            // The other half of four-bit codes stands in the same lines.
+            // The other half of four-bit codes is in the same lines.
             if $A::LINES && ($half == 0 || matches!($F::CODES, Codes::Bytes)) {
                 let line = $F::HEAD + $group * $F::CODES.group_bytes() + $F::CODES.plane_bytes();
                 for p in 0..$P {
@@ -173,14 +176,14 @@ macro_rules! lines {
     )*};
 }
 
-/// One register tile; see [`IntTile`].
+/// Computes one register tile. See [`IntTile`].
 ///
 /// # Safety
-/// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold.
+/// As for [`Simd`]. The tile's pointers are valid for the memory that its documentation describes.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 pub(crate) unsafe fn tile<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(tile: &IntTile<A>) {
-    // SAFETY: the caller's contract; r stays below R, p below P.
+    // SAFETY: the caller's contract. r stays below R, p below P.
     unsafe {
         let totals = chains::<N, F, A, R, P>(tile);
         for r in 0..R {
@@ -195,7 +198,7 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, A: Asks, const R: usize, const P: 
     }
 }
 
-/// The chains of a tile, from their starts to the end of its spans.
+/// Computes the chains of a tile, from their start values to the end of its spans.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -204,7 +207,7 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, A: Asks, const R: usize, const P: 
 unsafe fn chains<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
     tile: &IntTile<A>,
 ) -> [[<N::F as Simd>::V; P]; R] {
-    // SAFETY: the caller's contract; p stays below P, spans below `tile.spans`.
+    // SAFETY: the caller's contract. p stays below P, spans below `tile.spans`.
     unsafe {
         let mut totals = start::<N, A, R, P>(tile);
         let mut at = [std::ptr::null(); P];
@@ -226,7 +229,7 @@ unsafe fn chains<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
     }
 }
 
-/// Adds a group of 32 inputs to the chains. Where lines are asked for, those `ahead` bytes behind it.
+/// Adds a group of 32 inputs to the chains. If lines are prefetched, requests those `ahead` bytes after it.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -271,7 +274,7 @@ unsafe fn group_of<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
     }
 }
 
-/// Asks for the lines of `bytes` behind `at`.
+/// Prefetches the lines of `bytes` after `at`.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -283,10 +286,10 @@ unsafe fn ask<N: Ints>(at: *const u8, bytes: Range<usize>) {
     }
 }
 
-/// The first `count` (below 16) lanes from memory, the rest zero.
+/// Loads the first `count` (below 16) lanes from memory. The other lanes are zero.
 ///
 /// # Safety
-/// As for [`Simd`]; `count` elements at `at`.
+/// As for [`Simd`]. `at` points to `count` elements.
 #[inline(always)]
 unsafe fn load_first<S: Simd>(at: *const f32, count: usize) -> S::V {
     let mut held = [0.0_f32; LANES];
@@ -297,10 +300,10 @@ unsafe fn load_first<S: Simd>(at: *const f32, count: usize) -> S::V {
     }
 }
 
-/// The first `count` (below 16) lanes to memory.
+/// Stores the first `count` (below 16) lanes to memory.
 ///
 /// # Safety
-/// As for [`Simd`]; room for `count` elements at `at`.
+/// As for [`Simd`]. `at` has room for `count` elements.
 #[inline(always)]
 unsafe fn store_first<S: Simd>(at: *mut f32, value: S::V, count: usize) {
     let mut lanes = [0.0_f32; LANES];
@@ -311,7 +314,7 @@ unsafe fn store_first<S: Simd>(at: *mut f32, value: S::V, count: usize) {
     }
 }
 
-/// Where the chains of a tile start.
+/// Returns the start values of a tile's chains.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -341,7 +344,7 @@ unsafe fn start<N: Ints, A, const R: usize, const P: usize>(
     }
 }
 
-/// The scales of a group (or half) of P panels.
+/// Returns the scales of a group (or half a group) of P panels.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -361,10 +364,12 @@ unsafe fn scales<N: Ints, F: Format, const P: usize, const HALF: usize>(
     }
 }
 
-/// Integer sums at the start of a group (or half): minus zero times the sum of the activations' codes.
+/// Returns the integer sums at the start of a group (or half a group): minus zero times the sum of the activations'
+/// codes.
 ///
 /// # Safety
-/// As for [`tile`]; R negated sums at `negated`, and at `less`, which are taken off them.
+/// As for [`tile`]. `negated` points to R negated sums. `less`, if set, points to R sums that are subtracted from
+/// them.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 unsafe fn zero_sums<N: Ints, F: Format, const R: usize, const P: usize>(
@@ -394,7 +399,7 @@ unsafe fn zero_sums<N: Ints, F: Format, const R: usize, const P: usize>(
 /// Adds the scaled integer sums to the chains.
 ///
 /// # Safety
-/// As for [`tile`]; R scales of activations at `facts`.
+/// As for [`tile`]. `facts` points to R scales of activations.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 unsafe fn add_scaled<N: Ints, const R: usize, const P: usize>(

@@ -1,5 +1,5 @@
-//! Which shapes of register tile each instruction set has, and where a tile is compiled for it and called by its shape.
-//! Must not know: how a product is walked, or what is computed from it.
+//! The shapes of register tiles of each instruction set. Compiles a tile for each shape and calls it by its shape.
+//! Must not know: how the loop over a product works, or what the result is used for.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -18,17 +18,17 @@ use crate::tile_int::{self, IntTile, Share};
 /// The register tiles of f32 lanes.
 ///
 /// # Safety
-/// As for [`Simd`]; a tile's pointers are valid for what its documentation says they hold.
+/// As for [`Simd`]. A tile's pointers are valid for the memory that its documentation describes.
 pub(crate) trait Tiles: Simd {
-    /// The most rows that one register tile holds.
+    /// Most rows in a register tile.
     const ROWS: usize;
 
-    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    /// Returns the panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
-    /// One register tile of a matrix product, compiled for this instruction set; see `tile::tile`.
+    /// Computes one register tile of a matrix product, compiled for this instruction set. See `tile::tile`.
     unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
-    /// One register tile of attention, compiled for this instruction set; see `attention::tile`. `panels` is a power of two
-    /// up to [`Tiles::panels`].
+    /// Computes one register tile of attention, compiled for this instruction set. See `attention::tile`. `panels` is
+    /// a power of two up to [`Tiles::panels`].
     unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait Tiles: Simd {
 /// # Safety
 /// As for [`Tiles`].
 pub(crate) trait PairTiles: Pairs<F: Tiles> {
-    /// One register tile, compiled for this instruction set; see `tile_bf16::tile`.
+    /// Computes one register tile, compiled for this instruction set. See `tile_bf16::tile`.
     unsafe fn tile(rows: usize, panels: usize, tile: &Tile);
 }
 
@@ -46,20 +46,23 @@ pub(crate) trait PairTiles: Pairs<F: Tiles> {
 /// # Safety
 /// As for [`Tiles`].
 pub(crate) trait IntTiles: Ints<F: Tiles> {
-    /// The most rows in a register tile of a product of `m` rows.
+    /// Returns the most rows in a register tile of a product of `m` rows.
     fn rows(m: usize) -> usize;
-    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    /// Returns the panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
-    /// From how many rows on it pays to take weights of four bits apart once for several groups of them; see `opened`.
+    /// From this number of rows on, unpacking four-bit weights once for several groups of rows is faster. See
+    /// `opened`.
     const OPENS_NIBBLES: usize;
-    /// The register tile of a product whose rows are one group, compiled for this instruction set; see `tile_int::tile`.
+    /// Computes the register tile of a product whose rows are a single group, compiled for this instruction set. See
+    /// `tile_int::tile`.
     unsafe fn alone<F: Format>(rows: usize, panels: usize, tile: &IntTile<Ahead>);
-    /// A register tile of one of several groups of rows, compiled for this instruction set. Rows are cut evenly, so groups have
-    /// at least half of the rows that a tile can have.
+    /// Computes a register tile of one of several groups of rows, compiled for this instruction set. Rows are cut
+    /// evenly, so each group has at least half of the rows that a tile can have.
     unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>);
 }
 
-/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
+/// Compiles a register tile for an instruction set and calls it by its shape. `$tile` uses the rows R, the panels P
+/// and `$T`.
 macro_rules! by_shape {
     (
         $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
@@ -67,10 +70,10 @@ macro_rules! by_shape {
     ) => {{
         #[target_feature(enable = $features)]
         unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
+            // SAFETY: the caller's contract. This function is compiled for the instruction set.
             unsafe { $tile(work) }
         }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
+        // SAFETY: the caller's contract. The arms cover all row and panel counts that `ROWS` and `panels` produce.
         unsafe {
             match ($rows, $panels) {
                 $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
@@ -91,7 +94,7 @@ impl Tiles for Scalar {
 
     #[inline(always)]
     unsafe fn tile<W: Weight>(rows: usize, _panels: usize, tile: &Tile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        // SAFETY: the caller's contract. The scalar lanes need no special instructions.
         unsafe {
             match rows {
                 1 => tile::tile::<Scalar, W, 1, 1>(tile),
@@ -102,7 +105,7 @@ impl Tiles for Scalar {
 
     #[inline(always)]
     unsafe fn kv_tile<E: Element>(rows: usize, _panels: usize, tile: &KvTile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        // SAFETY: the caller's contract. The scalar lanes need no special instructions.
         unsafe {
             match rows {
                 1 => kv::tile::<Scalar, E, 1, 1>(tile),
@@ -115,7 +118,7 @@ impl Tiles for Scalar {
 impl PairTiles for Scalar {
     #[inline(always)]
     unsafe fn tile(rows: usize, _panels: usize, tile: &Tile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        // SAFETY: the caller's contract. The scalar lanes need no special instructions.
         unsafe {
             match rows {
                 1 => tile_bf16::tile::<Scalar, 1, 1>(tile),
@@ -152,7 +155,7 @@ impl IntTiles for Scalar {
 /// # Safety
 /// As for [`tile_int::tile`].
 unsafe fn plain_int_tile<F: Format>(rows: usize, tile: &IntTile<()>) {
-    // SAFETY: the caller's contract; the plain lanes need no special instructions.
+    // SAFETY: the caller's contract. The scalar lanes need no special instructions.
     unsafe {
         match rows {
             1 => tile_int::tile::<Scalar, F, (), 1, 1>(tile),

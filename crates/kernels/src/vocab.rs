@@ -1,25 +1,27 @@
-//! The likeliest token and the logarithm of the sum over a row of logits: one value for a logprob, whatever computed it.
+//! Finds the likeliest token in a row of logits and computes its log-sum-exp. All code uses these, so a
+//! log-probability has one value.
 //! Must not know: sampling parameters.
 
 use crate::entry::dispatch;
 use crate::flush::FlushGuard;
 use crate::isa::Isa;
 
-/// ln Σ exp(xᵢ). Minus infinity for an empty slice; NaN if any element is NaN. Bits depend on `isa` only.
+/// Returns ln Σ exp(xᵢ): minus infinity for an empty slice, NaN if any element is NaN. The bits depend on `isa` only.
 pub fn logsumexp(isa: Isa, x: &[f32]) -> f32 {
     let _flush = FlushGuard::new();
     dispatch!(isa, logsumexp(x))
 }
 
-/// The index of the largest element, the lowest such index on ties. NaN elements are never chosen; `None` if
-/// there is no other element. The same on every instruction set.
+/// Returns the index of the largest element, the lowest such index on ties. NaN elements are never chosen. `None` if
+/// there is no other element. The result is the same on every instruction set.
 pub fn argmax(isa: Isa, x: &[f32]) -> Option<usize> {
     let best = dispatch!(isa, largest(x));
     x.iter().position(|&value| value == best)
 }
 
-/// The index of the largest element that is allowed, the lowest such index on ties: bit `i % 32` of `allowed[i / 32]` says whether
-/// element `i` is. NaN elements are never chosen; `None` if nothing above minus infinity is left. The same on every instruction set.
+/// Returns the index of the largest allowed element, the lowest such index on ties. Element `i` is allowed if bit
+/// `i % 32` of `allowed[i / 32]` is set. NaN elements are never chosen. `None` if no allowed element is above minus
+/// infinity. The result is the same on every instruction set.
 pub fn argmax_allowed(isa: Isa, x: &[f32], allowed: &[u32]) -> Option<usize> {
     dispatch!(isa, largest_allowed(x, allowed))
 }
@@ -57,7 +59,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
-        // Few values, so that many are equal; zeros of both signs among them.
+        // Few distinct values, so that many elements are equal. They include zeros of both signs.
         let values = [-2.0, -0.0, 0.0, 1.5, 3.0, f32::NEG_INFINITY, f32::NAN];
         let mut found = 0;
         for round in 0..2_000 {

@@ -1,4 +1,4 @@
-//! How a weight is stored, and rows of weights as they come from a file.
+//! How a weight is stored, and rows of weights as read from a file.
 //! Must not know: how they are packed, or what a matrix means to a model.
 
 use headrace_quant::BlockType;
@@ -8,18 +8,18 @@ use crate::simd::{bf16_to_f32, f16_to_f32};
 /// How a weight is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WeightType {
-    /// 32-bit IEEE.
+    /// 32-bit IEEE float.
     F32,
-    /// 16-bit IEEE.
+    /// 16-bit IEEE float.
     F16,
-    /// The upper half of an f32.
+    /// bfloat16: the upper half of an f32.
     Bf16,
     /// Quantized blocks along a row.
     Block(BlockType),
 }
 
 impl WeightType {
-    /// The name, as in configuration: `f32`, `f16`, `bf16`, or the block type's.
+    /// Returns the name used in configuration: `f32`, `f16`, `bf16`, or the block type's name.
     pub fn name(self) -> &'static str {
         match self {
             WeightType::F32 => "f32",
@@ -29,7 +29,7 @@ impl WeightType {
         }
     }
 
-    /// Bytes of a stored row of `k` weights; `None` if blocks do not divide it, or on overflow.
+    /// Returns the bytes of a stored row of `k` weights. `None` if blocks do not divide `k`, or on overflow.
     pub fn row_bytes(self, k: usize) -> Option<usize> {
         match self {
             WeightType::F32 => k.checked_mul(4),
@@ -38,7 +38,7 @@ impl WeightType {
         }
     }
 
-    /// Little-endian elements of this type as f32. Bytes past the last whole element or block are ignored.
+    /// Widens little-endian elements of this type to f32. Bytes past the last whole element or block are ignored.
     pub fn widen(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             WeightType::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
@@ -60,15 +60,15 @@ impl WeightType {
     }
 }
 
-/// Some consecutive output rows of a matrix: row-major `rows × k`, little-endian, unaligned.
+/// Consecutive output rows of a matrix: row-major `rows × k`, little-endian, unaligned.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// How the elements are stored.
     pub weight_type: WeightType,
-    /// How many output rows.
+    /// Number of output rows.
     pub rows: usize,
     /// `rows` rows of [`WeightType::row_bytes`].
     pub bytes: &'a [u8],
-    /// One value per row, added to that output; absent means zero.
+    /// One value per row, added to that output. `None` means zero.
     pub bias: Option<&'a [f32]>,
 }

@@ -1,5 +1,5 @@
-//! Every operation on every instruction set against a plain f64 reference, and the same bits for any number of rows and any
-//! number of threads. Attention has a file of its own.
+//! Tests every operation on every instruction set against an f64 reference, and that the bits are the same for any
+//! number of rows and threads. Attention is tested in `attention.rs`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -13,7 +13,7 @@ use common::{isas, numbers};
 
 const TYPES: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::Bf16];
 
-/// Bytes of `values` stored as `weight_type`, and the values as stored.
+/// Returns the bytes of `values` stored as `weight_type`, and the values as rounded by that type.
 fn store(weight_type: WeightType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let bytes: Vec<u8> = match weight_type {
         WeightType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -86,7 +86,7 @@ fn products_agree_with_f64() {
                     without.push(f64::from(bias[column]) + products.sum::<f64>());
                     want.push(f64::from(before[i]) + without[i]);
                 }
-                // The terms' sum of magnitudes is about k/4; each rounding is at most 2⁻²⁴ of it.
+                // The magnitudes of the terms add up to about k/4, and each rounding error is at most 2⁻²⁴ of that.
                 let tolerance = 1e-6 + 1e-7 * k as f64;
                 close(&format!("{m}×{k}→{n} {weight_type:?} on {isa}"), &out, &want, tolerance);
                 kernels.matmul(&x, m, &matrix, &mut out, Write::Set).unwrap();
@@ -310,7 +310,7 @@ fn layer_norms_agree_with_f64() {
     }
 }
 
-/// erf by its series, in f64: good to 1e-14 for |x| ≤ 4.
+/// Computes erf by its series in f64. Accurate to 1e-14 for |x| ≤ 4.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
@@ -365,7 +365,7 @@ fn activations_agree_with_f64() {
             let product: Vec<f32> = out.iter().zip(&gates).map(|(x, gate)| x * gate).collect();
             assert_eq!(bits(&gated), bits(&product), "{kind:?} with gates on {isa}");
         }
-        // Small and negative values keep their digits: relative error.
+        // Small negative values keep their digits, so this checks the relative error.
         let tail: Vec<f32> = (1..500).map(|i| i as f32 * -0.01).collect();
         let mut out = tail.clone();
         kernels.activate(Activation::Gelu, &mut out, tail.len()).unwrap();

@@ -1,5 +1,5 @@
-//! Attention in every type, on every instruction set, against a plain f64 reference over what is stored; and the same bits for
-//! any cut into chunks, any neighbours in the batch, any order of the blocks and any number of threads.
+//! Tests attention in every KV type and on every instruction set against an f64 reference over the stored values.
+//! Also tests that the bits are the same for any chunking, batch, block order and number of threads.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -19,7 +19,7 @@ fn kernels(isa: Isa, threads: usize) -> Kernels {
     Kernels::new(isa, threads).unwrap()
 }
 
-/// Numbers from a seed (xorshift64).
+/// A random number generator with a seed (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ impl Random {
         self.0 >> 16
     }
 
-    /// In −1..1.
+    /// Returns a number in −1..1.
     fn number(&mut self) -> f32 {
         (self.next() & 0xff_ffff) as f32 / (1 << 23) as f32 - 1.0
     }
@@ -52,7 +52,7 @@ fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-/// A vector as the type stores it.
+/// Returns a vector after rounding to the type.
 fn stored(kv_type: KvType, vector: &[f32]) -> Vec<f64> {
     let most = vector.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     let widen = |&x: &f32| match kv_type {
@@ -95,13 +95,13 @@ impl Sequence {
         self.length.div_ceil(BLOCK_TOKENS)
     }
 
-    /// A head of a row: queries, then keys, then values.
+    /// Returns a head of a row. Query heads come first, then keys, then values.
     fn head(&self, row: usize, head: usize) -> &[f32] {
         let at = row * self.stride() + head * self.shape.head_dim;
         &self.rows[at..at + self.shape.head_dim]
     }
 
-    /// What positions from `from` on should give, in f64.
+    /// Returns the expected output from position `from` on, in f64.
     fn reference(&self, kv_type: KvType, from: usize) -> Vec<f64> {
         self.reference_seeing(kv_type, from, Sees::Before)
     }
@@ -144,7 +144,7 @@ impl Sequence {
     }
 }
 
-/// Several sequences in one store, whose free blocks are full of NaN.
+/// Several sequences in one store. All unused blocks are full of NaN.
 struct Table {
     store: KvStore,
     blocks: Vec<Vec<u32>>,
@@ -180,7 +180,8 @@ impl Table {
         kernels.store_kv(&mut self.store, LAYER, rows, sequence.width(), &slots).unwrap();
     }
 
-    /// Attention of `parts` (sequence, first and last position + 1) in one call, the last part first in the matrices.
+    /// Computes attention of `parts` (sequence, first position, last position + 1) in one call. The last part comes
+    /// first in the matrices.
     fn attend(
         &self,
         kernels: &mut Kernels,
@@ -213,7 +214,7 @@ impl Table {
     }
 }
 
-/// Attention of every position of one sequence, stored and computed in chunks that end at `ends`.
+/// Computes attention of every position of one sequence, stored and computed in chunks that end at `ends`.
 fn in_chunks(kernels: &mut Kernels, kv_type: KvType, sequence: &Sequence, ends: &[usize]) -> Vec<f32> {
     let mut table = Table::new(kernels, kv_type, &[sequence], ends.len() as u64);
     let (mut out, mut start) = (Vec::new(), 0);
@@ -268,7 +269,7 @@ fn attention_agrees_with_f64_over_what_is_stored() {
     }
 }
 
-/// What encoders see.
+/// The visibility modes of encoders.
 const SIGHTS: [Sees; 5] = [Sees::All, Sees::Near(0), Sees::Near(1), Sees::Near(64), Sees::Near(300)];
 
 #[test]
@@ -390,7 +391,7 @@ fn nan_stays_in_its_own_sequence_and_behind_its_position() {
                 let clean = Sequence::new(1, 64, 4, 600, 1);
                 let mut sick = Sequence::new(1, 64, 4, 600, 2);
                 let healthy = sick.clone();
-                // A key's element and a value's, at position 410.
+                // One element of a key and one of a value, at position 410.
                 let at = 410 * sick.stride() + sick.width();
                 (sick.rows[at], sick.rows[at + 64 + 3]) = (poison, poison);
                 let mut kernels = kernels(isa, 2);
@@ -421,8 +422,8 @@ fn nan_stays_in_its_own_sequence_and_behind_its_position() {
 fn narrow_types_err_within_their_step() {
     let sequence = Sequence::new(1, 64, 8, 700, 21);
     let exact = sequence.reference(KvType::F32, 600);
-    // Relative to the root mean square of the output. Elements are even in −1..1, where an f16 errs by up to 2⁻¹², a bf16 by
-    // 2⁻⁹ and a byte by 2⁻⁸.
+    // Relative to the root mean square of the output. Elements are uniform in −1..1, where f16 has an error of up to
+    // 2⁻¹², bf16 of 2⁻⁹ and a byte of 2⁻⁸.
     let size = (exact.iter().map(|x| x * x).sum::<f64>() / exact.len() as f64).sqrt();
     for isa in isas() {
         let mut kernels = kernels(isa, 2);
@@ -442,7 +443,7 @@ fn narrow_types_err_within_their_step() {
 
 #[test]
 fn large_scores_keep_the_largest_keys_value() {
-    // Scores of thousands: everything but the largest weighs nothing, whatever split it stands in.
+    // With scores in the thousands, every key but the largest has no weight, in whichever split it is.
     for isa in isas() {
         let mut kernels = kernels(isa, 2);
         for at in [0, 255, 256, 511, 599] {

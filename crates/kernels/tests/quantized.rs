@@ -1,5 +1,5 @@
-//! Products with quantized and with bf16 weights in both compute modes on every instruction set: against an f64 reference, and
-//! the same bits for any number of rows and threads.
+//! Tests products with quantized and bf16 weights in both compute modes on every instruction set, against an f64
+//! reference. Also tests that the bits are the same for any number of rows and threads.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -15,7 +15,7 @@ fn types() -> Vec<WeightType> {
     BlockType::ALL.into_iter().map(WeightType::Block).chain([WeightType::Bf16, WeightType::F16]).collect()
 }
 
-/// `values` stored as `weight_type`.
+/// Returns `values` stored as `weight_type`.
 fn store(weight_type: WeightType, values: &[f32]) -> Vec<u8> {
     match weight_type {
         WeightType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -29,7 +29,8 @@ fn store(weight_type: WeightType, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// What `fast` makes of an activation row, in f64: int8 with a scale per 32 before quantized weights, bf16 before bf16.
+/// Returns an activation row as mode `fast` rounds it, in f64: int8 with a scale per 32 for quantized weights, bf16
+/// for bf16 weights.
 fn rounded(weight_type: WeightType, row: &[f32]) -> Vec<f64> {
     match weight_type {
         WeightType::Bf16 => row.iter().map(|&x| half::bf16::from_f32(x).to_f64()).collect(),
@@ -104,7 +105,7 @@ fn products_agree_with_f64_in_both_modes() {
     }
 }
 
-/// Blocks of 32 need not fill a span of 64, nor rows a panel.
+/// Blocks of 32 need not fill a span of 64, and rows need not fill a panel.
 #[test]
 fn inputs_of_any_number_of_blocks_and_rows_of_any_number_look_up_and_multiply() {
     for isa in isas() {

@@ -1,4 +1,4 @@
-//! Weights per second through each format, both ways, on one thread. Must not know files.
+//! Measures weights per second through each format in both directions, on one thread. Must not know: files.
 #![allow(missing_docs, reason = "criterion's macros write undocumented items")]
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -11,7 +11,7 @@ use headrace_quant::{BlockType, dequantize_row, quantize_row};
 const WEIGHTS: usize = 1 << 16;
 
 fn formats(criterion: &mut Criterion) {
-    // Bell-shaped: the sum of four draws of a linear congruential generator.
+    // Bell-shaped weights: the sum of four draws of a linear congruential generator.
     let mut state = 1_u32;
     let mut draw = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,44 +1,45 @@
-//! The formats by name, by id and by size. Must not know how a weight becomes a code.
+//! The formats by name, id and size. Must not know: how a weight becomes a code.
 
 /// ggml's block formats.
 ///
-/// A row is cut into blocks of [`Self::block_weights`] weights along its inner dimension; each block is
-/// [`Self::block_bytes`] bytes, little-endian, without padding. How each block is laid out, and the formula of a weight,
-/// stands in [`crate::layout`]. Source: ggml's `ggml-common.h` and `ggml-quants.c`; MXFP4 is OCP's microscaling format.
+/// A row is cut into blocks of [`Self::block_weights`] weights along its inner dimension. Each block has
+/// [`Self::block_bytes`] bytes, little-endian, without padding. [`crate::layout`] documents the layout of each block
+/// and the formula of a weight. Sources: ggml's `ggml-common.h` and `ggml-quants.c`. MXFP4 is OCP's microscaling
+/// format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockType {
-    /// 32 weights of 8 bits around zero, one f16 scale.
+    /// 32 weights of 8 bits around zero, with one f16 scale.
     Q8_0,
-    /// 32 weights of 4 bits around 8, one f16 scale.
+    /// 32 weights of 4 bits around 8, with one f16 scale.
     Q4_0,
-    /// 32 weights of 4 bits, an f16 scale and an f16 minimum.
+    /// 32 weights of 4 bits, with an f16 scale and an f16 minimum.
     Q4_1,
-    /// 32 weights of 5 bits around 16, one f16 scale.
+    /// 32 weights of 5 bits around 16, with one f16 scale.
     Q5_0,
-    /// 32 weights of 5 bits, an f16 scale and an f16 minimum.
+    /// 32 weights of 5 bits, with an f16 scale and an f16 minimum.
     Q5_1,
-    /// 256 weights of 4 bits; each 32 have a 6-bit scale and a 6-bit minimum under two f16.
+    /// 256 weights of 4 bits. Every 32 have a 6-bit scale and a 6-bit minimum, which two f16 values multiply.
     Q4K,
-    /// 256 weights of 5 bits; each 32 have a 6-bit scale and a 6-bit minimum under two f16.
+    /// 256 weights of 5 bits. Every 32 have a 6-bit scale and a 6-bit minimum, which two f16 values multiply.
     Q5K,
-    /// 256 weights of 6 bits around 32; each 16 have an 8-bit scale under one f16.
+    /// 256 weights of 6 bits around 32. Every 16 have an 8-bit scale, which one f16 value multiplies.
     Q6K,
-    /// 32 codes of 4 bits into [`IQ4_NL_VALUES`], one f16 scale.
+    /// 32 codes of 4 bits that index [`IQ4_NL_VALUES`], with one f16 scale.
     Iq4Nl,
-    /// 32 codes of 4 bits (e2m1, see [`MXFP4_VALUES`]), one power of two (e8m0).
+    /// 32 codes of 4 bits (e2m1, see [`MXFP4_VALUES`]), with one power of two as the scale (e8m0).
     Mxfp4,
 }
 
-/// What the 16 codes of [`BlockType::Iq4Nl`] stand for.
+/// The values of the 16 codes of [`BlockType::Iq4Nl`].
 pub const IQ4_NL_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What the 16 codes of [`BlockType::Mxfp4`] stand for, doubled so that they are whole (e2m1's 0.5 is 1 here); the scale
-/// is halved in turn, see [`crate::layout::mxfp4_scale`].
+/// The values of the 16 codes of [`BlockType::Mxfp4`], doubled so that they are whole numbers (e2m1's 0.5 is 1 here).
+/// The scale is halved to match. See [`crate::layout::mxfp4_scale`].
 pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl BlockType {
-    /// Every format, in the order of the declaration.
+    /// Every format, in the order of declaration.
     pub const ALL: [Self; 10] = [
         Self::Q8_0,
         Self::Q4_0,
@@ -52,7 +53,7 @@ impl BlockType {
         Self::Mxfp4,
     ];
 
-    /// The lower-case name, as in a configuration: `q8_0`, `q4_k`, `iq4_nl`.
+    /// Returns the lower-case name used in configuration: `q8_0`, `q4_k`, `iq4_nl`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Q8_0 => "q8_0",
@@ -68,12 +69,12 @@ impl BlockType {
         }
     }
 
-    /// The format of a name, in any case.
+    /// Returns the format with this name. Ignores case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
-    /// The number of the tensor type in a GGUF file.
+    /// Returns the id of the tensor type in a GGUF file.
     pub const fn ggml_id(self) -> u32 {
         match self {
             Self::Q8_0 => 8,
@@ -89,12 +90,12 @@ impl BlockType {
         }
     }
 
-    /// The format of a GGUF tensor type; none for dense types and for formats that are not read.
+    /// Returns the format of a GGUF tensor type. `None` for dense types and unsupported formats.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.ggml_id() == id)
     }
 
-    /// Weights in a block: 32 or 256.
+    /// Returns the weights per block: 32 or 256.
     pub const fn block_weights(self) -> usize {
         match self {
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
@@ -102,7 +103,7 @@ impl BlockType {
         }
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes per block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::Q8_0 => 34,
@@ -117,7 +118,7 @@ impl BlockType {
         }
     }
 
-    /// Weights that share one scale: 16 for Q6_K, 32 for the others.
+    /// Returns the number of weights that share one scale: 16 for Q6_K, 32 for the others.
     pub const fn sub_block_weights(self) -> usize {
         match self {
             Self::Q6K => 16,
@@ -125,7 +126,7 @@ impl BlockType {
         }
     }
 
-    /// Bits of a code: 4, 5, 6 or 8.
+    /// Returns the bits per code: 4, 5, 6 or 8.
     pub const fn code_bits(self) -> u32 {
         match self {
             Self::Q8_0 => 8,
@@ -135,8 +136,8 @@ impl BlockType {
         }
     }
 
-    /// The code that stands for zero in the formats around zero (128, 8, 16, 32); 0 where codes count up from a minimum,
-    /// and where they are looked up.
+    /// Returns the code that means zero in the formats around zero (128, 8, 16, 32). Returns 0 for formats whose
+    /// codes count up from a minimum or index a table.
     pub const fn zero_code(self) -> u8 {
         match self {
             Self::Q8_0 => 128,
@@ -147,7 +148,8 @@ impl BlockType {
         }
     }
 
-    /// Bytes of a row of `weights` weights; none when that is not a whole number of blocks, or too many to count.
+    /// Returns the bytes of a row of `weights` weights. `None` if that is not a whole number of blocks, or on
+    /// overflow.
     pub fn row_bytes(self, weights: usize) -> Option<usize> {
         if !weights.is_multiple_of(self.block_weights()) {
             return None;

@@ -1,15 +1,16 @@
-//! Blocks to f32 weights, with the bits of ggml's reference. Must not know how codes were chosen.
+//! Dequantizes blocks to f32 weights, with the same bits as ggml's reference. Must not know: how codes were chosen.
 
 use half::f16;
 
 use crate::layout::{self, BlockScales, mxfp4_scale};
 use crate::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES, QuantError};
 
-/// The weights of a row of blocks, in f32, with the bits of ggml's reference. Any bytes are accepted: a NaN or infinite
-/// scale makes the weights under it NaN or infinite.
+/// Dequantizes a row of blocks to f32 weights, with the same bits as ggml's reference. Accepts any bytes: a NaN or
+/// infinite scale makes its weights NaN or infinite.
 ///
 /// # Errors
-/// `out` is not a whole number of blocks, or `bytes` not as long as `out` needs ([`BlockType::row_bytes`]).
+/// Fails if `out` is not a whole number of blocks, or if `bytes` does not have the length that `out` needs
+/// ([`BlockType::row_bytes`]).
 pub fn dequantize_row(kind: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     let expected = kind.row_bytes(out.len()).ok_or(QuantError::RaggedRow { kind, weights: out.len() })?;
     if bytes.len() != expected {
@@ -28,7 +29,7 @@ pub fn dequantize_row(kind: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<
     Ok(())
 }
 
-/// One block from its codes and scales.
+/// Dequantizes one block from its codes and scales.
 fn dequantize_block(kind: BlockType, scales: &BlockScales, codes: &[u8], weights: &mut [f32]) {
     let d = f16::from_bits(scales.d).to_f32();
     let min = f16::from_bits(scales.dmin).to_f32();

@@ -1,10 +1,10 @@
-//! What can go wrong between a row of weights and its blocks. Must not know files or tensors: the caller adds the name.
+//! The errors of quantizing and dequantizing a row. Must not know: files or tensors. The caller adds the name.
 
 use std::fmt;
 
 use crate::BlockType;
 
-/// Why a row was not quantized, dequantized or taken apart.
+/// Why a row was not quantized, dequantized or unpacked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum QuantError {
@@ -15,38 +15,38 @@ pub enum QuantError {
         /// Weights in the row.
         weights: usize,
     },
-    /// The two buffers of a call do not belong together.
+    /// The two buffers of a call do not match in length.
     Length {
         /// The format.
         kind: BlockType,
-        /// Bytes of blocks that the weights (or codes) need.
+        /// Bytes of blocks that the weights or codes need.
         expected: usize,
-        /// Bytes of blocks given.
+        /// Bytes of blocks that were given.
         found: usize,
     },
-    /// [`crate::codes`] was given room for another number of codes than a block holds.
+    /// The output of [`crate::codes`] does not have the length of one block's codes.
     Codes {
         /// The format.
         kind: BlockType,
         /// Codes in a block.
         expected: usize,
-        /// Room given.
+        /// Length of the output that was given.
         found: usize,
     },
     /// A weight is NaN or infinite.
     NotFinite {
-        /// Its index in the row.
+        /// The weight's index in the row.
         position: usize,
-        /// Its value.
+        /// The weight's value.
         value: f32,
     },
-    /// A weight is so large that the scale of its block does not fit the format's f16.
+    /// A weight is so large that its block's scale overflows the format's f16.
     TooLarge {
         /// The format.
         kind: BlockType,
-        /// Index in the row of the first weight of the block.
+        /// Index in the row of the block's first weight.
         position: usize,
-        /// The greatest magnitude in the block.
+        /// The largest magnitude in the block.
         value: f32,
     },
 }

@@ -1,14 +1,14 @@
-//! Q4_K, Q5_K and Q6_K blocks from weights. Must not know the other formats.
+//! Quantizes weights to Q4_K, Q5_K and Q6_K blocks. Must not know: the other formats.
 
 use half::f16;
 
 use crate::layout;
 use crate::search::{self, Affine, Grid, nearest, symmetric, within};
 
-/// No scale of these formats reaches this far; below it no sum in the search overflows.
+/// A larger weight exceeds every scale of these formats. Up to this bound no sum in the search overflows.
 const HOPELESS: f32 = 1e9;
 
-/// A Q4_K block; false if the weights are beyond its scales.
+/// Quantizes a Q4_K block. Returns `false` if the weights overflow its scales.
 pub(crate) fn q4_k(x: &[f32; 256], out: &mut [u8; 144]) -> bool {
     let grid = Grid { top: 15.0, start: -1.0, step: 0.14, rounds: 2 };
     let mut codes = [0; 256];
@@ -18,7 +18,7 @@ pub(crate) fn q4_k(x: &[f32; 256], out: &mut [u8; 144]) -> bool {
     true
 }
 
-/// A Q5_K block; false if the weights are beyond its scales.
+/// Quantizes a Q5_K block. Returns `false` if the weights overflow its scales.
 pub(crate) fn q5_k(x: &[f32; 256], out: &mut [u8; 176]) -> bool {
     let grid = Grid { top: 31.0, start: -0.5, step: 0.1, rounds: 2 };
     let mut codes = [0; 256];
@@ -35,7 +35,7 @@ pub(crate) fn q5_k(x: &[f32; 256], out: &mut [u8; 176]) -> bool {
     true
 }
 
-/// The codes of a Q4_K or Q5_K block, and its first 16 bytes (two f16, 12 bytes of scales).
+/// Computes the codes of a Q4_K or Q5_K block and returns its first 16 bytes: two f16 and 12 bytes of scales.
 fn affine_block(x: &[f32; 256], grid: &Grid, codes: &mut [u8; 256]) -> Option<[u8; 16]> {
     if search::magnitude(x) > HOPELESS {
         return None;
@@ -63,7 +63,7 @@ fn affine_block(x: &[f32; 256], grid: &Grid, codes: &mut [u8; 256]) -> Option<[u
     Some(head)
 }
 
-/// Values ≥ 0 as 6-bit multiples of one f16; none if that overflows.
+/// Returns values ≥ 0 as 6-bit multiples of one f16. `None` if the f16 overflows.
 fn six_bit(values: [f32; 8]) -> Option<(f16, [u8; 8])> {
     let unit = f16::from_f32(values.into_iter().fold(0.0, f32::max) / 63.0);
     if !unit.is_finite() {
@@ -73,7 +73,7 @@ fn six_bit(values: [f32; 8]) -> Option<(f16, [u8; 8])> {
     Some((unit, values.map(|value| nearest(within(value * multiplier, 0.0, 63.0)) as u8)))
 }
 
-/// A Q6_K block; false if the weights are beyond its scales.
+/// Quantizes a Q6_K block. Returns `false` if the weights overflow its scales.
 pub(crate) fn q6_k(x: &[f32; 256], out: &mut [u8; 210]) -> bool {
     if search::magnitude(x) > HOPELESS {
         return false;
@@ -83,7 +83,7 @@ pub(crate) fn q6_k(x: &[f32; 256], out: &mut [u8; 210]) -> bool {
     for (fit, x) in fits.iter_mut().zip(subs) {
         *fit = symmetric(x);
     }
-    // The scale of greatest magnitude becomes −128, the longer side of an i8.
+    // The scale of largest magnitude becomes −128, because the negative range of an i8 is longer.
     let d = f16::from_f32(search::signed_peak(&fits) / -128.0);
     if !d.is_finite() {
         return false;

@@ -1,9 +1,11 @@
-//! How each block is laid out, and its codes and scales in plain order, for whoever packs blocks another way. Must not
-//! know how codes were chosen, nor any kernel's packing.
+//! The layout of each block, and functions that return its codes and scales in plain order, for code that packs
+//! blocks in another way.
+//! Must not know: how codes were chosen, or any kernel's packing.
 //!
-//! Below `q` is a weight's code as [`codes`] gives it, `d` and `m` are the f16 values of [`BlockScales::d`] and
-//! [`BlockScales::dmin`], `sc` and `mn` the sub-block's entries of [`BlockScales::scales`] and [`BlockScales::mins`].
-//! "Low nibbles first" means byte `j` of `qs` holds code `j` (bits 0–3) and code `j + 16` (bits 4–7).
+//! Below, `q` is a weight's code as [`codes`] returns it. `d` and `m` are the f16 values of [`BlockScales::d`] and
+//! [`BlockScales::dmin`]. `sc` and `mn` are the sub-block's entries in [`BlockScales::scales`] and
+//! [`BlockScales::mins`]. "Low nibbles first" means that byte `j` of `qs` holds code `j` (bits 0–3) and code `j + 16`
+//! (bits 4–7).
 //!
 //! | format | a weight | bytes of a block |
 //! |---|---|---|
@@ -18,40 +20,43 @@
 //! | IQ4_NL | `d · IQ4_NL_VALUES[q]` | `d` f16, `qs` 16 bytes, low nibbles first |
 //! | MXFP4 | `mxfp4_scale(e) · MXFP4_VALUES[q]` | `e` 1 byte, `qs` 16 bytes, low nibbles first |
 //!
-//! All arithmetic is f32. `d · sc` and `m · mn` are exact, and so is their product with a code (11 + 6 + 5 bits, or
-//! 11 + 7 + 5): a weight rounds once at most, at the addition, and a fused multiply-add gives the same bits (save where
-//! f32 leaves its normal range, which no f16 scale reaches).
+//! All arithmetic is f32. `d · sc` and `m · mn` are exact, and so is the product of either with a code (11 + 6 + 5
+//! bits, or 11 + 7 + 5). A weight therefore rounds at most once, at the addition, and a fused multiply-add gives the
+//! same bits. The exception would be results outside f32's normal range, which no f16 scale reaches.
 //!
-//! **Q4_K and Q5_K codes**: 64 weights share 32 bytes of `qs`; in group `g` of 4 byte `32g + l` holds code `64g + l` (bits
-//! 0–3) and `64g + 32 + l` (bits 4–7). Q5_K's bit 4 of these two is bit `2g` and bit `2g + 1` of `qh[l]`.
-//! **Their scales**: with bytes `b`, sub-blocks `j` < 4 have `sc = b[j] & 63`, `mn = b[j + 4] & 63`; the others
-//! `sc = (b[j + 4] & 15) | (b[j − 4] >> 6) << 4`, `mn = (b[j + 4] >> 4) | (b[j] >> 6) << 4`.
-//! **Q6_K codes**: half `h` of 2 covers weights `128h` to `128h + 127`; for `l` < 32 the codes `l`, `l + 32`, `l + 64`,
-//! `l + 96` of the half take their low 4 bits from `ql[64h + l]`, `ql[64h + 32 + l]` (bits 0–3), then the same two
-//! (bits 4–7), and their high 2 from bits 0–1, 2–3, 4–5, 6–7 of `qh[32h + l]`. Scale `i` of 16 covers weights
-//! `16i` to `16i + 15`.
+//! **Q4_K and Q5_K codes**: 64 weights share 32 bytes of `qs`. In group `g` of 4, byte `32g + l` holds code `64g + l`
+//! (bits 0–3) and code `64g + 32 + l` (bits 4–7). Q5_K's bit 4 of these two codes is bit `2g` and bit `2g + 1` of
+//! `qh[l]`.
+//!
+//! **Q4_K and Q5_K scales**: with bytes `b`, sub-blocks `j` < 4 have `sc = b[j] & 63`, `mn = b[j + 4] & 63`. The
+//! others have `sc = (b[j + 4] & 15) | (b[j − 4] >> 6) << 4`, `mn = (b[j + 4] >> 4) | (b[j] >> 6) << 4`.
+//!
+//! **Q6_K codes**: half `h` of 2 covers weights `128h` to `128h + 127`. For `l` < 32, the codes of the half are `l`,
+//! `l + 32`, `l + 64` and `l + 96`. The first two take their low 4 bits from bits 0–3 of `ql[64h + l]` and
+//! `ql[64h + 32 + l]`. The last two take them from bits 4–7 of the same two bytes. In this order, the high 2 bits are
+//! bits 0–1, 2–3, 4–5, 6–7 of `qh[32h + l]`. Scale `i` of 16 covers weights `16i` to `16i + 15`.
 
 use crate::{BlockType, QuantError};
 
 /// The scales of one block, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockScales {
-    /// Bits of the f16 `d`; 0 for MXFP4.
+    /// Bits of the f16 `d`. 0 for MXFP4.
     pub d: u16,
-    /// Bits of the f16 `m`: Q4_1 and Q5_1 add it, Q4_K and Q5_K subtract it times `mins`; 0 for the others.
+    /// Bits of the f16 `m`. Q4_1 and Q5_1 add `m`. Q4_K and Q5_K subtract `m` times `mins`. 0 for the other formats.
     pub dmin: u16,
-    /// MXFP4's scale byte; 0 for the others.
+    /// MXFP4's scale byte. 0 for the other formats.
     pub e8m0: u8,
-    /// Sub-blocks: 8 for Q4_K and Q5_K, 16 for Q6_K, 1 for the others.
+    /// Number of sub-blocks: 8 for Q4_K and Q5_K, 16 for Q6_K, 1 for the others.
     pub count: usize,
-    /// Whole-number scale of each sub-block (0 to 63, or any i8 for Q6_K); 1 where the format has none; 0 beyond `count`.
+    /// Integer scale of each sub-block: 0 to 63, or any i8 for Q6_K. 1 if the format has none. 0 beyond `count`.
     pub scales: [i8; 16],
-    /// Whole-number minimum of each sub-block (0 to 63) of Q4_K and Q5_K; 0 elsewhere.
+    /// Integer minimum of each sub-block of Q4_K and Q5_K (0 to 63). 0 for the other formats.
     pub mins: [u8; 16],
 }
 
-/// The f32 that MXFP4's scale byte stands for, halved to match [`crate::MXFP4_VALUES`]: `2^(e − 128)`, subnormal for 0 and 1.
-/// As ggml does, 255 (NaN in OCP's text) is `2^127`.
+/// Returns the f32 value of MXFP4's scale byte, halved to match [`crate::MXFP4_VALUES`]: `2^(e − 128)`, subnormal for
+/// 0 and 1. As in ggml, 255 (NaN in OCP's specification) is `2^127`.
 pub const fn mxfp4_scale(e: u8) -> f32 {
     match e {
         0 => f32::from_bits(0x0020_0000),
@@ -60,10 +65,11 @@ pub const fn mxfp4_scale(e: u8) -> f32 {
     }
 }
 
-/// The unsigned codes of one block, in the order of the weights: Q8_0 0 to 255 (0 is −128), the others 0 to 15, 31 or 63.
+/// Writes the unsigned codes of one block to `out`, in the order of the weights. Q8_0 has 0 to 255 (0 means −128),
+/// the others have 0 to 15, 31 or 63.
 ///
 /// # Errors
-/// `block` is not one block long, or `out` not [`BlockType::block_weights`].
+/// Fails if `block` is not one block long, or if `out` does not have [`BlockType::block_weights`] elements.
 pub fn codes(kind: BlockType, block: &[u8], out: &mut [u8]) -> Result<(), QuantError> {
     let expected = kind.block_weights();
     if out.len() != expected {
@@ -96,10 +102,10 @@ pub fn codes(kind: BlockType, block: &[u8], out: &mut [u8]) -> Result<(), QuantE
     Ok(())
 }
 
-/// The scales of one block.
+/// Writes the scales of one block to `out`.
 ///
 /// # Errors
-/// `block` is not one block long.
+/// Fails if `block` is not one block long.
 pub fn sub_scales(kind: BlockType, block: &[u8], out: &mut BlockScales) -> Result<(), QuantError> {
     whole_block(kind, block)?;
     let word = |at: usize| u16::from_le_bytes([byte(block, at), byte(block, at + 1)]);
@@ -135,7 +141,7 @@ pub fn sub_scales(kind: BlockType, block: &[u8], out: &mut BlockScales) -> Resul
     Ok(())
 }
 
-/// The 8 scales and 8 minimums of 6 bits in the 12 bytes of Q4_K and Q5_K.
+/// Returns the 8 scales and 8 minimums of 6 bits from the 12 bytes of Q4_K and Q5_K.
 pub fn unpack_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let mut scales = [0; 8];
     let mut mins = [0; 8];
@@ -148,7 +154,7 @@ pub fn unpack_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (scales, mins)
 }
 
-/// The inverse of [`unpack_scales`]; bits above the sixth are dropped.
+/// The inverse of [`unpack_scales`]. Drops bits above the sixth.
 pub fn pack_scales(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     let mut packed = [0; 12];
     for j in 0..4 {
@@ -208,12 +214,12 @@ fn whole_block(kind: BlockType, block: &[u8]) -> Result<(), QuantError> {
     Err(QuantError::Length { kind, expected, found: block.len() })
 }
 
-/// A byte of a block whose length was checked.
+/// Returns a byte of a block. The caller has checked the length.
 fn byte(block: &[u8], at: usize) -> u8 {
     block.get(at).copied().unwrap_or_default()
 }
 
-/// 16 bytes to 32 codes: all low nibbles, then all high ones.
+/// Unpacks 16 bytes to 32 codes: first all low nibbles, then all high ones.
 fn nibbles(qs: &[u8], out: &mut [u8]) {
     let (low, high) = out.split_at_mut(out.len() / 2);
     for ((low, high), &byte) in low.iter_mut().zip(high).zip(qs) {
@@ -221,7 +227,7 @@ fn nibbles(qs: &[u8], out: &mut [u8]) {
     }
 }
 
-/// 4 bytes of high bits and 16 of nibbles to 32 codes of 5 bits.
+/// Unpacks 4 bytes of high bits and 16 bytes of nibbles to 32 codes of 5 bits.
 fn five_bits(block: &[u8], out: &mut [u8]) {
     nibbles(block.get(4..).unwrap_or_default(), out);
     let high = u32::from_le_bytes(std::array::from_fn(|i| byte(block, i)));
@@ -230,14 +236,14 @@ fn five_bits(block: &[u8], out: &mut [u8]) {
     }
 }
 
-/// 128 bytes to 256 codes: each 32 bytes hold 64.
+/// Unpacks 128 bytes to 256 codes. Every 32 bytes hold 64 codes.
 fn nibble_groups(qs: &[u8], out: &mut [u8]) {
     for (group, qs) in out.chunks_exact_mut(64).zip(qs.chunks_exact(32)) {
         nibbles(qs, group);
     }
 }
 
-/// The codes of a Q6_K block.
+/// Unpacks the codes of a Q6_K block.
 fn six_bits(block: &[u8], out: &mut [u8]) {
     let (low, rest) = block.split_at_checked(128).unwrap_or_default();
     for ((half, low), high) in out.chunks_exact_mut(128).zip(low.chunks_exact(64)).zip(rest.chunks_exact(32))

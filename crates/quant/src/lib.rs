@@ -1,5 +1,6 @@
-//! Block formats of quantized weights: their layouts, and scalar quantizing and dequantizing that everything else is
-//! held against. Must not know files, kernels or models.
+//! Block formats of quantized weights: their layouts, and a scalar quantizer and dequantizer that serve as the
+//! reference for all other code.
+//! Must not know: files, kernels or models.
 
 mod block_type;
 mod dequantize;

@@ -1,4 +1,5 @@
-//! f32 weights to blocks. Must not know files, and nothing of activations: every weight counts by its own size alone.
+//! Quantizes f32 weights to blocks. Must not know: files or activations. The importance of a weight depends only on
+//! its own size.
 
 use half::f16;
 
@@ -6,16 +7,17 @@ use crate::layout::{self, mxfp4_scale};
 use crate::search::{bounds, magnitude, signed_peak};
 use crate::{BlockType, MXFP4_VALUES, QuantError, iq4_nl, k_quants};
 
-/// The blocks of a row of weights.
+/// Quantizes a row of weights to blocks.
 ///
-/// Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and MXFP4 have the bits of ggml's reference quantizer (as its C source reads, without
-/// fused multiply-add). Q4_K, Q5_K, Q6_K and IQ4_NL search as ggml's do, without an importance matrix, but not to the same
-/// bits: their root mean square error is 0.97 to 1.00 of ggml's. Q6_K and IQ4_NL weigh each error by `rms + |x|`, where ggml
-/// takes `x²` and so serves the largest weights a little better. The bits depend on the weights alone, never on the machine.
+/// Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and MXFP4 have the same bits as ggml's reference quantizer (its C source, without
+/// fused multiply-add). Q4_K, Q5_K, Q6_K and IQ4_NL use ggml's search without an importance matrix. Their bits differ
+/// from ggml's, and their root mean square error is 0.97 to 1.00 of ggml's. Q6_K and IQ4_NL weight each error by
+/// `rms + |x|`. ggml uses `x²`, which favours the largest weights slightly. The bits depend on the weights alone,
+/// never on the machine.
 ///
 /// # Errors
-/// `weights` is not a whole number of blocks, `out` not as long as they need, a weight is NaN or infinite, or so
-/// large that a scale is beyond f16. `out` then holds some blocks of the row.
+/// Fails if `weights` is not a whole number of blocks, or if `out` does not have the length that they need. Also
+/// fails if a weight is NaN or infinite, or if a scale overflows f16. `out` then holds some blocks of the row.
 pub fn quantize_row(kind: BlockType, weights: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     let expected =
         kind.row_bytes(weights.len()).ok_or(QuantError::RaggedRow { kind, weights: weights.len() })?;
@@ -36,7 +38,7 @@ pub fn quantize_row(kind: BlockType, weights: &[f32], out: &mut [u8]) -> Result<
     }
 }
 
-/// One block after another; `encode` gets finite weights and answers false if they are beyond its scale.
+/// Encodes one block after another. `encode` gets finite weights and returns `false` if they overflow its scale.
 #[inline(always)]
 fn blocks<const W: usize, const B: usize>(
     kind: BlockType,
@@ -52,7 +54,7 @@ fn blocks<const W: usize, const B: usize>(
     Ok(())
 }
 
-/// Why a block was not quantized. `start` is the index of its first weight.
+/// Returns why a block was not quantized. `start` is the index of the block's first weight.
 #[cold]
 fn refusal(kind: BlockType, start: usize, x: &[f32]) -> QuantError {
     match x.iter().position(|v| !v.is_finite()) {
@@ -67,7 +69,7 @@ fn refusal(kind: BlockType, start: usize, x: &[f32]) -> QuantError {
     }
 }
 
-/// Whether no weight is NaN or infinite: those, and only those, are not zero times zero.
+/// Whether no weight is NaN or infinite. Exactly those weights do not give zero when multiplied by zero.
 #[inline(always)]
 fn all_finite<const N: usize>(x: &[f32; N]) -> bool {
     let mut lanes = [0.0_f32; 8];
@@ -79,7 +81,7 @@ fn all_finite<const N: usize>(x: &[f32; N]) -> bool {
     lanes.iter().all(|&lane| lane == 0.0)
 }
 
-/// 1/d, or 0 for no scale, as the reference has it.
+/// Returns 1/d, or 0 if `d` is 0, as the reference does.
 #[inline(always)]
 fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
@@ -87,8 +89,8 @@ fn inverse(d: f32) -> f32 {
 
 #[inline(always)]
 fn q8_0(x: &[f32; 32], out: &mut [u8; 34]) -> bool {
-    // Just below one half: added before truncation it rounds to nearest with ties away from zero, exactly, for
-    // every |x| < 2²²; one half itself would take 0.49999997 to 1.
+    // The largest f32 below one half. Adding it before truncation rounds to nearest with ties away from zero,
+    // exactly, for every |x| < 2²². One half itself would round 0.49999997 to 1.
     const HALF: f32 = 0.5_f32.next_down();
     let d = magnitude(x) / 127.0;
     let id = inverse(d);
@@ -139,11 +141,12 @@ fn q5_1(x: &[f32; 32], out: &mut [u8; 24]) -> bool {
     finite_pair(head)
 }
 
-/// Scale, minimum (two f16) and codes 0 to `top` of a block that counts up from its least weight.
+/// Returns the scale and minimum (two f16) and the codes 0 to `top` of a block that counts up from its smallest
+/// weight.
 #[inline(always)]
 fn from_minimum(x: &[f32; 32], top: u8) -> ([u8; 4], [u8; 32]) {
     let (low, high) = bounds(x);
-    // The reference stores whichever of −0 and +0 comes first.
+    // The reference stores −0 or +0, whichever comes first.
     let low = if low == 0.0 { x.iter().copied().find(|&v| v == 0.0).unwrap_or(low) } else { low };
     let d = (high - low) / f32::from(top);
     let id = inverse(d);
@@ -155,7 +158,7 @@ fn finite_pair([a, b, c, d]: [u8; 4]) -> bool {
     f16::from_le_bytes([a, b]).is_finite() && f16::from_le_bytes([c, d]).is_finite()
 }
 
-/// A value truncated to a code of at most `top`.
+/// Truncates a value to a code of at most `top`.
 #[inline(always)]
 fn code(value: f32, top: u8) -> u8 {
     let code = value as i32;
@@ -164,8 +167,9 @@ fn code(value: f32, top: u8) -> u8 {
 
 fn mxfp4(x: &[f32; 32], out: &mut [u8; 17]) -> bool {
     let peak = magnitude(x);
-    // The power of two that takes the greatest weight to e2m1's greatest exponent (2). The reference rounds the logarithm
-    // to f32 first, which takes a weight just below a power of two up to it. Below 2⁻¹²⁵ it is undefined; 0 fits best.
+    // The power of two that maps the largest weight to e2m1's largest exponent (2). The reference rounds the
+    // logarithm to f32 first, which moves a weight just below a power of two up to it. Below 2⁻¹²⁵ the reference is
+    // undefined, and 0 fits best.
     let e = if peak > 0.0 { ((f64::from(peak).log2() as f32).floor() + 125.0) as u8 } else { 0 };
     let d = mxfp4_scale(e);
     let mut errors = x.map(f32::abs);

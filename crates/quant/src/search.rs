@@ -1,27 +1,28 @@
-//! The search for the scale (and minimum) under which a few weights round best. Must not know any layout, nor how the
-//! scale found here is itself rounded.
+//! The search for the scale (and minimum) that rounds a small group of weights best. Must not know: any layout, or
+//! how the scale found here is itself rounded.
 
-/// Tries made at once, one in each lane: enough to keep vector units busy; fixed, so that the bits are the same on
-/// every machine.
+/// Tries that run at once, one in each lane: enough to keep vector units busy. The number is fixed so that the bits
+/// are the same on every machine.
 const LANES: usize = 8;
 
-/// Below this every block format's f16 scale is zero.
+/// Every block format's f16 scale is zero for smaller values.
 pub(crate) const VANISHING: f32 = 1e-12;
 
-/// The tries of [`Affine::fit`]: inverse scales that take the range of the weights to `top + start` codes, `top + start + step`, ….
+/// The tries of [`Affine::fit`]: inverse scales that map the range of the weights to `top + start` codes,
+/// `top + start + step`, ….
 pub(crate) struct Grid {
-    /// The greatest code.
+    /// The largest code.
     pub(crate) top: f32,
-    /// Where the tries start, in codes from `top`.
+    /// Start of the tries, in codes relative to `top`.
     pub(crate) start: f32,
-    /// From one try to the next, in codes.
+    /// Distance from one try to the next, in codes.
     pub(crate) step: f32,
-    /// Tries, in eights.
+    /// Number of rounds, with eight tries each.
     pub(crate) rounds: u8,
 }
 
-/// 32 weights `x = low + range · u` to be fitted by `scale · code − min`, both ≥ 0: least squares, larger weights counting
-/// more (`rms + |x|`).
+/// 32 weights `x = low + range · u`, to be fitted by `scale · code − min` with both parameters ≥ 0. The fit is least
+/// squares, and larger weights count more (`rms + |x|`).
 pub(crate) struct Affine {
     points: [Point; 32],
     target: Target,
@@ -30,7 +31,7 @@ pub(crate) struct Affine {
 }
 
 impl Affine {
-    /// Takes weights of at most 1e9.
+    /// Prepares weights of at most 1e9 in magnitude.
     pub(crate) fn new(x: &[f32; 32]) -> Self {
         let (low, high) = bounds(x);
         let low = if low < 0.0 { low } else { 0.0 };
@@ -46,10 +47,10 @@ impl Affine {
         Self { target: Target::new(&points, -low * inverse_range), points, low, range }
     }
 
-    /// The best scale and minimum found for codes 0 to `grid.top`.
+    /// Returns the best scale and minimum found for codes 0 to `grid.top`.
     ///
-    /// Each try rounds with one scale, then solves for the scale and minimum that fit these codes best. A last round of
-    /// tries starts from the best fit so far. The method is that of ggml's `make_qkx2_quants`; the squared error
+    /// Each try rounds with one scale, then solves for the scale and minimum that fit these codes best. A last round
+    /// of tries starts from the best fit so far. The method is that of ggml's `make_qkx2_quants`. The squared error
     /// comes from the sums that the solution needs, not from a second pass.
     pub(crate) fn fit(&self, grid: &Grid) -> (f32, f32) {
         if self.range < VANISHING {
@@ -69,7 +70,8 @@ impl Affine {
         (best.scale as f32 * self.range, -self.low - best.min as f32 * self.range)
     }
 
-    /// Of a 6-bit scale and minimum in units of `d` and `m`, and those one step away, the pair that fits best.
+    /// Returns the best-fitting pair of a 6-bit scale and minimum, in units of `d` and `m`, among the given pair and
+    /// its neighbours.
     pub(crate) fn settle(&self, (d, m): (f32, f32), scale: u8, min: u8, top: f32) -> (u8, u8) {
         const STEPS: [(i8, i8); LANES] = [(0, 0), (1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 2)];
         if self.range < VANISHING || scale == 0 {
@@ -97,7 +99,7 @@ impl Affine {
     }
 }
 
-/// A weight `u` in 0 to 1 that counts `w`.
+/// A weight, scaled to `u` in 0 to 1, with importance `w`.
 #[derive(Clone, Copy, Default)]
 struct Point {
     u: f32,
@@ -105,7 +107,7 @@ struct Point {
     wu: f32,
 }
 
-/// What does not change between the tries of [`Affine::fit`].
+/// The sums that are the same for all tries of [`Affine::fit`].
 struct Target {
     /// Σ w
     w: f64,
@@ -113,11 +115,11 @@ struct Target {
     wu: f64,
     /// Σ w·u²
     wuu: f64,
-    /// The greatest minimum allowed: a code of 0 never stands for a weight above zero.
+    /// The largest allowed minimum. It keeps code 0 from meaning a weight above zero.
     min_limit: f64,
 }
 
-/// Sums over the codes `l` of each try.
+/// Sums over the codes `l` of each try, one try per lane.
 struct CodeSums {
     /// Σ w·l
     wl: [f32; LANES],
@@ -127,7 +129,7 @@ struct CodeSums {
     wlu: [f32; LANES],
 }
 
-/// `u ≈ scale · l + min`, and its weighted squared error.
+/// A fit `u ≈ scale · l + min` and its weighted squared error.
 struct Fit {
     scale: f64,
     min: f64,
@@ -135,7 +137,7 @@ struct Fit {
 }
 
 impl CodeSums {
-    /// The sums of the codes `multiplier · u + offset`, rounded and held within 0 to `top`.
+    /// Sums over the codes `multiplier · u + offset`, rounded and clamped to 0 to `top`.
     #[inline(never)]
     fn new(points: &[Point; 32], multipliers: &[f32; LANES], offsets: &[f32; LANES], top: f32) -> Self {
         let mut sums = Self { wl: [0.0; LANES], wll: [0.0; LANES], wlu: [0.0; LANES] };
@@ -169,7 +171,7 @@ impl Target {
         Self { w: f64::from(w), wu: f64::from(wu), wuu: f64::from(wuu), min_limit: f64::from(min_limit) }
     }
 
-    /// Replaces `best` by the best fit to the codes of a try, where one is better.
+    /// Replaces `best` by the best fit to the codes of a try, if a try is better.
     fn improve(&self, best: &mut Fit, sums: &CodeSums) {
         for lane in 0..LANES {
             let [wl, wll, wlu] = [sums.wl[lane], sums.wll[lane], sums.wlu[lane]].map(f64::from);
@@ -180,7 +182,8 @@ impl Target {
         }
     }
 
-    /// The best scale and minimum for one try's codes; an infinite error where there is none (all codes equal).
+    /// Returns the best scale and minimum for one try's codes. The error is infinite if there is none (all codes are
+    /// equal).
     #[inline(always)]
     fn solve(&self, wl: f64, wll: f64, wlu: f64) -> Fit {
         let determinant = self.w * wll - wl * wl;
@@ -198,16 +201,16 @@ impl Target {
         Fit { scale, min, error: self.error(scale, min, wl, wll, wlu) }
     }
 
-    /// The weighted squared error of `scale · l + min`.
+    /// Returns the weighted squared error of `scale · l + min`.
     #[inline(always)]
     fn error(&self, scale: f64, min: f64, wl: f64, wll: f64, wlu: f64) -> f64 {
         self.wuu + scale * (scale * wll + 2.0 * (min * wl - wlu)) + min * (min * self.w - 2.0 * self.wu)
     }
 }
 
-/// The scale (of either sign) of 16 weights for codes −32 to 31: the weight of greatest magnitude gets the longer, negative
-/// side. Least squares, larger weights counting more (`rms + |x|`), over multipliers around 32: the method of ggml's
-/// `make_qx_quants`.
+/// Returns the scale (of either sign) of 16 weights for codes −32 to 31. The weight of largest magnitude gets the
+/// longer, negative side. The fit is least squares over multipliers around 32, and larger weights count more
+/// (`rms + |x|`). The method is that of ggml's `make_qx_quants`.
 pub(crate) fn symmetric(x: &[f32; 16]) -> f32 {
     let peak = signed_peak(x);
     if peak.is_nan() || peak.abs() < VANISHING {
@@ -241,8 +244,8 @@ pub(crate) fn symmetric(x: &[f32; 16]) -> f32 {
     best.0 as f32 * peak
 }
 
-/// Replaces `best` (scale, and how much squared error that scale removes) if a scale fitted to codes with these sums
-/// removes more.
+/// Replaces `best` (a scale and the squared error that it removes) if a scale fitted to codes with these sums removes
+/// more.
 pub(crate) fn keep_better(best: &mut (f64, f64), wlu: f64, wll: f64) {
     let removed = wlu * wlu / wll;
     if removed > best.1 {
@@ -250,21 +253,21 @@ pub(crate) fn keep_better(best: &mut (f64, f64), wlu: f64, wll: f64) {
     }
 }
 
-/// The nearest whole number, ties to even, of a value within ±2²².
+/// Returns the nearest integer, ties to even, of a value within ±2²².
 #[inline(always)]
 pub(crate) fn nearest(value: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT) - SHIFT
 }
 
-/// `value` held within bounds; written so that it becomes two vector instructions.
+/// Clamps `value` to the bounds. Written so that it compiles to two vector instructions.
 #[inline(always)]
 pub(crate) fn within(value: f32, low: f32, high: f32) -> f32 {
     let value = if value > low { value } else { low };
     if value < high { value } else { high }
 }
 
-/// Least and greatest of some finite numbers (a multiple of 8 of them).
+/// Returns the smallest and the largest of `N` finite numbers. `N` is a multiple of 8.
 #[inline(always)]
 pub(crate) fn bounds<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     let mut low = [f32::INFINITY; LANES];
@@ -280,7 +283,7 @@ pub(crate) fn bounds<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     (low, high)
 }
 
-/// The greatest magnitude.
+/// Returns the largest magnitude.
 #[inline(always)]
 pub(crate) fn magnitude<const N: usize>(x: &[f32; N]) -> f32 {
     let mut peak = [0.0_f32; LANES];
@@ -293,7 +296,7 @@ pub(crate) fn magnitude<const N: usize>(x: &[f32; N]) -> f32 {
     peak.into_iter().fold(0.0, |a, b| if b > a { b } else { a })
 }
 
-/// The first of the numbers that have the greatest magnitude, with its sign; +0 where all are zero.
+/// Returns the number of largest magnitude, with its sign. The first one on ties, +0 if all are zero.
 #[inline(always)]
 pub(crate) fn signed_peak<const N: usize>(x: &[f32; N]) -> f32 {
     let (low, high) = bounds(x);
@@ -306,7 +309,7 @@ pub(crate) fn signed_peak<const N: usize>(x: &[f32; N]) -> f32 {
     }
 }
 
-/// `f` of each element: a loop, which vectorises where `array::map` does not.
+/// Applies `f` to each element. A loop, because it vectorizes in cases where `array::map` does not.
 #[inline(always)]
 pub(crate) fn each<const N: usize>(x: &[f32; N], f: impl Fn(f32) -> f32) -> [f32; N] {
     let mut out = [0.0; N];
@@ -316,7 +319,7 @@ pub(crate) fn each<const N: usize>(x: &[f32; N], f: impl Fn(f32) -> f32) -> [f32
     out
 }
 
-/// Element by element.
+/// Returns the elementwise product.
 #[inline(always)]
 pub(crate) fn product<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
     let mut out = [0.0; N];
@@ -326,7 +329,7 @@ pub(crate) fn product<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
     out
 }
 
-/// Σ a·b, in lanes.
+/// Returns Σ a·b, summed in lanes.
 #[inline(always)]
 pub(crate) fn dot<const N: usize>(a: &[f32; N], b: &[f32; N]) -> f64 {
     let mut sums = [0.0; LANES];

@@ -1,5 +1,6 @@
-//! Against ggml: the bits of every dequantizer and of the simple quantizers, the error of the searching ones. Must not know
-//! how either is written. `tests/data/make.py` made the files.
+//! Compares with ggml: the bits of every dequantizer and of the simple quantizers, and the error of the searching
+//! quantizers.
+//! Must not know: how either is implemented. `tests/data/make.py` created the files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -61,8 +62,8 @@ fn the_simple_formats_quantize_to_the_bits_of_ggml() {
     }
 }
 
-/// The first zero of a block whose least weight is zero lends the minimum its sign, as in ggml's C source (its Python
-/// package differs there).
+/// If a block's smallest weight is zero, the minimum takes the sign of the first zero, as in ggml's C source. ggml's
+/// Python package differs here.
 #[test]
 fn the_minimum_keeps_the_sign_of_the_first_zero() {
     for (first, second, byte) in [(0.0_f32, -0.0, 0x00), (-0.0, 0.0, 0x80)] {
@@ -74,7 +75,7 @@ fn the_minimum_keeps_the_sign_of_the_first_zero() {
     }
 }
 
-/// Bell-shaped weights with a heavy tail, from splitmix64 of the index; the same as in `make.py`.
+/// Returns bell-shaped weights with a heavy tail, from splitmix64 of the index, as in `make.py`.
 fn made_weights(count: u64) -> Vec<f32> {
     let weight = |i: u64| {
         let mut z = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -88,7 +89,7 @@ fn made_weights(count: u64) -> Vec<f32> {
     (0..count).map(weight).collect()
 }
 
-/// Root mean square error against that of ggml's own quantizers, kept in `rmse.tsv`.
+/// Compares the root mean square error with that of ggml's own quantizers, which `rmse.tsv` holds.
 #[test]
 fn no_format_errs_two_percent_more_than_ggml() {
     let weights = made_weights(65_536);

@@ -1,5 +1,5 @@
-//! What holds for any weights and any bytes: error bounds, stability, refusals, and that the documented formulas are the
-//! formats. Must not know ggml's numbers.
+//! Properties that hold for any weights and any bytes: error bounds, stability, rejected input, and that the formats
+//! follow the documented formulas. Must not know: ggml's numbers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use headrace_quant::layout::{self, mxfp4_scale};
@@ -20,7 +20,7 @@ fn dequantized(kind: BlockType, blocks: &[u8]) -> Vec<f32> {
     weights
 }
 
-/// 256 weights around an offset, each of its own size, all at one scale.
+/// Generates 256 weights around an offset, of different sizes and with a common scale.
 fn weights() -> impl Strategy<Value = Vec<f32>> {
     let weight = prop_oneof![8 => -1.0_f32..1.0, 1 => Just(0.0_f32), 1 => -8.0_f32..8.0];
     (prop::collection::vec(weight, 256), -8_i32..8, -2.0_f32..2.0).prop_map(|(weights, power, offset)| {
@@ -36,8 +36,8 @@ fn peak(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |peak, v| peak.max(v.abs()))
 }
 
-/// The greatest error of a weight, as a share of the greatest magnitude in its block: half a step, plus what the
-/// rounding of scales and the clipped end of a format add.
+/// Returns the largest error of a weight, relative to the largest magnitude in its block. It is half a step, plus the
+/// errors from rounded scales and from a format's clipped end.
 fn worst_share(kind: BlockType) -> f32 {
     match kind {
         BlockType::Q8_0 => 0.5 / 127.0 + 0.001,
@@ -46,7 +46,7 @@ fn worst_share(kind: BlockType) -> f32 {
         BlockType::Q5_0 => 1.0 / 16.0 + 0.001,
         BlockType::Q5_1 => 1.0 / 31.0 + 0.001,
         BlockType::Mxfp4 => 0.25 + 1e-6,
-        // The searching formats may give up on a lone weight for the sake of the others.
+        // The searching formats may sacrifice a single weight for the sake of the others.
         BlockType::Iq4Nl => 0.17,
         BlockType::Q4K => 0.15,
         BlockType::Q5K => 0.08,
@@ -68,8 +68,8 @@ proptest! {
         }
     }
 
-    /// Weights that a format holds exactly come back exactly (Q8_0, Q4_0, Q5_0, MXFP4), or drift by less than the first
-    /// rounding did.
+    /// Weights that a format represents exactly come back exactly (Q8_0, Q4_0, Q5_0, MXFP4). In the other formats the
+    /// second rounding changes them less than the first one did.
     #[test]
     fn quantizing_again_changes_nothing(kind in kind(), weights in weights()) {
         let once = dequantized(kind, &quantized(kind, &weights).unwrap());
@@ -86,10 +86,12 @@ proptest! {
         }
     }
 
-    /// A power of two passes through, as far as f16 holds the scales: the search looks at the weights' ratios alone.
+    /// Scaling by a power of two scales the result, within the precision of f16 scales, because the search uses only
+    /// ratios of weights.
     #[test]
     fn the_search_does_not_see_the_scale(kind in kind(), weights in weights(), power in -3_i32..4) {
-        // Not near a power of two: there MXFP4 follows the reference in rounding the logarithm of the peak.
+        // Keeps the peak away from a power of two, where MXFP4 follows the reference in rounding the peak's
+        // logarithm.
         let size = 12.0 / peak(&weights).max(1e-3);
         let (plain, factor) = (weights.into_iter().map(|w| w * size).collect::<Vec<_>>(), 2_f32.powi(power));
         let scaled: Vec<f32> = plain.iter().map(|w| w * factor).collect();
@@ -106,7 +108,7 @@ proptest! {
         prop_assert_eq!([alone.clone(), alone].concat(), twice);
     }
 
-    /// Any bytes are weights, and the table in `layout` says which.
+    /// Any bytes are valid weights, and the table in `layout` gives their values.
     #[test]
     fn any_bytes_dequantize_by_the_documented_formula(
         kind in kind(), bytes in prop::collection::vec(any::<u8>(), 210),
@@ -135,7 +137,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bits, the answer is blocks or a refusal; blocks that were accepted hold finite weights.
+    /// Any float bits give either blocks or an error. Accepted blocks hold finite weights.
     #[test]
     fn any_floats_are_quantized_or_refused(
         kind in kind(),

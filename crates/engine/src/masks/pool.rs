@@ -1,5 +1,5 @@
-//! The threads that do mask tasks, and the order in which they do them. The tenant that used the least time comes first, and no
-//! tenant has all threads. Knows nothing of what a task does.
+//! The threads that run mask tasks, and the order of the tasks. The tenant that used the least time comes first, and
+//! no tenant gets all threads. Must not know: what a task does.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{InlineMasks, MaskRunner, MaskTask};
 
-/// Bounds of the number of threads.
+/// Limits of the number of threads.
 const MIN_THREADS: usize = 2;
 const MAX_THREADS: usize = 4;
-/// The pool has a thread for this many processors.
+/// Processors per pool thread.
 const PROCESSORS_PER_THREAD: usize = 4;
 
 /// Threads for mask tasks. They start with the first task and end when the pool is dropped.
 pub(crate) struct MaskPool {
     shared: Arc<Shared>,
     threads: usize,
-    /// Threads that were started.
+    /// Number of threads that were started.
     started: usize,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Signalled when a task can be taken.
+    /// Signalled when a task may be available.
     ready: Condvar,
 }
 
-/// The tasks that wait, by tenant.
+/// Waiting tasks, by tenant.
 struct Queue {
     tenants: HashMap<u64, TenantTasks>,
-    /// Threads that one tenant may have at a time.
+    /// Threads that one tenant may use at a time.
     max_per_tenant: usize,
-    /// The time that the tenant served last had used by then: a new tenant starts from there.
+    /// The used time of the tenant that was served last, at that moment. A new tenant starts from this value.
     served_ns: u64,
     closed: bool,
 }
@@ -48,7 +48,7 @@ struct TenantTasks {
 }
 
 impl MaskPool {
-    /// A pool that suits the machine.
+    /// Creates a pool sized for this machine.
     pub(crate) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (processors / PROCESSORS_PER_THREAD).clamp(MIN_THREADS, MAX_THREADS);
@@ -92,14 +92,15 @@ impl Queue {
     fn push(&mut self, task: MaskTask) {
         let served_ns = self.served_ns;
         let tasks = self.tenants.entry(task.tenant()).or_insert_with(|| TenantTasks {
-            // Time that a tenant did not use gives it no lead.
+            // Unused time gives a tenant no credit.
             used_ns: served_ns,
             ..TenantTasks::default()
         });
         if task.is_accept() { tasks.accepts.push_back(task) } else { tasks.masks.push_back(task) }
     }
 
-    /// The next task: of the tenant that used the least time, among those that have a thread left.
+    /// Returns the next task. It belongs to the tenant that used the least time, among those below their thread
+    /// limit.
     fn take(&mut self) -> Option<MaskTask> {
         let max = self.max_per_tenant;
         let waits = |tasks: &TenantTasks| !(tasks.accepts.is_empty() && tasks.masks.is_empty());
@@ -113,7 +114,7 @@ impl Queue {
         Some(task)
     }
 
-    /// A piece of a tenant's task took `nanos`; `left` is what remains of the task.
+    /// Records that a piece of a tenant's task took `nanos`. `left` is the rest of the task.
     fn done(&mut self, tenant: u64, nanos: u64, left: Option<MaskTask>) {
         if let Some(tasks) = self.tenants.get_mut(&tenant) {
             tasks.running = tasks.running.saturating_sub(1);
@@ -125,13 +126,13 @@ impl Queue {
         let served_ns = self.served_ns;
         self.tenants.retain(|_, tasks| {
             let waits = !(tasks.accepts.is_empty() && tasks.masks.is_empty());
-            // A tenant that is ahead of the others stays so when it comes back at once.
+            // A tenant that is ahead of the others stays ahead if it returns at once.
             waits || tasks.running > 0 || tasks.used_ns > served_ns
         });
     }
 }
 
-/// Ends when the pool is dropped.
+/// The main function of a pool thread. Returns when the pool is dropped.
 fn work(shared: &Shared) {
     let mut queue = shared.queue.lock();
     loop {
@@ -148,7 +149,7 @@ fn work(shared: &Shared) {
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         queue = shared.queue.lock();
         queue.done(tenant, nanos, left);
-        // The tenant has a thread again.
+        // The tenant has a free thread again.
         shared.ready.notify_one();
     }
 }
@@ -207,7 +208,8 @@ mod tests {
         assert_eq!((slow.tenant(), honest.tenant()), (1, 2));
         queue.done(2, 10, None);
         queue.done(1, 1_000_000, slow.run_piece());
-        // However many tasks the first tenant has, one of the others never waits behind more than what runs.
+        // However many tasks the first tenant has, another tenant's task waits only for pieces that are already
+        // running.
         for _ in 0..1_000 {
             queue.push(task(2));
             let next = queue.take().unwrap();

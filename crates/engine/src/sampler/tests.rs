@@ -1,4 +1,4 @@
-//! The sampler against a plain reference that sorts everything, and each rule by itself.
+//! Tests the sampler against a plain reference that sorts everything, and each rule by itself.
 
 use std::num::NonZeroU32;
 
@@ -65,7 +65,7 @@ proptest! {
         let mass: f64 = kept.iter().map(|k| k.1).sum();
         let at = kept.iter().position(|k| k.0 == chosen);
         prop_assert!(at.is_some(), "{chosen} was filtered out");
-        // The draw falls into the chosen one's share, up to the rounding of sums.
+        // The draw falls into the chosen id's share, up to the rounding of sums.
         let before: f64 = kept.iter().take(at.unwrap()).map(|k| k.1).sum();
         let share = kept[at.unwrap()].1;
         let goal = random * mass;
@@ -115,7 +115,7 @@ fn tiny_temperatures_are_greedy_and_huge_ones_uniform() {
     for i in 0..50 {
         let random = uniform(3, 0, i);
         assert_eq!(pick(&row, &tiny, &Seen::default(), &[], random), 1);
-        // In order of rank: 1, 0, 2.
+        // The order of rank is 1, 0, 2.
         let expected = [1, 0, 2][(random * 3.0) as usize];
         assert_eq!(pick(&row, &huge, &Seen::default(), &[], random), expected);
     }
@@ -138,7 +138,7 @@ fn frequencies_match_probabilities() {
 
 #[test]
 fn what_a_form_does_not_allow_is_barred_to_the_last_id() {
-    // Words of all kinds, one that ends amid its bits, and ids that no word stands for.
+    // Words of all kinds, one word that the row ends within, and ids without a word.
     let words = [u32::MAX, 0, 0x8000_0001, 0x5555_5555, 7];
     for size in [160, 130, 129, 96, 33, 200] {
         let mut row: Vec<f32> = (0..size).map(|id| id as f32 - 50.0).collect();
@@ -162,7 +162,7 @@ fn the_likeliest_that_a_form_allows_is_what_barring_the_others_leaves() {
     let mut found = 0;
     for _ in 0..3_000 {
         let size = 1 + next(200) as usize;
-        // Few values, so that many are equal; zeros of both signs among them.
+        // Few distinct values, so that many are equal. They include zeros of both signs.
         let values = [-2.0, -0.0, 0.0, 1.5, 3.0];
         let row: Vec<f32> = (0..size).map(|_| values[next(5) as usize]).collect();
         let kinds = [0, 0, u32::MAX, 0x8000_0001, 1 << next(32), next(1 << 32) as u32];

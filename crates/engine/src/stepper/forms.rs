@@ -1,5 +1,5 @@
-//! Sequences whose forms are late: they sit steps out, keep their blocks, and join again when their forms have an answer. A step waits
-//! for forms only for a part of the time that its forward pass took. Knows no logits and no grammar.
+//! Sequences whose grammars are late. They are paused, keep their blocks, and resume when their grammars have an
+//! answer. A step waits for grammars only for a fraction of its forward time. Must not know: logits or any grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,13 +11,14 @@ use crate::held::Held;
 use crate::intake::Desk;
 use crate::stepper::{Stepper, panic_message};
 
-/// The least and the most that a step waits for masks. Between them it is half of what its forward pass took.
+/// The least and the most time that a step waits for masks. In between, it waits for half of its forward time.
 const MIN_MASK_WAIT: Duration = Duration::from_micros(100);
 const MAX_MASK_WAIT: Duration = Duration::from_millis(5);
-/// Units of work on forms that are charged as one token.
+/// Units of grammar work that are charged as one token.
 const UNITS_PER_CHARGED_TOKEN: u64 = 16_000;
 
-/// Until when a step waits for masks whose forward pass took `forward_ns`; `known` if it waited for one before.
+/// Returns the deadline of a step's wait for masks, given its forward time. `known` holds the deadline if the step
+/// has waited before.
 pub(super) fn mask_until(known: &mut Option<Instant>, forward_ns: u64) -> Instant {
     *known.get_or_insert_with(|| Instant::now() + wait_after(forward_ns))
 }
@@ -27,7 +28,7 @@ fn wait_after(forward_ns: u64) -> Duration {
 }
 
 impl Stepper {
-    /// Takes the chosen ids whose forms needed a moment. A sequence whose form needs longer sits out.
+    /// Accepts the chosen ids that were waiting for their grammars. A sequence whose grammar needs longer is paused.
     pub(super) fn accept_pending(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -58,7 +59,7 @@ impl Stepper {
         }
     }
 
-    /// After the commit: charges tenants for work on their forms, and has late sequences sit out.
+    /// Called after the commit. Charges tenants for grammar work, and pauses late sequences.
     pub(super) fn sit_out(&mut self, desk: &mut Desk) {
         for (seq, units) in self.form_work.drain(..) {
             desk.scheduler.charge(seq, units / UNITS_PER_CHARGED_TOKEN);
@@ -75,12 +76,12 @@ impl Stepper {
                 held.wakes(true);
             }
             self.sitting_out.push(seq);
-            // A reply may have come before it was to wake anybody.
+            // A reply may have come before `wakes(true)`, so the next step checks for it.
             desk.masks_ready = true;
         }
     }
 
-    /// Before the plan: sequences whose forms have an answer join again.
+    /// Called before the plan. Resumes sequences whose grammars have an answer.
     pub(super) fn join_again(&mut self, desk: &mut Desk) {
         desk.masks_ready = false;
         for seq in std::mem::take(&mut self.sitting_out) {
@@ -104,7 +105,7 @@ impl Stepper {
         true
     }
 
-    /// Whether a sequence sits out no longer.
+    /// Whether a paused sequence may resume, or has ended.
     fn joins(
         &mut self,
         seq: SeqId,

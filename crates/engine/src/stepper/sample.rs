@@ -1,5 +1,6 @@
-//! From the logits of a step to the tokens that come next: prompt scores, the choice of one token, and those that a form has come
-//! behind it. Knows no plan.
+//! Turns the logits of a step into the next tokens: prompt scores, the choice of one token, and the forced ids after
+//! it.
+//! Must not know: the plan.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::stepper::{Stepper, panic_message, wanted};
 use crate::text::TextOf;
 
 impl Stepper {
-    /// [`Self::sample`], where a panic ends that job alone.
+    /// As [`Self::sample`]. A panic ends only this chunk's job.
     pub(super) fn sample_guarded(&mut self, at: usize, row: usize) -> Outcome {
         match catch_unwind(AssertUnwindSafe(|| self.sample(at, row))) {
             Ok(Ok(outcome)) => outcome,
@@ -28,14 +29,14 @@ impl Stepper {
         }
     }
 
-    /// What follows from the logits of one chunk, whose rows begin at `row`.
+    /// Samples from the logits of one chunk. Its rows start at `row`.
     fn sample(&mut self, at: usize, row: usize) -> Result<Outcome, JobError> {
         let missing = || JobError::Internal { detail: "a chunk without its job or its logits".to_owned() };
         let chunk = *self.batch.chunks.get(at).ok_or_else(missing)?;
         let (job_at, choice) = self.owner(chunk.seq).ok_or_else(missing)?;
         let job = self.jobs.get_mut(job_at).and_then(Option::as_mut).ok_or_else(missing)?;
         if job.failure.is_some() {
-            // Its reader is gone, or another of its choices failed earlier in this step.
+            // The reader is gone, or another choice of the job failed earlier in this step.
             self.over.push(job_at);
             return Ok(Outcome::Failed);
         }
@@ -87,7 +88,7 @@ impl Stepper {
         self.accept(chunk.seq, (job_at, choice), ChosenId { id, logprob })
     }
 
-    /// Takes an id that was chosen for a choice, whose form has taken it, too.
+    /// Accepts an id that was chosen for a choice and that the grammar has accepted too.
     pub(super) fn accept(
         &mut self,
         seq: SeqId,
@@ -119,7 +120,7 @@ impl Stepper {
         Ok(Outcome::Token(id))
     }
 
-    /// Ids that follow without being sampled are known tokens of their sequences from here on.
+    /// Appends the forced ids to their sequences as known tokens.
     pub(super) fn append_further(&mut self, desk: &mut Desk) {
         for (seq, ids) in self.followed.drain(..) {
             if let Some(ids) = self.further.get(ids) {
@@ -130,7 +131,7 @@ impl Stepper {
     }
 }
 
-/// The id that comes next at `position`: what must come, or one that the form allows.
+/// Returns the next id at `position`: the forced id, or one that the grammar allows.
 fn choose(
     sampler: &mut Sampler,
     logits: &[f32],
@@ -166,7 +167,7 @@ fn score_prompt<'a>(
     if chunk.logits == LogitsNeed::All {
         for i in 0..chunk.len {
             let predicts = chunk.start + i + 1;
-            // A recompute after preemption passes over what is scored.
+            // A recomputation after preemption skips tokens that are scored already.
             if predicts == job.next_score()
                 && let (Some(&id), Some(row)) = (prompt.get(predicts), row(i))
             {

@@ -1,5 +1,5 @@
-//! Beginning again after the loop itself broke, which is no sequence's fault: every job ends, every book is new, the model
-//! stays. Knows no threads and does not decide how often.
+//! Restarts after the loop itself broke, which is not the fault of a single sequence. Every job ends, all state is
+//! new, and the model stays. Must not know: threads, or how often this may happen.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::sampler::Sampler;
 use crate::stepper::{Batch, Stepper};
 
 impl Stepper {
-    /// Ends every job with `error` and forgets all that was known of sequences and blocks. The model is as sound as before:
-    /// a panic inside it is caught where it is called. Its blocks hold garbage now. Nobody finds them, and
-    /// whoever is given a block writes it before anything reads it.
+    /// Ends every job with `error` and discards the state of all sequences and blocks. The model stays usable,
+    /// because panics inside it are caught at the call. Its KV blocks now hold stale data. No prefix lookup finds
+    /// them, and a sequence writes a block before anything reads it.
     ///
     /// # Errors
-    /// [`EngineError::Config`], if the limits should not fit the model any more.
+    /// [`EngineError::Config`] if the limits no longer fit the model.
     pub(crate) fn start_over(&mut self, error: &JobError) -> Result<(), EngineError> {
         let intake = Arc::clone(&self.intake);
         let scheduler = intake.config.scheduler_for(self.forward.shape())?;
@@ -37,7 +37,7 @@ impl Stepper {
                 job.fail(error.clone());
                 job.close(times, now_ns, work);
             });
-            // What broke the loop may lie in one of them. Its reader sees that its sender is gone.
+            // A job may itself contain what broke the loop and panic here. Its reader sees that the sender is gone.
             let _ = catch_unwind(end);
         }
         self.vacant.clear();
@@ -52,7 +52,7 @@ impl Stepper {
         self.sitting_out.clear();
         self.form_work.clear();
         self.batch = Batch::default();
-        // The new scheduler counts from nothing.
+        // The new scheduler counts from zero.
         self.all_work = Work::default();
         self.logits = Logits::default();
         self.sampler = Sampler::new(intake.config.isa);

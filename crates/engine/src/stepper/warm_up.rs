@@ -1,5 +1,5 @@
-//! What a model computes before its first job. No caller then pays for touching memory for the first time, and waits can be
-//! forecast from the first call on. Knows no jobs.
+//! Computes some steps before the first job. No caller then pays for the first touch of memory, and waits can be
+//! forecast from the first call on. Must not know: jobs.
 
 use headrace_domain::BLOCK_TOKENS;
 use headrace_engine_api::JobError;
@@ -7,18 +7,18 @@ use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
 
 use crate::stepper::{Stepper, run};
 
-/// Prompt tokens computed, in two halves: the first touches everything, the second is measured.
+/// Prompt tokens to compute, in two halves. The first half touches all memory, and the second is measured.
 const PROMPT_TOKENS: usize = 32;
-/// Sequences that have one token each computed in one step.
+/// Sequences in the step that computes one token for each sequence.
 const SEQUENCES: usize = 8;
 
 impl Stepper {
-    /// Computes a short prompt, one token after it, and a step of one token for each of some sequences, in blocks that
-    /// nobody holds, and forgets them. What that took is the scheduler's first measure of what steps cost. Call it before
-    /// the first job.
+    /// Computes a short prompt, one token after it, and a step with one token for each of several sequences. Uses
+    /// unallocated blocks and discards the results. The measured times are the scheduler's first estimate of what
+    /// steps cost. Must be called while the engine has no job.
     ///
     /// # Errors
-    /// What the model failed with.
+    /// The model's failure.
     pub fn warm_up(&mut self) -> Result<(), JobError> {
         let shape = self.forward.shape();
         let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
@@ -52,7 +52,7 @@ impl Stepper {
         Ok(())
     }
 
-    /// Computes a batch that nobody asked for. Returns the nanoseconds that it took.
+    /// Computes a batch outside of any job. Returns its time in nanoseconds.
     fn timed(&mut self, batch: &[SequenceChunk<'_>]) -> Result<u64, JobError> {
         let from_ns = self.now_ns();
         run(&mut *self.forward, batch, &mut self.logits)?;

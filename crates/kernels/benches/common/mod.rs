@@ -1,12 +1,12 @@
-//! What the benchmarks of kernels and models share: what they run on, and the middle of what they measured.
+//! Helpers of the kernel and model benchmarks: the machine configuration and the median.
 
 #![allow(dead_code, reason = "each benchmark takes what it needs")]
 
 use headrace_kernels::Isa;
 use headrace_kernels::isa::ISA_VARIABLE;
 
-/// The instruction set that `HEADRACE_ISA` names (else the best) and as many threads as `HEADRACE_THREADS` says (else one
-/// for each processor).
+/// Returns the instruction set named by `HEADRACE_ISA` (else the best one) and the number of threads in
+/// `HEADRACE_THREADS` (else one per processor).
 pub(crate) fn machine() -> Result<(Isa, usize), Box<dyn std::error::Error>> {
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
     let threads = match std::env::var("HEADRACE_THREADS") {
@@ -16,7 +16,7 @@ pub(crate) fn machine() -> Result<(Isa, usize), Box<dyn std::error::Error>> {
     Ok((isa, threads))
 }
 
-/// The middle one, NaN of none.
+/// Returns the median, or NaN if there are no values.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,5 +1,6 @@
-//! What one item of attention computes: for each split of its keys scores, weights and weighted values; and the merge of what
-//! items of some splits left behind. Must not know: how the work was cut, or by whom it is done.
+//! Computes one item of attention: scores, weights and weighted values for each split of its keys. Also merges the
+//! partial results of items that cover only some splits. Must not know: how the work was cut, or which thread does
+//! it.
 
 use std::ops::Range;
 
@@ -13,38 +14,39 @@ use crate::shapes::{LANES, group, group_count};
 use crate::simd::Simd;
 use crate::tiles::Tiles;
 
-// A row of weights is a split.
+// One row of weights is one split.
 const _: () = assert!(X_STRIDE == SPLIT);
 
 /// Blocks in a split.
 const BLOCKS: usize = SPLIT / BLOCK_TOKENS;
-/// The most rows that any instruction set's register tile holds.
+/// Most rows in a register tile of any instruction set.
 const MAX_TILE_ROWS: usize = 12;
-/// Register tiles in an item up to which keys and values are widened again for each, instead of once into scratch.
+/// An item with at most this many register tiles widens keys and values again for each tile. An item with more tiles
+/// widens them once, into scratch.
 const TILES_WITHOUT_SCRATCH: usize = 2;
-/// Blocks ahead of the one being widened that are asked for.
+/// How many blocks ahead of the current one the widening loop prefetches.
 const WIDEN_AHEAD: usize = 2;
 
-/// One attention operation, as its items see it.
+/// One attention operation, shared by its items.
 pub(crate) struct Job<'a> {
     pub(crate) store: &'a KvStore,
     pub(crate) layer: usize,
     pub(crate) spans: &'a [Span<'a>],
-    /// Row-major queries, heads first in a row.
+    /// Row-major queries. The query heads are at the start of a row.
     pub(crate) queries: *const f32,
-    /// Elements between two rows of them.
+    /// Elements from one query row to the next.
     pub(crate) query_stride: usize,
     /// Row-major output, `heads · head_dim` wide.
     pub(crate) out: *mut f32,
     /// Query heads.
     pub(crate) heads: usize,
-    /// Factor on the scores.
+    /// Factor applied to the scores.
     pub(crate) scale: f32,
-    /// What items of some splits leave behind.
+    /// Partial results of items that cover only some splits.
     pub(crate) partials: *mut f32,
 }
 
-/// f32 elements of scratch that one worker needs.
+/// Returns the f32 elements of scratch that one worker needs.
 pub(crate) fn scratch_floats(store: &KvStore) -> usize {
     let Layout { key_dim, value_dim, .. } = store.layout();
     let wide = if store.kv_type() == KvType::F32 { 0 } else { SPLIT * (key_dim + value_dim) };
@@ -52,17 +54,17 @@ pub(crate) fn scratch_floats(store: &KvStore) -> usize {
     rows + MAX_TILE_ROWS * (SPLIT + value_dim) + wide
 }
 
-/// The scratch of one item.
+/// The scratch memory of one item.
 struct Scratch<'s> {
     /// `[key_dim / X_STRIDE][rows][X_STRIDE]`, scaled.
     queries: &'s mut [f32],
-    /// `[tile rows][SPLIT]`: scores, then weights.
+    /// `[tile rows][SPLIT]`: first the scores, then the weights.
     scores: &'s mut [f32],
-    /// `[tile rows][value_dim]`: one split's weighted values.
+    /// `[tile rows][value_dim]`: the weighted values of one split.
     split: &'s mut [f32],
-    /// `[rows][value_dim]`: the merged weighted values.
+    /// `[rows][value_dim]`: the weighted values, merged over splits.
     merged: &'s mut [f32],
-    /// A split's keys and values in f32, block after block.
+    /// The keys and values of one split in f32, block after block.
     wide: &'s mut [f32],
 }
 
@@ -76,15 +78,15 @@ impl<'s> Scratch<'s> {
     }
 }
 
-/// Computes one item; `next` is probably this thread's next item: its first keys are asked for.
+/// Computes one item. `next` is probably this thread's next item, so its first keys are prefetched.
 ///
 /// # Safety
-/// As for [`Tiles`]; the job's pointers are valid for the item's span, every block id of the span exists in the store and
-/// is not written meanwhile, nobody else touches the item's outputs or its parts of `partials`, and `scratch` is as long as
-/// [`scratch_floats`] says.
+/// As for [`Tiles`]. The job's pointers are valid for the item's span. Every block id of the span exists in the store
+/// and is not written meanwhile. Nothing else accesses the item's outputs or its parts of `partials`. `scratch` has
+/// the length [`scratch_floats`].
 #[inline(always)]
 pub(crate) unsafe fn attend<S: Tiles>(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
-    // SAFETY: the caller's contract; the element is the store's.
+    // SAFETY: the caller's contract. The element type is the store's.
     unsafe {
         match job.store.kv_type() {
             KvType::F32 => attend_as::<S, F32>(job, item, next, scratch),
@@ -97,21 +99,21 @@ pub(crate) unsafe fn attend<S: Tiles>(job: &Job<'_>, item: &Item, next: Option<&
 
 /// One split of an item's keys.
 struct Split<'a> {
-    /// Its first position.
+    /// The split's first position.
     from: usize,
-    /// Its blocks in the store, as far as the item sees them.
+    /// The split's blocks in the store, as far as the item sees them.
     blocks: &'a [*const u8],
-    /// The blocks as the tiles read them, and how they lie there.
+    /// The blocks that the tiles read, with their layout in `layout`.
     read: &'a [*const u8; BLOCKS],
     layout: Layout,
     /// The blocks that are read next.
     ahead: &'a [*const u8; BLOCKS],
-    /// The same blocks as `blocks`, laid out as the store does, for their scales.
+    /// The layout of `blocks` in the store, which is needed for their scales.
     stored: Layout,
 }
 
 /// # Safety
-/// As for [`attend`]; the store holds `E`s.
+/// As for [`attend`]. The store holds `E`s.
 #[inline(always)]
 unsafe fn attend_as<S: Tiles, E: Element>(
     job: &Job<'_>,
@@ -127,7 +129,7 @@ unsafe fn attend_as<S: Tiles, E: Element>(
     let mut scratch = Scratch::cut(scratch, stored);
     let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
     let last = item.seen(span, rows - 1).end;
-    // SAFETY: the caller's contract, here and in the steps below.
+    // SAFETY: the caller's contract, here and in the functions below.
     unsafe {
         pack_queries(job, item, span, scratch.queries);
         let mut table = blocks_of(job, item, item.from);
@@ -156,7 +158,7 @@ unsafe fn attend_as<S: Tiles, E: Element>(
     }
 }
 
-/// The heads of a split's blocks in the store, as far as the item sees them; the rest repeats the first.
+/// Returns the head in each block of a split, as far as the item sees them. Unused entries repeat the first block.
 #[inline(always)]
 fn blocks_of(job: &Job<'_>, item: &Item, split: usize) -> [*const u8; BLOCKS] {
     let span = &job.spans[item.span];
@@ -171,7 +173,7 @@ fn blocks_of(job: &Job<'_>, item: &Item, split: usize) -> [*const u8; BLOCKS] {
     out
 }
 
-/// The queries of an item, times the scale and log₂ e.
+/// Packs the queries of an item, multiplied by the scale and by log₂ e.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -196,14 +198,14 @@ unsafe fn pack_queries(job: &Job<'_>, item: &Item, span: &Span<'_>, out: &mut [f
                 *out = x * scale;
             }
             if piece * X_STRIDE + part.len() == head_dim && key_dim > head_dim {
-                // The row of zeros behind an odd number of elements. (Odd, so that the part is not full.)
+                // The row of zeros after an odd number of elements. The number is odd, so `part` is not full.
                 out[part.len()] = 0.0;
             }
         }
     }
 }
 
-/// A split's keys and values in f32 (scales not applied), as a store of f32 would have them.
+/// Widens a split's keys and values to f32 without their scales, in the layout of an f32 store.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -232,7 +234,7 @@ unsafe fn widen_blocks<S: Simd, E: Element>(
         for (source, target, pairs) in parts {
             let (source, target) = (blocks[at].wrapping_add(source), to.wrapping_add(target).cast::<f32>());
             for pair in 0..pairs {
-                // SAFETY: keys and values have so many pairs of rows; the scratch holds a split of them.
+                // SAFETY: keys and values have `pairs` pairs of rows, and the scratch has room for a split of them.
                 unsafe {
                     let (even, odd) = E::pair::<S>(source, pair);
                     S::store(target.add(2 * pair * LANES), even);
@@ -244,10 +246,11 @@ unsafe fn widen_blocks<S: Simd, E: Element>(
     out
 }
 
-/// One split, tile by tile: scores, weights, weighted values, and what becomes of them.
+/// Computes one split, tile by tile: scores, weights and weighted values. Merges the result or stores it as a partial
+/// result.
 ///
 /// # Safety
-/// As for [`attend`]; tiles read `E`s, the store holds `T`s.
+/// As for [`attend`]. The tiles read `E`s, and the store holds `T`s.
 #[inline(always)]
 unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     job: &Job<'_>,
@@ -310,9 +313,9 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     }
 }
 
-/// The weights of a row that sees only `seen` of the split; of the other keys up to `keys` zero, so that all rows of a tile can be
-/// weighed together: a product with zero changes no sum, so that a row's bits do not depend on which rows stand beside it. `None`
-/// for a row that sees nothing of the split.
+/// Computes the weights of a row that sees only `seen` of the split. The other weights up to `keys` become zero, so
+/// that all rows of a tile can be weighted together. A product with zero changes no sum, so a row's bits do not
+/// depend on the other rows in the tile. Returns `None` if the row sees nothing of the split.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -335,7 +338,7 @@ unsafe fn weights_near<S: Simd>(
     Some(peak)
 }
 
-/// Scores of a tile's rows against the first `keys` keys of the split.
+/// Computes the scores of a tile's rows against the first `keys` keys of the split.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -363,21 +366,21 @@ unsafe fn score<S: Tiles, E: Element>(
                 panel_step: 1,
                 offset: 0,
                 panel_bytes: 0,
-                // The values of the same blocks come next.
+                // The values of the same blocks are read next.
                 ahead: split.read[block..].as_ptr(),
                 ahead_offset: split.layout.values,
                 out: scores[block * BLOCK_TOKENS..].as_mut_ptr(),
                 out_stride: SPLIT,
                 accumulate: from > 0,
             };
-            // SAFETY: the blocks exist; `scores` has SPLIT columns a row.
+            // SAFETY: the blocks exist. `scores` has SPLIT columns per row.
             unsafe { S::kv_tile::<E>(rows, width, &tile) };
         }
         block += width;
     }
 }
 
-/// The most panels, of a power of two up to `widest`, that `left` panels fill.
+/// Returns the largest of `widest`, `widest` / 2, … that is at most `left`. At least 1.
 #[inline(always)]
 fn fitting(widest: usize, left: usize) -> usize {
     let mut width = widest;
@@ -387,11 +390,12 @@ fn fitting(widest: usize, left: usize) -> usize {
     width.max(1)
 }
 
-/// The values of the split, weighted. Keys that only some rows of the tile see are taken by those alone, so that what stands
-/// behind a row's position (stale, or another chunk's) never enters its sum.
+/// Sums the weighted values of the split. Keys that only some rows of the tile see are added for those rows alone.
+/// Keys after a row's position (stale, or of another chunk) therefore never enter its sum.
 ///
 /// # Safety
-/// As for [`attend`]; `visible` says how many keys a row sees, no fewer than the row before it.
+/// As for [`attend`]. `visible(row)` is the number of keys that a row sees, and never decreases from one row to the
+/// next.
 #[inline(always)]
 unsafe fn weigh<S: Tiles, E: Element>(
     split: &Split<'_>,
@@ -421,7 +425,7 @@ unsafe fn weigh<S: Tiles, E: Element>(
 }
 
 /// # Safety
-/// As for [`weigh`]; `out` has `rows` rows. Keys from other than the first on are added to what it holds.
+/// As for [`weigh`]. `out` has `rows` rows. If `keys` does not start at 0, the result is added to `out`.
 #[inline(always)]
 unsafe fn weigh_keys<S: Tiles, E: Element>(
     split: &Split<'_>,
@@ -446,27 +450,27 @@ unsafe fn weigh_keys<S: Tiles, E: Element>(
             panel_step: 0,
             offset: split.layout.values + within,
             panel_bytes: split.layout.value_panel_bytes,
-            // The keys of the next split come next.
+            // The keys of the next split are read next.
             ahead: split.ahead[block..].as_ptr(),
             ahead_offset: within,
             out: out.wrapping_add(panel * LANES),
             out_stride: split.layout.value_dim,
             accumulate: keys.start > 0,
         };
-        // SAFETY: the blocks and panels exist; the rows of `out` have so many panels.
+        // SAFETY: the blocks and panels exist. The rows of `out` have `panels` panels.
         unsafe { S::kv_tile::<E>(rows, width, &tile) };
         panel += width;
     }
 }
 
-/// Where a row's part of a split stands among what an item leaves behind: its weighted values, its peak.
+/// Returns the indices of a row's weighted values and of its peak among the partial results of a split.
 #[inline(always)]
 fn place(item: &Item, start: usize, split: usize, row: usize, value_dim: usize) -> (usize, usize) {
     let start = start + split * Shape::partial_floats(value_dim, item.rows());
     (start + row * value_dim, start + item.rows() * value_dim + 2 * row)
 }
 
-/// Stores what a split gave a row, to be merged later.
+/// Stores a split's partial result for one row. [`merge_parts`] merges it later.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -489,17 +493,17 @@ unsafe fn leave(
     }
 }
 
-/// Merges what the items of some splits of `item` left behind, in ascending order, and finishes its rows.
+/// Merges the partial results of all splits of `item`, in ascending order, and finishes its rows.
 ///
 /// # Safety
-/// As for [`attend`]; all of those items are done.
+/// As for [`attend`]. All items that produce these partial results are done.
 #[inline(always)]
 pub(crate) unsafe fn merge_parts<S: Simd>(job: &Job<'_>, item: &Item, scratch: &mut [f32]) {
     let Some(start) = item.partial else { return };
     let (span, layout) = (&job.spans[item.span], job.store.layout());
     let scratch = Scratch::cut(scratch, layout);
     let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
-    // SAFETY: the caller's contract; every split that a row sees has left its part.
+    // SAFETY: the caller's contract. Every split that a row sees has stored its partial result.
     unsafe {
         for (row, peak) in peaks.iter_mut().enumerate().take(item.rows()) {
             let merged = &mut scratch.merged[row * layout.value_dim..(row + 1) * layout.value_dim];
@@ -531,7 +535,7 @@ unsafe fn finish<S: Simd>(
         let out_row = span.out_row + item.first + row / item.heads;
         let head = item.head + row % item.heads;
         let sum = peaks[row].map_or(1.0, |peak| peak.sum);
-        // SAFETY: the output has this row and head, and they are the item's.
+        // SAFETY: the output has this row and head, and they belong to the item.
         unsafe {
             for chunk in merged.as_chunks_mut::<LANES>().0 {
                 S::store(chunk.as_mut_ptr(), S::div(S::load(chunk.as_ptr()), S::splat(sum)));

@@ -1,82 +1,84 @@
-//! How attention is cut into items that threads take in turn. Must not know: what an item computes, or its bits: no cut changes
-//! any, so that it may depend on the batch and on the number of threads.
+//! Cuts attention into items that threads take in turn. Must not know: what an item computes. The cut changes no
+//! result bits, so it may depend on the batch and on the number of threads.
 
 use std::ops::Range;
 
 use crate::attention::{SPLIT, Sees, Span};
 
-/// The most rows (queries × query heads) in an item.
+/// Most rows (queries × query heads) in an item.
 pub(crate) const MAX_ITEM_ROWS: usize = 96;
-/// Items that a thread should find, so that the last ones level out.
+/// Items per thread to aim for, so that the last items balance the load.
 const ITEMS_PER_THREAD: usize = 8;
 
-/// Some queries of one span, some query heads of one key/value head, and some splits of the keys.
+/// Some queries of one span, some query heads of one key/value head, and some splits of their keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
-    /// Which span.
+    /// Index of the span.
     pub(crate) span: usize,
     pub(crate) kv_head: usize,
-    /// First query head, and how many.
+    /// The first query head, and the number of query heads.
     pub(crate) head: usize,
     pub(crate) heads: usize,
-    /// First query within the span, and how many.
+    /// The first query within the span, and the number of queries.
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// First split, and the one behind the last.
+    /// The first split, and the index after the last split.
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// Where what each split gave is stored, to be merged later; `None` for an item with all splits, which merges them itself.
+    /// Index of the item's results in `partials`, to be merged later. `None` if the item covers all splits and merges
+    /// them itself.
     pub(crate) partial: Option<usize>,
 }
 
 impl Item {
-    /// Queries × query heads.
+    /// Returns the number of rows: queries × query heads.
     pub(crate) fn rows(&self) -> usize {
         self.count * self.heads
     }
 
-    /// Positions that a row sees.
+    /// Returns the positions that a row sees.
     #[inline(always)]
     pub(crate) fn seen(&self, span: &Span<'_>, row: usize) -> Range<usize> {
         span.seen(self.first + row / self.heads)
     }
 }
 
-/// What is to be cut.
+/// The sizes of the operation to cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     /// Query heads.
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
-    /// Elements of a value, in whole vectors.
+    /// Elements of a value, rounded up to whole vectors.
     pub(crate) value_dim: usize,
-    /// The most rows in a register tile.
+    /// Most rows in a register tile.
     pub(crate) tile_rows: usize,
     pub(crate) threads: usize,
 }
 
 impl Shape {
-    /// f32 elements that `rows` rows of one split leave behind: their weighted values, maxima and sums.
+    /// Returns the f32 elements of the partial results for `rows` rows of one split: weighted values, maxima and
+    /// sums.
     pub(crate) fn partial_floats(value_dim: usize, rows: usize) -> usize {
         (rows * (value_dim + 2)).next_multiple_of(16)
     }
 }
 
-/// The items of an operation. Kept between operations, so that its memory is reused.
+/// The items of an operation. Reused between operations to avoid allocation.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// The dearest first, as far as spans go.
+    /// All items. Those of the most expensive span come first.
     pub(crate) items: Vec<Item>,
-    /// Items of all splits whose parts `items` leaves behind.
+    /// Items that cover all splits and merge the partial results of `items`.
     pub(crate) merges: Vec<Item>,
-    /// f32 elements that the parts take.
+    /// f32 elements that the partial results take.
     pub(crate) partial_floats: usize,
-    /// Spans by falling cost.
+    /// The cost and index of each span, in descending order of cost.
     order: Vec<(usize, usize)>,
 }
 
 impl Plan {
-    /// Cuts the spans.
+    /// Cuts the spans into items.
     pub(crate) fn make(&mut self, spans: &[Span<'_>], shape: Shape) {
         self.items.clear();
         self.merges.clear();
@@ -86,7 +88,7 @@ impl Plan {
         self.order.extend(spans.iter().enumerate().map(|(index, span)| (keys(span), index)));
         self.order.sort_unstable_by(|a, b| b.cmp(a));
         let cost = spans.iter().fold(0_usize, |sum, span| sum.saturating_add(keys(span)));
-        // A piece of work that costs more than this is worth cutting.
+        // An item that costs more than this is worth cutting.
         let bound = (cost.saturating_mul(shape.heads) / (shape.threads * ITEMS_PER_THREAD)).max(1);
         let rows = spans.iter().map(|span| span.count).sum::<usize>().saturating_mul(shape.heads);
         let rows = (rows / (shape.threads * ITEMS_PER_THREAD)).clamp(shape.tile_rows, MAX_ITEM_ROWS);
@@ -100,11 +102,11 @@ impl Plan {
         let per_kv = shape.heads / shape.kv_heads.max(1);
         let heads = per_kv.clamp(1, MAX_ITEM_ROWS);
         let queries = (rows / heads).max(1);
-        // The last queries, which have the most keys, come first.
+        // The last queries come first, because they have the most keys.
         for tile in (0..span.count.div_ceil(queries)).rev() {
             let first = tile * queries;
             let count = queries.min(span.count - first);
-            // The first query sees furthest back, the last one furthest on.
+            // The first query decides where the keys start, the last query where they end.
             let keys = span.seen(first).start..span.seen(first + count - 1).end;
             for kv_head in 0..shape.kv_heads {
                 for head in (0..per_kv).step_by(heads) {
@@ -119,7 +121,7 @@ impl Plan {
                         to: keys.end.div_ceil(SPLIT),
                         partial: None,
                     };
-                    // Prompts have enough rows to share out; what they would leave behind is not worth its memory.
+                    // Long prompts have enough rows to share out. Their partial results are not worth the memory.
                     let few = span.count.saturating_mul(per_kv) <= MAX_ITEM_ROWS;
                     let cost = whole.rows().saturating_mul(keys.len());
                     let from_all = !matches!(span.sees, Sees::Near(_));
@@ -133,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Cuts an item into about `pieces` of whole splits.
+    /// Cuts an item into about `pieces` items of whole splits.
     fn cut_keys(&mut self, whole: Item, pieces: usize, value_dim: usize) {
         let whole = Item { partial: Some(self.partial_floats), ..whole };
         let step = whole.to.div_ceil(pieces.max(1)).max(1);

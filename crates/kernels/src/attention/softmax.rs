@@ -1,17 +1,18 @@
-//! Softmax in pieces: the weights of one split of a row, and the merge of a split into those before it (Milakov and Gimelshein
-//! 2018, arXiv 1805.02867). Must not know: keys, values, blocks. Scores are in units of log₂, so that e is never needed.
+//! Softmax in pieces: the weights of one split of a row, and the merge of a split into the splits before it (Milakov
+//! and Gimelshein 2018, arXiv 1805.02867). Scores are in units of log₂, so that no exponential with base e is needed.
+//! Must not know: keys, values, blocks.
 
 use crate::shapes::LANES;
 use crate::simd::{self, ROUND, Simd};
 
-/// Weights below 2 to this are 2 to this: more would be denormal. Beside the largest weight of its split, which is 1,
-/// such a weight changes no sum.
+/// Smaller exponents are raised to this one, because their weights would be denormal. The largest weight of a split
+/// is 1, so such a weight changes no sum.
 const LEAST_EXPONENT: f32 = -126.0;
 /// (2ʳ − 1)/r for |r| ≤ 1/2, highest power first (Cephes `exp2f`).
 const EXP2_POLY: [f32; 6] =
     [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 0.240_226_48, std::f32::consts::LN_2];
 
-/// 2 to the x, for x ≤ 0 or NaN, 16 at a time; 1 exactly for 0. Error below 2 units in the last place.
+/// Returns 2ˣ for x ≤ 0 or NaN, 16 lanes at a time. Exactly 1 for 0. The error is below 2 units in the last place.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -19,7 +20,7 @@ const EXP2_POLY: [f32; 6] =
 pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller's contract.
     unsafe {
-        // The order of the operands keeps a NaN.
+        // This order of operands preserves a NaN.
         let x = S::max(S::splat(LEAST_EXPONENT), x);
         let t = S::add(x, S::splat(ROUND));
         let n = S::sub(t, S::splat(ROUND));
@@ -39,7 +40,7 @@ pub(crate) struct Peak {
     pub(crate) sum: f32,
 }
 
-/// Where the scales of a block's 16 keys and values stand.
+/// Where to find the scales of the 16 keys and 16 values of each block.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales<'a> {
     /// The blocks of the split.
@@ -48,12 +49,12 @@ pub(crate) struct Scales<'a> {
     pub(crate) value_offset: usize,
 }
 
-/// Replaces the first `keys` (at least one) scores of a row by 2^(score − maximum). With scales, a score is first multiplied by
-/// its key's, and the weight left behind by its value's (the sum is of the weights alone).
-/// What stands behind the first `keys` scores, up to a whole vector, is unspecified before and after.
+/// Replaces the first `keys` (at least one) scores of a row by 2^(score − maximum). With scales, each score is first
+/// multiplied by its key's scale, and each resulting weight by its value's scale. The returned sum covers the weights
+/// without value scales. The elements after the first `keys`, up to a whole vector, are unspecified before and after.
 ///
 /// # Safety
-/// As for [`Simd`]; the blocks exist and have scales.
+/// As for [`Simd`]. The blocks exist and have scales.
 #[inline(always)]
 pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: Option<Scales<'_>>) -> Peak {
     let padded = keys.next_multiple_of(LANES);
@@ -73,7 +74,7 @@ pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: O
         let chunks = scores[..padded].as_chunks_mut::<LANES>().0;
         let mut most = S::splat(f32::NEG_INFINITY);
         for chunk in chunks.iter() {
-            // The order of the operands skips a NaN, which the sum will show.
+            // This order of operands skips a NaN. The sum will be NaN instead.
             most = S::max(S::load(chunk.as_ptr()), most);
         }
         let max = largest(simd::lanes::<S>(most));
@@ -92,7 +93,7 @@ pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: O
     }
 }
 
-/// The largest of 16, none of them NaN, by a tree.
+/// Returns the largest of 16 values by a tree. None of them is NaN.
 #[inline(always)]
 fn largest(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
@@ -105,8 +106,8 @@ fn largest(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Merges a row's weighted values of one split (`split`) into those of the splits before it; returns the peak of both.
-/// Both slices have the same length, of whole vectors.
+/// Merges a row's weighted values of one split (`split`) into those of the splits before it. Returns the combined
+/// peak. Both slices have the same length, a multiple of a vector.
 ///
 /// # Safety
 /// As for [`Simd`].

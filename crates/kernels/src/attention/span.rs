@@ -1,41 +1,41 @@
-//! The words of attention: splits of positions, and the spans of queries that it is asked for.
-//! Must not know: how either is worked on.
+//! The inputs of attention: splits of positions, and spans of queries.
+//! Must not know: how either is processed.
 
 use std::ops::Range;
 
-/// Positions in one split. Part of the numerics: changing it changes bits.
+/// Positions in one split. Part of the numerics: a change here changes result bits.
 pub(crate) const SPLIT: usize = 256;
 
-/// Which keys of its sequence a query sees.
+/// The keys of its sequence that a query sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sees {
-    /// Those up to its own position: a decoder.
+    /// The keys up to the query's own position, as in a decoder.
     Before,
-    /// All of the sequence: an encoder. What is behind the span's last query is not part of it.
+    /// All keys of the sequence, as in an encoder. The sequence ends with the span's last query.
     All,
-    /// Of all of the sequence, those at most so many positions away, on either side.
+    /// The keys of the sequence that are at most this many positions away, on either side.
     Near(usize),
 }
 
 /// Consecutive queries of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
-    /// The first query's row in the query matrix.
+    /// Row of the first query in the query matrix.
     pub query_row: usize,
-    /// The row of the output that it fills.
+    /// Output row of the first query.
     pub out_row: usize,
-    /// How many queries.
+    /// Number of queries.
     pub count: usize,
-    /// Absolute position of the first.
+    /// Absolute position of the first query.
     pub start: usize,
     /// Block table of the sequence, covering `start + count` positions.
     pub blocks: &'a [u32],
-    /// What each query sees.
+    /// The keys that each query sees.
     pub sees: Sees,
 }
 
 impl Span<'_> {
-    /// The positions that the span's query number `query` sees. Neither end ever goes back from one query to the next.
+    /// Returns the positions that query `query` of the span sees. From one query to the next, neither end decreases.
     #[inline(always)]
     pub(crate) fn seen(&self, query: usize) -> Range<usize> {
         let (position, all) = (self.start + query, self.start + self.count);

@@ -1,4 +1,4 @@
-//! The paged store of keys and values: how a token's vectors lie in a block of 16 tokens, in each of the types.
+//! The paged store of keys and values: the layout of a token's vectors in a block of 16 tokens, for each KV type.
 //! Must not know: which sequence a block belongs to, or what is computed from it.
 
 use std::fmt;
@@ -11,22 +11,22 @@ use crate::forward::BLOCK_TOKENS;
 use crate::memory::Region;
 use crate::shapes::LANES;
 
-/// How keys and values are stored. They are rounded when they are stored, and attention reads nothing but what is stored.
+/// How keys and values are stored. They are rounded when they are stored, and attention reads only stored values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KvType {
-    /// 32-bit floats: nothing is rounded.
+    /// 32-bit floats, without rounding.
     #[default]
     F32,
-    /// 16-bit floats with 11 significant bits. Finite values beyond ±65504 become ±65504.
+    /// 16-bit floats with 11 significant bits. Finite values beyond ±65504 are clamped to ±65504.
     F16,
     /// 16-bit floats with 8 significant bits and the range of f32.
     Bf16,
-    /// Eight bits: each key vector and each value vector of a head is `scale · q`, q in −127..=127, with an f32 scale of its
-    /// own (its largest magnitude / 127). The error of an element is at most half a step, scale / 2.
+    /// Eight bits: each key vector and each value vector of a head is `scale · q` with q in −127..=127. The vector's
+    /// f32 scale is its largest magnitude / 127. The error of an element is at most half a step, scale / 2.
     ///
-    /// One scale a vector rather than one per 32 elements: the scale then stands outside both sums (it multiplies a finished
-    /// score, or a weight once for the whole vector), at 8.25–8.5 bits an element; over normally distributed elements a group
-    /// of 64 or 128 has steps 10–25 % wider than one of 32.
+    /// Each vector has one scale, rather than one per 32 elements. The scale is then outside both sums: it multiplies
+    /// a finished score, or a weight once for the whole vector. This takes 8.25–8.5 bits per element. Over normally
+    /// distributed elements, the steps of a group of 64 or 128 are 10–25 % wider than those of a group of 32.
     Q8,
 }
 
@@ -34,7 +34,7 @@ impl KvType {
     /// Every type, widest first.
     pub const ALL: [KvType; 4] = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8];
 
-    /// The name in configuration and in the numerics fingerprint.
+    /// Returns the name used in configuration and in the numerics fingerprint.
     pub fn name(self) -> &'static str {
         match self {
             KvType::F32 => "f32",
@@ -44,23 +44,23 @@ impl KvType {
         }
     }
 
-    /// The type of that [`KvType::name`].
+    /// Returns the type with this [`KvType::name`].
     pub fn from_name(name: &str) -> Option<KvType> {
         KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name)
     }
 
-    /// Bytes of one block of 16 tokens over all layers.
+    /// Returns the bytes of one block of 16 tokens, over all layers.
     pub fn block_bytes(self, shape: KvShape) -> usize {
         let head = Layout::new(self, shape.head_dim).head_bytes;
         shape.layers.saturating_mul(shape.kv_heads).saturating_mul(head)
     }
 
-    /// Bytes of one token over all layers: a sixteenth of a block, rounded up.
+    /// Returns the bytes of one token over all layers: a sixteenth of a block, rounded up.
     pub fn bytes_per_token(self, shape: KvShape) -> usize {
         self.block_bytes(shape).div_ceil(BLOCK_TOKENS)
     }
 
-    /// Bytes of one element, scales left out.
+    /// Returns the bytes of one element, without scales.
     fn element_bytes(self) -> usize {
         match self {
             KvType::F32 => 4,
@@ -79,7 +79,7 @@ impl fmt::Display for KvType {
 /// The shape of the keys and values of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvShape {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
     /// Key/value heads per layer.
     pub kv_heads: usize,
@@ -92,30 +92,31 @@ pub struct KvShape {
 pub struct KvSlot {
     /// The physical block.
     pub block: u32,
-    /// The token's place in it, below 16.
+    /// The token's index in the block, below 16.
     pub offset: usize,
 }
 
-/// How one head of one block lies in memory: keys, their scales, values, their scales; all in bytes.
+/// The memory layout of one head of one block: keys, key scales, values, value scales. All offsets are in bytes.
 ///
-/// Keys are one panel, `[key_dim][16 tokens]`; values are `[value_dim / 16]` panels of `[16 tokens][16]`: each is a panel of the
-/// register tile, so that neither scores nor weighted sums need a horizontal addition. In bf16 two neighbouring rows
-/// of a panel are interleaved (`[rows / 2][16][2]`): a load of 64 bytes then widens with one shift and one mask.
+/// The keys are one panel, `[key_dim][16 tokens]`. The values are `[value_dim / 16]` panels of `[16 tokens][16]`.
+/// Each panel is an operand of the register tile, so that neither scores nor weighted sums need a horizontal
+/// addition. In bf16 two adjacent rows of a panel are interleaved (`[rows / 2][16][2]`), so that one shift and one
+/// mask widen a load of 64 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Rows of the key panel: the head's elements, one of zeros behind an odd number.
+    /// Rows of the key panel: the head's elements, plus a row of zeros if their number is odd.
     pub(crate) key_dim: usize,
-    /// Elements of a value, in whole vectors.
+    /// Elements of a value, rounded up to whole vectors.
     pub(crate) value_dim: usize,
-    /// From the start of the head to its 16 key scales (with `Q8`).
+    /// Offset of the 16 key scales (with `Q8`) from the start of the head.
     pub(crate) key_scales: usize,
-    /// To the values.
+    /// Offset of the values.
     pub(crate) values: usize,
-    /// Of one panel of values.
+    /// Bytes of one panel of values.
     pub(crate) value_panel_bytes: usize,
-    /// To the 16 value scales (with `Q8`).
+    /// Offset of the 16 value scales (with `Q8`).
     pub(crate) value_scales: usize,
-    /// Of the whole: a multiple of a cache line.
+    /// Bytes of the whole head: a multiple of a cache line.
     pub(crate) head_bytes: usize,
 }
 
@@ -139,7 +140,8 @@ impl Layout {
     }
 }
 
-/// Keys and values of every layer in blocks of 16 tokens: `[layer][block][kv head]`, each as [`Layout`] has it.
+/// Keys and values of every layer in blocks of 16 tokens: `[layer][block][kv head]`, each head laid out as
+/// the private `Layout` describes.
 pub struct KvStore {
     region: Region,
     shape: KvShape,
@@ -149,23 +151,24 @@ pub struct KvStore {
 }
 
 impl KvStore {
-    /// Room for `blocks` blocks of `kv_type`, committed by the system as they are first written. Errors when it refuses.
+    /// Reserves memory for `blocks` blocks of `kv_type`. The system commits the memory on first write. Fails if the
+    /// system refuses.
     pub fn new(shape: KvShape, kv_type: KvType, blocks: usize) -> Result<KvStore, KernelError> {
         let region = Region::zeroed(kv_type.block_bytes(shape).saturating_mul(blocks))?;
         Ok(KvStore { region, shape, kv_type, layout: Layout::new(kv_type, shape.head_dim), blocks })
     }
 
-    /// What it is shaped for.
+    /// Returns the shape of the keys and values.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// How its elements are stored.
+    /// Returns the type of the stored elements.
     pub fn kv_type(&self) -> KvType {
         self.kv_type
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
@@ -174,7 +177,7 @@ impl KvStore {
         self.layout
     }
 
-    /// A head of a block, as [`Layout`] has it.
+    /// Returns the start of a head of a block. See [`Layout`].
     pub(crate) fn head(&self, layer: usize, block: u32, kv_head: usize) -> *mut u8 {
         let head = (layer * self.blocks + block as usize) * self.shape.kv_heads + kv_head;
         debug_assert!(
@@ -186,8 +189,8 @@ impl KvStore {
     /// Stores one token's key and value of one head.
     ///
     /// # Safety
-    /// `layer`, `slot` and `kv_head` exist, `key` and `value` are `head_dim` long, and nobody else touches this head of this
-    /// block meanwhile.
+    /// `layer`, `slot` and `kv_head` exist. `key` and `value` are `head_dim` long. Nothing else accesses this head of
+    /// this block meanwhile.
     pub(crate) unsafe fn write(
         &self,
         layer: usize,
@@ -202,7 +205,8 @@ impl KvStore {
             (Side::Values, self.layout.values, self.layout.value_scales),
         ];
         for ((side, start, scales), vector) in parts.into_iter().zip([key, value]) {
-            // SAFETY: the caller's contract: both parts and their scales are inside the head's bytes, and ours for now.
+            // SAFETY: the caller's contract: both parts and their scales are inside the head's bytes, and no other
+            // code accesses them.
             unsafe {
                 let start = head.add(start);
                 match self.kv_type {
@@ -224,17 +228,17 @@ impl KvStore {
     }
 }
 
-/// Which half of a head is written.
+/// The half of a head to write.
 #[derive(Clone, Copy)]
 enum Side {
     Keys,
     Values,
 }
 
-/// Writes one token's vector into plain panels, narrowed 16 elements (or what is left) at a time.
+/// Writes one token's vector into plain panels, narrowed in chunks of up to 16 elements.
 ///
 /// # Safety
-/// The panels have room for the vector and the token, and nobody else touches them.
+/// The panels have room for the vector and the token, and nothing else accesses them.
 #[inline(always)]
 unsafe fn put<T: Copy + Default>(
     start: *mut T,
@@ -269,7 +273,7 @@ unsafe fn put_pairs(start: *mut u16, side: Side, token: usize, vector: &[f32]) {
             Side::Values => (d / LANES, token, d % LANES),
         };
         let at = (panel * BLOCK_TOKENS + row / 2 * 2) * LANES + 2 * column + row % 2;
-        // SAFETY: the row of the panel exists (the keys' number of rows is even).
+        // SAFETY: the row of the panel exists, because the number of key rows is even.
         unsafe { start.add(at).write(narrow_bf16(x)) };
     }
 }
@@ -289,15 +293,15 @@ fn narrow_f16(from: &[f32], to: &mut [u16; LANES]) {
     to.reinterpret_cast_mut::<f16>().convert_from_f32_slice(&bounded);
 }
 
-/// To the nearest, ties to even; a NaN stays one.
+/// Rounds to the nearest bf16, ties to even. NaN stays NaN.
 fn narrow_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
 }
 
-/// The step of an eight-bit vector and its inverse. A vector that holds NaN or an infinity gets a step of NaN, so that it is
-/// NaN when it is read; one too small for a step (its inverse would overflow) is all zeros.
+/// Returns the step of an eight-bit vector and its inverse. A vector with NaN or an infinity gets a step of NaN, so
+/// that it reads back as NaN. A vector too small for a step (the inverse would overflow) becomes all zeros.
 fn step_of(vector: &[f32]) -> (f32, f32) {
     let mut most = 0.0_f32;
     let mut finite = true;
@@ -314,7 +318,7 @@ fn step_of(vector: &[f32]) -> (f32, f32) {
     }
 }
 
-/// `x / step`, to the nearest integer, ties to even.
+/// Returns `x / step`, rounded to the nearest integer, ties to even.
 fn quantized(x: f32, inverse: f32) -> i8 {
     (x * inverse).round_ties_even() as i8
 }

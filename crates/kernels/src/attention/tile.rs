@@ -1,27 +1,28 @@
-//! The register tile of attention: query rows against panels of keys, or weights against panels of values, over a table of
-//! blocks. Must not know: positions, softmax, or which sequence the blocks belong to.
+//! The register tile of attention: query rows against panels of keys, or weights against panels of values, over a
+//! table of blocks.
+//! Must not know: positions, softmax, or which sequence the blocks belong to.
 //!
-//! **One reduction shape.** An output is one chain of multiply-adds in ascending order of its inputs, whatever the number of
-//! rows and panels of the tile and wherever a walk over the inputs is interrupted and taken up again.
+//! **One order of reduction.** An output is one chain of multiply-adds in ascending order of its inputs. It depends
+//! neither on the number of rows and panels of the tile, nor on where a loop over the inputs stops and resumes.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::shapes::LANES;
 use crate::simd::Simd;
 
-/// How two neighbouring rows of a panel are read.
+/// How two adjacent rows of a panel are read.
 pub(crate) trait Element: Copy + 'static {
-    /// Of one element.
+    /// Bytes of one element.
     const BYTES: usize;
-    /// Whether it comes from memory, and the tile should ask for what is read next.
+    /// Whether elements come from memory, so that the tile should prefetch.
     const PREFETCH: bool = true;
-    /// Whether vectors have a scale of their own.
+    /// Whether each vector has its own scale.
     const SCALED: bool = false;
 
-    /// Rows `2·pair` and `2·pair + 1` of a panel.
+    /// Returns rows `2·pair` and `2·pair + 1` of a panel.
     ///
     /// # Safety
-    /// As for [`Simd`]; the rows are readable.
+    /// As for [`Simd`]. The rows are readable.
     unsafe fn pair<S: Simd>(panel: *const u8, pair: usize) -> (S::V, S::V);
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct F16;
 /// bf16, two rows interleaved.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
-/// Bytes; the scale is not applied here.
+/// Signed bytes. The scale is not applied here.
 #[derive(Clone, Copy)]
 pub(crate) struct Q8;
 
@@ -97,48 +98,49 @@ impl Element for Q8 {
     }
 }
 
-/// Elements between two rows of a tile's inputs: a constant, so that all of them are reached from one register.
+/// Elements from one row of a tile's inputs to the next. A constant, so that all rows can be addressed from one
+/// register.
 pub(crate) const X_STRIDE: usize = 256;
 
-/// What one register tile computes: for R rows and P panels, `out[r][16p + c] = start + Σᵢ x[r][i] · panel[p][i][c]` over
-/// `count` inputs, where `start` is what `out` holds if `accumulate`, else zero.
+/// The work of one register tile. For R rows and P panels, `out[r][16p + c] = start + Σᵢ x[r][i] · panel[p][i][c]`
+/// over `count` inputs. `start` is the value in `out` if `accumulate`, else zero.
 ///
-/// The inputs come in segments: a panel's rows of segment s stand at
+/// The inputs come in segments. The rows of a panel in segment s are at
 /// `table[s · segment_step + p · panel_step] + offset + p · panel_bytes`.
 pub(crate) struct KvTile {
-    /// Rows, [`X_STRIDE`] apart.
+    /// The input rows, [`X_STRIDE`] elements apart.
     pub(crate) x: *const f32,
-    /// How many inputs.
+    /// Number of inputs.
     pub(crate) count: usize,
-    /// The first input, counted within the first segment.
+    /// Index of the first input within the first segment.
     pub(crate) first: usize,
-    /// Inputs of a segment.
+    /// Inputs per segment.
     pub(crate) segment: usize,
-    /// Blocks.
+    /// Pointers to the blocks.
     pub(crate) table: *const *const u8,
     pub(crate) segment_step: usize,
     pub(crate) panel_step: usize,
     pub(crate) offset: usize,
     pub(crate) panel_bytes: usize,
-    /// What is read next lies in these blocks as this does in `table`'s, from `ahead_offset` on.
+    /// The blocks to prefetch from, indexed like `table`, starting at byte `ahead_offset`.
     pub(crate) ahead: *const *const u8,
     pub(crate) ahead_offset: usize,
     pub(crate) out: *mut f32,
-    /// Elements between two rows of the output.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
-    /// Whether to add to what `out` holds.
+    /// Whether to add to the values in `out`.
     pub(crate) accumulate: bool,
 }
 
-/// One register tile; see [`KvTile`].
+/// Computes one register tile. See [`KvTile`].
 ///
 /// # Safety
-/// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold (`ahead`'s entries may point
-/// anywhere), and the number of rows of a segment's panel is even.
+/// As for [`Simd`]. The tile's pointers are valid for the memory that its documentation describes. `ahead`'s entries
+/// may point anywhere. The number of rows of a segment's panel is even.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 pub(crate) unsafe fn tile<S: Simd, E: Element, const R: usize, const P: usize>(tile: &KvTile) {
-    // SAFETY: the caller's contract; inputs stay below `count`, r below R and p below P.
+    // SAFETY: the caller's contract. Inputs stay below `count`, r below R and p below P.
     unsafe {
         let mut sums = [[S::splat(0.0); P]; R];
         if tile.accumulate {
@@ -190,7 +192,7 @@ pub(crate) unsafe fn tile<S: Simd, E: Element, const R: usize, const P: usize>(t
     }
 }
 
-/// One pair of inputs, or one of the two; returns where the inputs go on.
+/// Processes one pair of inputs, or one input of the pair. Returns the pointer to the next input.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -219,7 +221,8 @@ unsafe fn step<S: Simd, E: Element, const R: usize, const P: usize>(
         }
         let x = x.add(usize::from(even));
         if even && odd {
-            // Emits nothing; keeps the compiler from loading all inputs of both halves first, more than there are registers.
+            // Emits no code. Without it the compiler loads all inputs of both halves first, which are more than there
+            // are registers.
             compiler_fence(Ordering::SeqCst);
         }
         if odd {

@@ -1,19 +1,19 @@
-//! The memory that attention keeps between its calls.
-//! Must not know: what stands in it.
+//! The memory that attention keeps between operations.
+//! Must not know: what is stored in it.
 
 use crate::attention::plan::Plan;
 use crate::shapes::LANES;
 
-/// The memory of the operation, kept between calls.
+/// The memory of attention, kept between operations.
 #[derive(Default)]
 pub(crate) struct Workspace {
     pub(crate) plan: Plan,
-    /// One piece per worker, then what items leave behind.
+    /// One piece of scratch per worker, then the partial results of the items.
     floats: Vec<f32>,
 }
 
 impl Workspace {
-    /// At least `wanted` f32 elements from a cache line's start on.
+    /// Returns a pointer to at least `wanted` f32 elements, aligned to a cache line.
     pub(crate) fn floats(&mut self, wanted: usize) -> *mut f32 {
         let wanted = wanted + LANES;
         if self.floats.len() < wanted {

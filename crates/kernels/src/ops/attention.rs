@@ -1,5 +1,5 @@
-//! Storing keys and values, and attending over them: what is checked, and how the work is shared out.
-//! Must not know: which sequence a block belongs to, or who shares it.
+//! Stores keys and values and computes attention over them: shape checks and the split of the work into tasks.
+//! Must not know: which sequence a block belongs to, or which sequences share it.
 
 use crate::attention::attend::{Job, scratch_floats};
 use crate::attention::plan::{Plan, Shape};
@@ -11,25 +11,25 @@ use crate::kernels::Kernels;
 use crate::memory::Shared;
 use crate::shapes::{LANES, SERIAL_ELEMENTS};
 
-/// Tokens from which storing them is worth a task.
+/// Tokens per task when keys and values are stored.
 const STORE_TOKENS: usize = 64;
 
-/// The queries of an attention.
+/// The queries of an attention operation.
 #[derive(Clone, Copy)]
 pub struct Queries<'a> {
-    /// The rows.
+    /// The query rows.
     pub rows: &'a [f32],
-    /// Elements between two rows.
+    /// Elements from one row to the next.
     pub stride: usize,
-    /// Query heads at the start of a row; a multiple of the key/value heads.
+    /// Query heads at the start of a row. A multiple of the number of key/value heads.
     pub heads: usize,
-    /// Factor on the scores.
+    /// Factor applied to the scores.
     pub scale: f32,
 }
 
 impl Kernels {
-    /// Stores the keys and values of each row: keys at `key_offset` in a row, values behind them; rounded as the
-    /// store's type asks.
+    /// Stores the keys and values of each row, rounded to the store's type. The keys start at `key_offset` in a row,
+    /// and the values follow them.
     pub fn store_kv(
         &mut self,
         store: &mut KvStore,
@@ -62,8 +62,8 @@ impl Kernels {
                     let key = key_offset + kv_head * head_dim;
                     let (keys, values) =
                         (&row[key..key + head_dim], &row[key + width..key + width + head_dim]);
-                    // SAFETY: layer, block and offset were checked above; the store is borrowed exclusively, and a task
-                    // has its head of its blocks to itself.
+                    // SAFETY: layer, block and offset were checked above. The store is borrowed exclusively, and each
+                    // task writes one head of its own blocks.
                     unsafe { store.write(layer, slot, kv_head, keys, values) };
                 }
             }
@@ -75,8 +75,9 @@ impl Kernels {
         self.pool.run(kv_heads * pieces, |task, _| write(task % kv_heads, task / kv_heads))
     }
 
-    /// Attention of the spans' queries over the stored keys and values that they see, `scale` on the scores. A row of `queries`
-    /// (`query_stride` apart) begins with `heads` heads; a row of `out` is `heads · head_dim` wide. Spans fill different rows.
+    /// Computes attention of the spans' queries over the stored keys and values that they see, with `queries.scale`
+    /// on the scores. A row of queries (`queries.stride` elements apart) begins with `heads` heads. A row of `out` is
+    /// `heads · head_dim` wide. Each span fills its own rows.
     pub fn attention(
         &mut self,
         store: &KvStore,
@@ -111,17 +112,18 @@ impl Kernels {
             scale: queries.scale,
             partials: partials.get(),
         };
-        // SAFETY: one piece of scratch per worker, which runs one task at a time.
+        // SAFETY: each worker has its own piece of scratch and runs one task at a time.
         let scratch_of = |worker: usize| unsafe {
             std::slice::from_raw_parts_mut(scratch.get().wrapping_add(worker * per_worker), per_worker)
         };
         let Plan { items, merges, .. } = &self.attention.plan;
-        // Sound: rows and blocks were checked above; an item has its rows, heads and splits to itself.
+        // Sound: rows and blocks were checked above. No two items share the same rows, heads and splits.
         let attend = |index: usize, worker: usize| {
-            // Threads take items in turn, and neighbouring items cost about the same.
+            // Threads take items in turn, and neighbouring items cost about the same, so `index + threads` is
+            // probably this thread's next item.
             dispatch!(isa, attend(&job(), &items[index], items.get(index + threads), scratch_of(worker)));
         };
-        // Sound: as above; these items' rows are nobody else's, and `run` has returned, so that their parts are there.
+        // Sound: as above. No other item writes these rows. `run` has returned, so the parts are complete.
         let merge = |index: usize, worker: usize| {
             dispatch!(isa, merge_parts(&job(), &merges[index], scratch_of(worker)));
         };
@@ -169,7 +171,7 @@ fn check(
     Ok(())
 }
 
-/// The element behind `count` rows from `row` on.
+/// Returns the index of the element after `count` rows that start at `row`. `None` on overflow.
 fn end_of(row: usize, count: usize, width: usize) -> Option<usize> {
     row.checked_add(count)?.checked_mul(width)
 }

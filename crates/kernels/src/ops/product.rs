@@ -1,4 +1,4 @@
-//! `out = x · Wᵀ + b`: which kernel multiplies with which weights, and how the work is shared out.
+//! `out = x · Wᵀ + b`: selects the kernel for each weight type and splits the work into tasks.
 //! Must not know: architectures.
 
 use headrace_quant::BlockType;
@@ -20,25 +20,25 @@ use crate::packed::Format;
 use crate::section::Section;
 use crate::shapes::LANES;
 
-/// Multiply-adds below which a product is not worth waking other threads for.
+/// A product with at most this many multiply-adds is not worth waking other threads for.
 const SERIAL_PRODUCT: usize = 1 << 16;
-/// Panels in one task of a product that is bound by memory: the most that one tile reads side by side.
+/// Panels per task of a memory-bound product: the most that one tile reads side by side.
 const FEW_ROW_PANELS: usize = 4;
-/// Panels in one task of a product with many rows.
+/// Panels per task of a product with many rows.
 const MANY_ROW_PANELS: usize = 8;
-/// Rows from which a product counts as having many.
+/// A product has many rows from this number on.
 const MANY_ROWS: usize = 32;
 
-/// What becomes of a product's output.
+/// How a product's result is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Write {
-    /// It replaces what is there.
+    /// The result replaces the output.
     Set,
-    /// It is added to what is there (the residual).
+    /// The result is added to the output (the residual).
     Add,
 }
 
-/// What multiplies with a section.
+/// The kernel that multiplies a section.
 #[derive(Clone, Copy)]
 enum Path {
     Dense,
@@ -69,8 +69,8 @@ impl Path {
 }
 
 impl Kernels {
-    /// `out = x · Wᵀ + b`: `x` is `m × k`, `out` is `m × n`, both row-major. Each output's bits depend on its own row of `x` and its own
-    /// weights only.
+    /// `out = x · Wᵀ + b`: `x` is `m × k`, `out` is `m × n`, both row-major. An output's bits depend only on its row
+    /// of `x` and on its weights.
     pub fn matmul(
         &mut self,
         x: &[f32],
@@ -133,7 +133,7 @@ fn panels_per_task(m: usize, section: &Section) -> usize {
     }
 }
 
-/// One section's product, as every task sees it.
+/// The product of one section, shared by all tasks.
 struct Task<'a> {
     path: Path,
     isa: Isa,
@@ -143,7 +143,7 @@ struct Task<'a> {
     facts: Shared<f32>,
     pairs: Shared<u32>,
     waiting: Shared<f32>,
-    /// Elements of `waiting` that a worker has.
+    /// Elements of `waiting` per worker.
     per_worker: usize,
     m: usize,
     out: Shared<f32>,
@@ -152,8 +152,9 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Columns of `count` panels from `first` on. Sound: lengths were checked by `matmul`, the rows are laid out for the path,
-    /// and each task has its columns of `out`, and each worker its piece of `waiting`, to itself.
+    /// Computes the columns of `count` panels, starting at panel `first`. Sound: `matmul` checked the lengths, and
+    /// the rows are laid out for the path. Each task has its own columns of `out`, and each worker its own piece of
+    /// `waiting`.
     fn run(&self, worker: usize, first: usize, count: usize) {
         let Task { path, isa, section, m, out_stride, accumulate, .. } = *self;
         let out = self.out.get();

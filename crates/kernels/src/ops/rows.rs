@@ -1,4 +1,4 @@
-//! Operations on rows of activations, row by row: norms, RoPE, activation functions, the embeddings of tokens.
+//! Operations on rows of activations, row by row: norms, RoPE, activation functions, token embeddings.
 //! Must not know: architectures.
 
 use crate::activation::Activation;
@@ -10,29 +10,29 @@ use crate::memory::Shared;
 use crate::rows::HeadRow;
 use crate::shapes::cut_rows;
 
-/// Query and key heads at the start of each row, and what is done to them.
+/// The query and key heads at the start of each row, and the norms to apply to them.
 #[derive(Clone, Copy)]
 pub struct HeadRows<'a> {
-    /// Query heads; the key heads follow.
+    /// Query heads. The key heads follow them.
     pub heads: usize,
     /// Key heads.
     pub kv_heads: usize,
-    /// Elements of a head; even.
+    /// Elements of a head. Even.
     pub head_dim: usize,
-    /// Elements between two rows.
+    /// Elements from one row to the next.
     pub stride: usize,
-    /// RMSNorm weights over each query head, if the architecture has them.
+    /// RMSNorm weights for each query head, if the architecture normalizes queries.
     pub query_norm: Option<&'a [f32]>,
-    /// The same over each key head.
+    /// RMSNorm weights for each key head, if the architecture normalizes keys.
     pub key_norm: Option<&'a [f32]>,
     /// The norms' epsilon.
     pub eps: f32,
 }
 
-/// cos and sin of the rotary angles, `[position][head_dim / 2]` each.
+/// Cosines and sines of the rotary angles, `[position][head_dim / 2]` each.
 #[derive(Default)]
 pub struct RopeTable {
-    /// Half a head.
+    /// Half of `head_dim`.
     pub half: usize,
     /// The cosines.
     pub cos: Vec<f32>,
@@ -48,7 +48,7 @@ impl RopeTable {
 }
 
 impl Kernels {
-    /// RMSNorm of each row of `weight.len()` elements from `x` into `out`.
+    /// RMSNorm of each row from `x` into `out`. A row has `weight.len()` elements.
     pub fn rms_norm(
         &mut self,
         x: &[f32],
@@ -66,7 +66,7 @@ impl Kernels {
         })
     }
 
-    /// `out = silu(gate) · up`, where each row of `gate_up` has `width` gates and then `width` ups.
+    /// `out = silu(gate) · up`. Each row of `gate_up` has `width` gates, then `width` ups.
     pub fn silu_mul(&mut self, gate_up: &[f32], width: usize, out: &mut [f32]) -> Result<(), KernelError> {
         if width == 0 || gate_up.len() != out.len() * 2 || !out.len().is_multiple_of(width) {
             return Err(KernelError::shape(format!(
@@ -82,7 +82,7 @@ impl Kernels {
         })
     }
 
-    /// Layer norm of each row of `weight.len()` elements from `x` into `out`; without a bias where that is empty.
+    /// Layer norm of each row from `x` into `out`. A row has `weight.len()` elements. An empty `bias` means no bias.
     pub fn layer_norm(
         &mut self,
         x: &[f32],
@@ -106,7 +106,7 @@ impl Kernels {
         })
     }
 
-    /// The activation function of each element, in place; `width` elements a row.
+    /// Applies the activation function to each element in place. A row has `width` elements.
     pub fn activate(&mut self, kind: Activation, x: &mut [f32], width: usize) -> Result<(), KernelError> {
         if width == 0 || !x.len().is_multiple_of(width) {
             return Err(KernelError::shape(format!("activation of {} by {width}", x.len())));
@@ -115,7 +115,7 @@ impl Kernels {
         self.each_row(x.len() / width, width, x, |_, row| dispatch!(isa, activate(kind, row)))
     }
 
-    /// `out = activation(input) · gate`, where each row of `both` has `width` inputs and then `width` gates.
+    /// `out = activation(input) · gate`. Each row of `both` has `width` inputs, then `width` gates.
     pub fn activate_gated(
         &mut self,
         kind: Activation,
@@ -134,7 +134,7 @@ impl Kernels {
         })
     }
 
-    /// Normalizes (if asked) and rotates the query and key heads of each row by its position.
+    /// Normalizes the query and key heads of each row if `shape` has norms, then rotates them by the row's position.
     pub fn rope(
         &mut self,
         rows: &mut [f32],
@@ -169,7 +169,7 @@ impl Kernels {
         })
     }
 
-    /// Widened rows of a matrix, one below the other: the embeddings of tokens.
+    /// Copies rows of a matrix, widened to f32, into `out`, one after the other: the token embeddings.
     pub fn rows(&mut self, matrix: &Matrix, ids: &[u32], out: &mut [f32]) -> Result<(), KernelError> {
         let width = matrix.k();
         if Some(out.len()) != ids.len().checked_mul(width) || ids.iter().any(|&id| id as usize >= matrix.n())
@@ -183,7 +183,7 @@ impl Kernels {
         })
     }
 
-    /// Runs `work(row, its slice of out)` for every row.
+    /// Calls `work(row, slice of out for that row)` for every row.
     fn each_row(
         &mut self,
         rows: usize,
@@ -195,7 +195,7 @@ impl Kernels {
         let out = Shared(out.as_mut_ptr());
         self.pool.run(tasks, |task, _| {
             for row in task * per_task..((task + 1) * per_task).min(rows) {
-                // SAFETY: the callers checked that `out` has `rows · width` elements; each row is one task's.
+                // SAFETY: the callers checked that `out` has `rows · width` elements. Each row belongs to one task.
                 work(row, unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) });
             }
         })

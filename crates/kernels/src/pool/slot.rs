@@ -1,4 +1,4 @@
-//! Where one pool's job stands while it runs: the gate through which threads enter it, and the tasks that are left.
+//! The job of one pool while it runs: the gate through which threads enter, and the tasks that are left.
 //! Must not know: which threads there are, or how they wait.
 
 use std::any::Any;
@@ -9,56 +9,57 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::KernelError;
 
-/// Polls between two offers of the core to other threads.
+/// Polls between two yields of the core to other threads.
 const SPINS_BEFORE_YIELD: u32 = 64;
 
-/// Packed into one word so that entering a job is one compare-and-swap: the job's number (high half), whether it
-/// still takes workers, and how many are inside.
+/// The gate's state is packed into one word, so that a worker enters a job with one compare-and-swap. The word holds
+/// the job's number (high half), whether the job still accepts workers, and how many workers are inside.
 const OPEN: u64 = 1 << 31;
 const ONE_JOB: u64 = 1 << 32;
 const INSIDE: u64 = OPEN - 1;
 
-/// One pool's place among the workers.
+/// One pool's registration with the workers.
 pub(crate) struct Slot {
     gate: AtomicU64,
     job: UnsafeCell<Job>,
-    /// The task to be taken next in each stretch, one per thread.
+    /// Index of the next task in each stretch, one counter per thread.
     next: Box<[Counter]>,
     panicked: Mutex<Option<String>>,
-    /// Its caller is at work, so that threads should look here for tasks.
+    /// Whether the pool's caller is busy, so that workers should look for tasks here.
     busy: AtomicBool,
-    /// The worker that is number 1 here, counted from 0.
+    /// Index (from 0) of the worker that has number 1 in this slot.
     first: usize,
 }
 
-// SAFETY: `job` is written only by the caller while the gate is closed and nobody is inside, and read only by
-// workers that have entered through the gate (acquire) after it was opened (release). The rest is atomics and locks.
+// SAFETY: only the caller writes `job`, while the gate is closed and no worker is inside. Workers read it only after
+// they entered through the gate (acquire), which was opened before (release). Everything else is atomics and locks.
 unsafe impl Sync for Slot {}
-// SAFETY: the raw pointer in `job` is only followed between `open` and `close`, whose closure is `Sync`.
+// SAFETY: the raw pointer in `job` is only followed between `open` and `close`, and its closure is `Sync`.
 unsafe impl Send for Slot {}
 
-/// On a cache line of its own (two, as they are fetched in pairs), so that threads do not slow each other down.
+/// A counter on its own pair of cache lines, because processors fetch lines in pairs. Threads then do not slow each
+/// other down.
 #[repr(align(128))]
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
-/// Some tasks, and what does them.
+/// A number of tasks and the closure that runs them.
 #[derive(Clone, Copy)]
 pub(crate) struct Job {
     tasks: usize,
-    /// How many stretches of consecutive tasks there are.
+    /// Number of stretches of consecutive tasks.
     stretches: usize,
     data: *const (),
     call: unsafe fn(*const (), usize, usize),
 }
 
 impl Job {
-    /// `tasks` tasks in `stretches` stretches (at least one). The job must not outlive `task`.
+    /// Creates a job of `tasks` tasks in `stretches` stretches (at least one). The job must not outlive `task`.
     pub(crate) fn of<F: Fn(usize, usize) + Sync>(tasks: usize, stretches: usize, task: &F) -> Job {
         Job { tasks, stretches, data: std::ptr::from_ref(task).cast(), call: call::<F> }
     }
 
-    /// The tasks of a stretch.
+    /// Returns the task indices of a stretch.
     fn stretch(&self, index: usize) -> std::ops::Range<usize> {
         let at =
             |index: usize| self.tasks / self.stretches * index + (self.tasks % self.stretches).min(index);
@@ -75,11 +76,11 @@ unsafe fn call<F: Fn(usize, usize) + Sync>(data: *const (), task: usize, worker:
 }
 
 /// # Safety
-/// None: the job that a new slot holds until its first.
+/// None. This is the call of the empty job that a new slot holds.
 unsafe fn call_nothing(_data: *const (), _task: usize, _worker: usize) {}
 
 impl Slot {
-    /// A slot of `threads` threads, the caller included, whose number 1 is worker `first` (counted from 0).
+    /// Creates a slot for `threads` threads, including the caller. Worker `first` (counted from 0) gets number 1.
     pub(crate) fn new(threads: usize, first: usize) -> Slot {
         Slot {
             gate: AtomicU64::new(0),
@@ -91,28 +92,29 @@ impl Slot {
         }
     }
 
-    /// How many threads take part, the caller included.
+    /// Returns the number of threads that take part, including the caller.
     pub(crate) fn threads(&self) -> usize {
         self.next.len()
     }
 
-    /// Which number worker `index` of `count` (counted from 0) has here, the caller being 0; `None` if it takes no part.
+    /// Returns the number in this slot of worker `index` out of `count` (counted from 0). The caller has number 0.
+    /// `None` if the worker takes no part.
     pub(crate) fn number(&self, index: usize, count: usize) -> Option<usize> {
         let number = (index + count - self.first % count) % count + 1;
         (number < self.threads()).then_some(number)
     }
 
-    /// Whether the caller is at work.
+    /// Whether the caller is busy.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Says whether the caller is at work.
+    /// Sets whether the caller is busy.
     pub(crate) fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Does a job on this thread alone.
+    /// Runs a job on this thread alone.
     ///
     /// # Safety
     /// As for [`Slot::open`].
@@ -125,19 +127,21 @@ impl Slot {
     /// Opens the gate to a job.
     ///
     /// # Safety
-    /// Called by the slot's one caller, while no job is open; what the job calls lives until [`Slot::close`] has returned.
+    /// Only the slot's one caller may call this, while no job is open. The job's closure lives until [`Slot::close`]
+    /// has returned.
     pub(crate) unsafe fn open(&self, job: Job) {
-        // SAFETY: the gate is closed and nobody is inside: the `close` before waited for that, and there is one caller.
+        // SAFETY: the gate is closed, there is one caller, and the previous `close` waited until no worker was
+        // inside.
         unsafe { *self.job.get() = job };
         self.lay_out(job);
         let number = self.gate.load(Ordering::Relaxed) & !(ONE_JOB - 1);
         self.gate.store(number.wrapping_add(ONE_JOB) | OPEN, Ordering::Release);
     }
 
-    /// Does what is left of the open job as its number 0, closes the gate, and waits until everybody has left.
+    /// Runs the remaining tasks of the open job as number 0, closes the gate, and waits until every worker has left.
     ///
     /// # Safety
-    /// Called by the slot's one caller, with the job that it opened.
+    /// Only the slot's one caller may call this, with the job that it opened.
     pub(crate) unsafe fn close(&self, job: Job) {
         // SAFETY: the caller's contract.
         unsafe { self.take_tasks(job, 0, || true) };
@@ -148,20 +152,21 @@ impl Slot {
         }
     }
 
-    /// Joins the job that is open, unless it is job `done`; helps with it as `number` while `stays` says so, and leaves. `None`
-    /// where there was nothing to join.
+    /// Enters the open job unless its number is `done`. Runs tasks as `number` while `stays` returns true, then
+    /// leaves. Returns `None` if there was no such job.
     pub(crate) fn help(&self, done: u64, number: usize, stays: impl Fn() -> bool) -> Option<Helped> {
         let entered = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
             (gate / ONE_JOB != done && gate & OPEN != 0).then_some(gate + 1)
         });
         let job_number = entered.ok()? / ONE_JOB;
-        // SAFETY: entered, so the caller has published the job, waits for us before it changes it, and keeps what it calls.
+        // SAFETY: this worker has entered, so the caller has published the job. The caller waits for this worker
+        // before it changes the job, and keeps the closure alive.
         let all = unsafe { self.take_tasks(*self.job.get(), number, stays) };
         self.gate.fetch_sub(1, Ordering::Release);
         Some(Helped { job: job_number, all })
     }
 
-    /// What became of the job: nothing, or the first panic of its tasks.
+    /// Returns the first panic of the job's tasks as an error, or `Ok` if no task panicked.
     pub(crate) fn verdict(&self) -> Result<(), KernelError> {
         match lock(&self.panicked).take() {
             None => Ok(()),
@@ -169,17 +174,18 @@ impl Slot {
         }
     }
 
-    /// Sets every stretch to its first task.
+    /// Resets every stretch to its first task.
     fn lay_out(&self, job: Job) {
         for (index, next) in self.next.iter().enumerate().take(job.stretches) {
             next.0.store(job.stretch(index).start, Ordering::Relaxed);
         }
     }
 
-    /// Takes tasks of the own stretch, then of the others, while it `stays`. Returns whether none are left to be taken.
+    /// Takes tasks from this worker's stretch, then from the other stretches, while `stays` returns true. Returns
+    /// whether no task is left to take.
     ///
     /// # Safety
-    /// What the job calls lives.
+    /// The job's closure is alive.
     unsafe fn take_tasks(&self, job: Job, worker: usize, stays: impl Fn() -> bool) -> bool {
         for step in 0..job.stretches {
             let index = (worker + step) % job.stretches;
@@ -205,16 +211,16 @@ impl Slot {
     }
 }
 
-/// What a worker has done for a job.
+/// The result of a worker's help with a job.
 #[derive(Clone, Copy)]
 pub(crate) struct Helped {
     /// The job's number.
     pub(crate) job: u64,
-    /// Whether none of its tasks are left to be taken.
+    /// Whether no task of the job is left to take.
     pub(crate) all: bool,
 }
 
-/// Waits a moment, and now and then offers the core to another thread.
+/// Spins once, and yields the core to another thread every [`SPINS_BEFORE_YIELD`] calls.
 pub(crate) fn relax(spins: &mut u32) {
     *spins = spins.wrapping_add(1);
     if spins.is_multiple_of(SPINS_BEFORE_YIELD) {
@@ -224,12 +230,12 @@ pub(crate) fn relax(spins: &mut u32) {
     }
 }
 
-/// A lock whose holder may have panicked.
+/// Locks a mutex whose previous holder may have panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The text of a caught panic.
+/// Returns the text of a caught panic.
 pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     payload
         .downcast_ref::<&str>()

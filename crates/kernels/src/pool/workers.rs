@@ -1,4 +1,4 @@
-//! The threads that all pools of a process share. Each looks where tasks are to be had, spins briefly, and then parks.
+//! The threads that all pools of a process share. Each thread looks for tasks, spins briefly, and then parks.
 //! Must not know: what a task computes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -9,38 +9,39 @@ use crate::error::KernelError;
 use crate::flush::FlushGuard;
 use crate::pool::slot::{Slot, lock, relax};
 
-/// Polls before a waiting worker parks: a few hundred microseconds, longer than the gap between two operations of a
-/// step and than most gaps between two steps.
+/// Polls before a waiting worker parks. They take a few hundred microseconds, longer than the gap between two
+/// operations of a step and than most gaps between two steps.
 const SPINS_BEFORE_PARK: u32 = 20_000;
 
-/// The most threads that a process may have for arithmetic.
+/// Most threads that a process may use for arithmetic.
 pub const MAX_THREADS: usize = 1024;
 
-/// `threads − 1` workers: together with one caller, `threads` threads. Where several callers are at work, as many workers as
-/// there are further callers stand back, and the others divide themselves among the callers, so that no more than `threads`
-/// threads compute.
+/// `threads − 1` workers. Together with one caller they make `threads` threads. Each additional busy caller idles one
+/// worker, and the remaining workers divide themselves among the callers. No more than `threads` threads therefore
+/// compute at once.
 pub struct Workers {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
-    /// Rises when a job has been opened.
+    /// Increases when a job is opened.
     news: AtomicU64,
-    /// Callers at work.
+    /// Number of busy callers.
     callers: AtomicUsize,
-    /// Workers and one caller.
+    /// All workers plus one caller.
     threads: usize,
     slots: Mutex<Vec<Arc<Slot>>>,
-    /// Rises when `slots` has changed.
+    /// Increases when `slots` changes.
     edition: AtomicU64,
     stop: AtomicBool,
-    /// Which workers are parked, or about to.
+    /// Which workers are parked or about to park.
     asleep: Box<[AtomicBool]>,
 }
 
 impl Workers {
-    /// Workers for `threads` threads, a caller included (0 counts as 1). Errors when a thread cannot be started.
+    /// Starts workers for `threads` threads, including one caller (0 counts as 1). Fails if a thread cannot be
+    /// started.
     pub fn new(threads: usize) -> Result<Arc<Workers>, KernelError> {
         let threads = threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Shared {
@@ -64,12 +65,13 @@ impl Workers {
         Ok(Arc::new(workers))
     }
 
-    /// How many threads there are, a caller included.
+    /// Returns the number of threads, including one caller.
     pub fn threads(&self) -> usize {
         self.shared.threads
     }
 
-    /// A place for a pool of `threads` threads. Its workers are not those of earlier pools, as long as there are others.
+    /// Registers a pool of `threads` threads. Its workers differ from those of earlier pools as long as there are
+    /// unused ones.
     pub(crate) fn join(&self, threads: usize) -> Arc<Slot> {
         let mut slots = lock(&self.shared.slots);
         let taken: usize = slots.iter().map(|slot| slot.threads() - 1).sum();
@@ -79,33 +81,33 @@ impl Workers {
         slot
     }
 
-    /// Takes a pool's place away.
+    /// Removes a pool's slot.
     pub(crate) fn part(&self, slot: &Arc<Slot>) {
         lock(&self.shared.slots).retain(|other| !Arc::ptr_eq(other, slot));
         self.shared.edition.fetch_add(1, Ordering::Release);
     }
 
-    /// A caller begins its work.
+    /// Marks a caller as busy.
     pub(crate) fn begin(&self, slot: &Slot) {
         slot.set_busy(true);
         self.shared.callers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A caller has ended its work.
+    /// Marks a caller as no longer busy.
     pub(crate) fn end(&self, slot: &Slot) {
         slot.set_busy(false);
         self.shared.callers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether any worker is there to help a caller at work.
+    /// Whether any worker is free to help a busy caller.
     pub(crate) fn can_help(&self) -> bool {
         self.shared.callers.load(Ordering::Relaxed) < self.shared.threads
     }
 
-    /// Tells the workers that a job was opened in `slot`, and wakes those that could help.
+    /// Signals that a job was opened in `slot`, and wakes the parked workers that could help.
     ///
-    /// Pairs with `wait`: a worker says that it sleeps before it looks for news, we have news before we look who sleeps,
-    /// both sequentially consistent, so one of us sees the other.
+    /// Pairs with `wait`. A worker sets its `asleep` flag before it reads `news`. This function increases `news`
+    /// before it reads the flags. Both are sequentially consistent, so at least one side sees the other.
     pub(crate) fn tell(&self, slot: &Slot) {
         let shared = &*self.shared;
         shared.news.fetch_add(1, Ordering::SeqCst);
@@ -126,23 +128,23 @@ impl Drop for Workers {
         self.shared.news.fetch_add(1, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // A worker catches its tasks' panics, so there is nothing to learn from joining it.
+            // A worker catches the panics of its tasks, so `join` has nothing to report.
             let _ = worker.join();
         }
     }
 }
 
-/// A pool's place as a worker knows it.
+/// A pool's slot, as seen by one worker.
 struct Known {
     slot: Arc<Slot>,
-    /// The worker's number there.
+    /// The worker's number in the slot.
     number: usize,
-    /// The last job of which it found nothing left.
+    /// Number of the last job in which the worker found no task left.
     done: u64,
 }
 
 impl Shared {
-    /// Whether worker `index` may compute beside so many callers.
+    /// Whether worker `index` may compute while `callers` callers are busy.
     fn has_room(&self, index: usize, callers: usize) -> bool {
         index + 1 + callers <= self.threads
     }
@@ -167,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// The places in which worker `index` takes part.
+    /// Returns the slots in which worker `index` takes part.
     fn slots_of(&self, index: usize) -> Vec<Known> {
         let count = self.asleep.len();
         let slots = lock(&self.slots);
@@ -177,7 +179,7 @@ impl Shared {
         known.collect()
     }
 
-    /// Helps one of the `callers` at work, while their number stays as it is. Returns whether there was a job.
+    /// Helps one of the busy callers until their number differs from `callers`. Returns whether there was a job.
     fn help(&self, index: usize, known: &mut [Known], callers: usize) -> bool {
         let busy = known.iter().filter(|known| known.slot.is_busy()).count();
         if busy == 0 || !self.has_room(index, callers) {
@@ -194,8 +196,8 @@ impl Shared {
         true
     }
 
-    /// Spins, then parks, until the news are no longer `seen`. A worker for which there is no room beside the `callers`
-    /// parks at once; one that spins looks again when their number has changed.
+    /// Spins, then parks, until `news` differs from `seen`. A worker that has no room beside `callers` busy callers
+    /// parks at once. A spinning worker returns as soon as the number of busy callers changes.
     fn wait(&self, index: usize, seen: u64, callers: usize) {
         let mut spins = 0;
         while spins < SPINS_BEFORE_PARK && self.has_room(index, callers) {

@@ -1,4 +1,4 @@
-//! The loops that measure a machine's limits: reading side by side, multiplying in registers.
+//! The loops that measure a machine's limits: interleaved reads, and multiplications in registers.
 //! Must not know: threads, or how long a loop takes.
 
 use crate::shapes::{LANES, LINE};
@@ -8,13 +8,13 @@ use crate::simd_int::Ints;
 
 /// Streams that each thread reads side by side.
 pub(crate) const STREAMS: usize = 8;
-/// Registers that bf16 products run in: enough to hide their latency.
+/// Accumulator registers of the bf16 loop: enough to hide the latency of the products.
 pub(crate) const REGISTERS: usize = 12;
 
-/// Sums `STREAMS` streams of `lines` cache lines, one behind the other in memory, read side by side.
+/// Sums `STREAMS` streams of `lines` cache lines each, read side by side. The streams follow each other in memory.
 ///
 /// # Safety
-/// As for [`Simd`]; the streams are readable.
+/// As for [`Simd`]. The streams are readable.
 #[inline(always)]
 pub(crate) unsafe fn read_streams<S: Simd>(first: *const u8, lines: usize) -> f32 {
     // SAFETY: the caller's contract: line < lines in each stream.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn read_streams<S: Simd>(first: *const u8, lines: usize) -> f3
     }
 }
 
-/// `rounds` multiply-adds in each of `R` independent registers.
+/// Does `rounds` multiply-adds in each of `R` independent registers.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -58,7 +58,7 @@ pub(crate) unsafe fn multiply_add<S: Simd, const R: usize>(rounds: usize) -> f32
     }
 }
 
-/// `rounds` integer products in each of `R` independent sums.
+/// Does `rounds` integer dot products in each of `R` independent sums.
 ///
 /// # Safety
 /// As for [`Ints`].
@@ -78,7 +78,7 @@ pub(crate) unsafe fn multiply_ints<N: Ints, const R: usize>(rounds: usize) -> f3
     }
 }
 
-/// `rounds` products of bf16 pairs in each of [`REGISTERS`] independent registers.
+/// Does `rounds` products of bf16 pairs in each of [`REGISTERS`] independent registers.
 ///
 /// # Safety
 /// As for [`Pairs`].

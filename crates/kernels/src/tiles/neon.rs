@@ -1,5 +1,5 @@
-//! The register tiles compiled for NEON, by their shapes.
-//! Must not know: how a product is walked.
+//! The register tiles compiled for NEON, by shape.
+//! Must not know: how the loop over a product works.
 
 use crate::attention::tile::{self as kv, Element, KvTile};
 use crate::packed::Format;
@@ -58,7 +58,7 @@ impl PairTiles for Neon {
     }
 }
 
-/// The integer tiles of NEON, with and without dot products.
+/// The integer tiles for NEON, with and without dot products.
 macro_rules! four_registers {
     ($name:ty, $features:literal) => {
         impl IntTiles for $name {

@@ -1,5 +1,5 @@
-//! The register tiles compiled for AVX-512 and for AVX2, by their shapes.
-//! Must not know: how a product is walked.
+//! The register tiles compiled for AVX-512 and AVX2, by shape.
+//! Must not know: how the loop over a product works.
 
 use crate::attention::tile::{self as kv, Element, KvTile};
 use crate::packed::Format;
@@ -11,7 +11,7 @@ use crate::tile_bf16;
 use crate::tile_int::{self, IntTile, Share};
 use crate::tiles::{IntTiles, PairTiles, Tiles, by_shape};
 
-/// [`by_shape`] for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
+/// [`by_shape`] with the shapes of the f32 register tiles on AVX-512. They match [`Tiles`] for [`Avx512`].
 macro_rules! by_shape_512 {
     ($($call:tt)*) => {
         by_shape!(
@@ -24,7 +24,7 @@ macro_rules! by_shape_512 {
     };
 }
 
-/// The same on AVX2.
+/// [`by_shape`] with the shapes of the f32 register tiles on AVX2.
 macro_rules! by_shape_256 {
     ($($call:tt)*) => {
         by_shape!($($call)*, [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)])
@@ -111,7 +111,7 @@ impl PairTiles for Avx2 {
 impl IntTiles for Vnni512 {
     const OPENS_NIBBLES: usize = 19;
 
-    // Up to eight rows wait for memory, and wait least in one pass over the weights.
+    // A product of up to eight rows is bound by memory, so one pass over the weights is fastest.
     fn rows(m: usize) -> usize {
         if m <= 8 { 8 } else { 6 }
     }
@@ -132,7 +132,7 @@ impl IntTiles for Vnni512 {
         )
     }
 
-    // Nine rows and more are several groups, and none of them has fewer than four.
+    // Nine or more rows form several groups, and each of them has at least four rows.
     #[inline(always)]
     unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>) {
         by_shape!(
@@ -146,7 +146,7 @@ impl IntTiles for Vnni512 {
     }
 }
 
-/// The integer tiles of AVX2, with and without AVX-VNNI.
+/// The integer tiles for AVX2, with and without AVX-VNNI.
 macro_rules! two_registers {
     ($name:ty, $features:literal) => {
         impl IntTiles for $name {

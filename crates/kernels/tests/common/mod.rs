@@ -1,11 +1,11 @@
-//! What the kernels' tests share.
+//! Helpers that the tests of the kernels share.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use headrace_kernels::Isa;
 use headrace_kernels::isa::ISA_VARIABLE;
 
-/// Those of this machine, or the one that `HEADRACE_ISA` names.
+/// Returns the instruction sets of this machine, or only the one in `HEADRACE_ISA` if it is set.
 pub(crate) fn isas() -> Vec<Isa> {
     let forced = std::env::var(ISA_VARIABLE).unwrap_or_default();
     if !forced.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn isas() -> Vec<Isa> {
     Isa::supported()
 }
 
-/// Numbers in −1..1 from a seed (xorshift64).
+/// Returns random numbers in −1..1 from a seed (xorshift64).
 pub(crate) fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
