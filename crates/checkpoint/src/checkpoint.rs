@@ -1,5 +1,5 @@
-//! [`Checkpoint`]: opens a model directory or a GGUF file, holds configuration against tensors, and gives out what it
-//! says. Must not know how any of it is computed with.
+//! [`Checkpoint`]: opens a model directory or a GGUF file, checks its tensors against its configuration, and gives
+//! access to both. Must not know how they are used in computation.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::tensor::{DType, Tensor};
 use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};
 use crate::weights::Weights;
 
-/// A model directory or GGUF file that was read, checked and found whole: every tensor that the configuration calls
-/// for is there with the right shape and a supported type. Which of the two it was makes no difference to what it gives.
+/// A model directory or GGUF file that was read, checked and found complete. Every tensor that the configuration calls
+/// for exists, with the right shape and a supported type. Both formats give the same results.
 ///
-/// Weight files on disk stay mapped, read-only, for as long as this lives. Replace them by renaming, not by writing
-/// into them: a file that another process cuts off while it is being read ends this process (SIGBUS). Copy the
-/// weights, call [`Checkpoint::release_pages`], and read no tensor afterwards to be free of that.
+/// Weight files on disk stay mapped, read-only, while this value lives. Replace them by renaming, not by writing into
+/// them: if another process truncates a file while it is being read, this process ends with SIGBUS. To be free of that
+/// risk, copy the weights, call [`Checkpoint::release_pages`], and read no tensor afterwards.
 pub struct Checkpoint {
     format: Format,
     config: ModelConfig,
@@ -34,28 +34,29 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face model directory: `config.json`, `model.safetensors` or `model.safetensors.index.json`
-    /// with its files (or one file of another name), `tokenizer.json`, and, where they are there,
-    /// `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`. Or a GGUF file (the first of a
-    /// split one), which may also be given as a directory that holds it and no `config.json`.
+    /// Opens a Hugging Face model directory or a GGUF file. A directory has `config.json`, `tokenizer.json`, and
+    /// `model.safetensors`, or `model.safetensors.index.json` with its files, or one weight file of another name.
+    /// Optional files are `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`. A GGUF file is
+    /// given by its path (of the first part, if it is split), or as a directory that holds the file and no
+    /// `config.json`.
     ///
     /// # Errors
-    /// Any [`CheckpointError`]: a file missing, unreadable or malformed, an architecture or setting that is not
-    /// supported, a tensor that is missing or not what the configuration says.
+    /// Any [`CheckpointError`]: a file is missing, unreadable or malformed, an architecture or setting is not
+    /// supported, or a tensor is missing or contradicts the configuration.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (source, file) = Source::at(path)?;
         Self::load(source, file)
     }
 
-    /// The same from memory: (file name, contents).
+    /// Opens a checkpoint from memory, given as (file name, contents).
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// Same as [`Checkpoint::open`].
     pub fn from_files(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Self, CheckpointError> {
         Self::load(Source::memory(files)?, None)
     }
 
-    /// What it was read from.
+    /// The format that the checkpoint was read from.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -70,31 +71,31 @@ impl Checkpoint {
         &self.generation
     }
 
-    /// The tensor called `name` in Hugging Face's checkpoints.
+    /// Returns the tensor with the given name, as Hugging Face's checkpoints name it.
     ///
     /// # Errors
-    /// [`CheckpointError::Tensor`] when there is none, or when its element type is not a [`crate::DType`] (which no
-    /// tensor that the configuration calls for can be).
+    /// [`CheckpointError::Tensor`] if there is no such tensor, or if its element type is not a [`crate::DType`]. The
+    /// latter cannot happen to a tensor that the configuration calls for.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         self.weights.tensor(name)
     }
 
-    /// The element type of the tensor called `name`, if it is there and can be computed with.
+    /// The element type of the tensor `name`. `None` if the tensor does not exist or its type is not supported.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         self.weights.tensors.get(name).and_then(|stored| stored.element.1)
     }
 
-    /// Whether a tensor of this name is there.
+    /// Whether a tensor with this name exists.
     pub fn has_tensor(&self, name: &str) -> bool {
         self.weights.tensors.contains_key(name)
     }
 
-    /// Names of all tensors, sorted, also of those that the configuration does not call for.
+    /// Names of all tensors, sorted. Includes tensors that the configuration does not call for.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.weights.tensors.keys().map(String::as_str)
     }
 
-    /// Every tensor's name, element type as the file spells it, dimensions and bytes; sorted by name.
+    /// Name, element type as the file spells it, dimensions and size in bytes of every tensor, sorted by name.
     pub fn stored_tensors(&self) -> impl Iterator<Item = (&str, &'static str, &[usize], u64)> {
         self.weights.tensors.iter().map(|(name, stored)| {
             (name.as_str(), stored.element.0, stored.shape.as_slice(), stored.range.len() as u64)
@@ -106,7 +107,7 @@ impl Checkpoint {
         self.weights.files.iter().map(|file| (file.name.as_str(), file.contents.len() as u64))
     }
 
-    /// The `tokenizer.json`, unread; for a GGUF file, one that gives the same ids.
+    /// The unparsed `tokenizer.json`. For a GGUF file, a generated one that gives the same ids.
     pub fn tokenizer_json(&self) -> &[u8] {
         &self.tokenizer_json
     }
@@ -116,35 +117,36 @@ impl Checkpoint {
         &self.tokenizer_config
     }
 
-    /// The chat template: `chat_template.jinja`, or else the (default) one of `tokenizer_config.json`.
+    /// The default chat template: `chat_template.jinja`, or else the default template of `tokenizer_config.json`.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates.default.as_deref()
     }
 
-    /// The chat template of that name, such as `tool_use`; `default` is [`Checkpoint::chat_template`].
+    /// The chat template with the given name, such as `tool_use`. `default` returns [`Checkpoint::chat_template`].
     pub fn chat_template_named(&self, name: &str) -> Option<&str> {
         self.templates.named(name)
     }
 
-    /// Hex BLAKE3 over the configuration, the tokenizer, the templates, the tensor headers and a sample of every
-    /// tensor's bytes: the same files give the same one on every machine; a fine-tune gives another. It identifies,
-    /// it does not authenticate: most weight bytes are not read for it.
+    /// BLAKE3 hash in hex over the configuration, the tokenizer, the templates, the tensor headers and a sample of
+    /// every tensor's bytes. The same files have the same fingerprint on every machine, and a fine-tune has another.
+    /// The fingerprint identifies a checkpoint and does not authenticate it, because most weight bytes are not hashed.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// What the files leave open, so that the model may answer otherwise than its authors meant: one sentence each.
+    /// What the files leave open, so that the model may answer differently than its authors intended. One sentence
+    /// each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Bytes of all tensors together.
+    /// Size of all tensors together, in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }
 
-    /// Lets the operating system have the pages of the mapped weight files back. For after the weights were copied;
-    /// tensors stay readable, at the cost of reading the files again.
+    /// Returns the pages of the mapped weight files to the operating system. Call this after the weights were copied.
+    /// Tensors stay readable, but reading one reads the file again.
     pub fn release_pages(&self) {
         for file in &self.weights.files {
             file.contents.release();

@@ -1,5 +1,5 @@
-//! `config.json` → [`ModelConfig`]: sizes within named limits, and refusal by field name of everything that would
-//! change the output and is not supported. Defaults are those of the architecture's class in transformers.
+//! `config.json` → [`ModelConfig`]. Sizes must be within named limits. Every field that would change the output and is
+//! not supported is refused by name. Defaults are those of the architecture's class in transformers.
 
 use serde_json::{Map, Value};
 
@@ -12,19 +12,19 @@ use crate::rope::Rope;
 /// File name of the configuration.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
-/// A decoder that this project can run.
+/// A decoder architecture that this project can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// `LlamaForCausalLM`: RMSNorm, RoPE, grouped-query attention, SwiGLU.
     Llama,
-    /// `Qwen2ForCausalLM`: as Llama, with biases on the query, key and value projections.
+    /// `Qwen2ForCausalLM`: like Llama, with biases on the query, key and value projections.
     Qwen2,
-    /// `Qwen3ForCausalLM`: as Llama, with RMSNorm over each query and key head.
+    /// `Qwen3ForCausalLM`: like Llama, with RMSNorm over each query and key head.
     Qwen3,
 }
 
 impl Architecture {
-    /// The names, in `config.json`, of the architectures that are supported.
+    /// The supported architectures, by their names in `config.json`.
     pub const SUPPORTED: &'static [&'static str] =
         &["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
 
@@ -54,7 +54,7 @@ impl Architecture {
         }
     }
 
-    /// `max_position_embeddings` of a configuration that gives none.
+    /// `max_position_embeddings` if a configuration gives none.
     fn default_positions(self) -> usize {
         match self {
             Self::Llama => 2_048,
@@ -63,52 +63,52 @@ impl Architecture {
     }
 }
 
-/// The sizes and switches of a decoder-only transformer. All sizes are in elements, and within [`limits`].
+/// Sizes and switches of a decoder-only transformer. All sizes are in elements, and within [`limits`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// Which decoder.
+    /// The decoder architecture.
     pub architecture: Architecture,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads. Divides `heads`.
     pub kv_heads: usize,
-    /// Width of a head; even. `heads * head_dim` need not be `hidden_size`.
+    /// Width of a head. Always even. `heads * head_dim` need not equal `hidden_size`.
     pub head_dim: usize,
     /// Width of the MLP.
     pub intermediate_size: usize,
-    /// Rows of the embedding; may exceed the tokenizer's ids (padding).
+    /// Rows of the embedding. May exceed the number of token ids, because of padding.
     pub vocab_size: usize,
-    /// Longest context, in positions. A claim of the file: allocate nothing in proportion to it alone.
+    /// Longest context, in positions. An unchecked claim of the file: never allocate in proportion to this value alone.
     pub max_positions: usize,
-    /// Epsilon of every RMSNorm; positive.
+    /// Epsilon of every RMSNorm. Positive.
     pub rms_norm_eps: f32,
     /// Rotary position embedding.
     pub rope: Rope,
-    /// Biases on the query, key and value projections.
+    /// Whether the query, key and value projections have biases.
     pub qkv_bias: bool,
-    /// Bias on the attention's output projection.
+    /// Whether the attention's output projection has a bias.
     pub o_bias: bool,
-    /// Biases on the three MLP projections.
+    /// Whether the three MLP projections have biases.
     pub mlp_bias: bool,
-    /// RMSNorm over each query and key head before RoPE.
+    /// Whether each query and key head passes an RMSNorm before RoPE.
     pub qk_norm: bool,
-    /// The embedding is the output projection too.
+    /// Whether the embedding also serves as the output projection.
     pub tie_embeddings: bool,
     /// Beginning-of-sequence id.
     pub bos: Option<u32>,
-    /// End-of-sequence ids; empty when the file names none.
+    /// End-of-sequence ids. Empty if the file names none.
     pub eos: Vec<u32>,
 }
 
 impl ModelConfig {
-    /// Reads the text of a `config.json`, in the spelling of before or after transformers 5.
+    /// Parses a `config.json`, in the spelling of transformers 5 or of earlier versions.
     ///
     /// # Errors
-    /// [`CheckpointError`] that names the field: malformed, out of its limits, contradictory, or not supported.
+    /// A [`CheckpointError`] that names the field: it is malformed, out of its limits, contradictory or not supported.
     pub fn from_json(bytes: &[u8]) -> Result<Self, CheckpointError> {
         Self::read(&parse_object(CONFIG_FILE, bytes)?)
     }
@@ -118,7 +118,7 @@ impl ModelConfig {
         Self::read_as(architecture, members)
     }
 
-    /// The same for whoever knows the architecture, whatever name it goes by.
+    /// Reads the configuration as `architecture`, whatever architecture the file names.
     pub(crate) fn read_as(
         architecture: Architecture,
         members: &Map<String, Value>,
@@ -162,7 +162,7 @@ impl ModelConfig {
     }
 }
 
-/// What must be known of a model that others compute, of whatever architecture.
+/// Sizes that must be known of a model of any architecture that an upstream computes.
 #[derive(Debug)]
 pub(crate) struct Sizes {
     pub(crate) vocab_size: usize,
@@ -171,7 +171,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// A model that sees or hears too has those of its text within `text_config`.
+    /// Reads the sizes. Multimodal models have those of their text model in `text_config`.
     pub(crate) fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {
         let whole = Fields::new(CONFIG_FILE, members);
         let text = whole.object("text_config")?;
@@ -210,7 +210,8 @@ fn architecture(fields: &Fields<'_>) -> Result<Architecture, CheckpointError> {
 }
 
 fn kv_heads(fields: &Fields<'_>, architecture: Architecture, heads: usize) -> Result<usize, CheckpointError> {
-    // Absent means one per query head to Llama's class and 32 to Qwen's; an explicit null, one per query head to all.
+    // If the field is absent, Llama's class has one KV head per query head, and Qwen's has 32. An explicit null means
+    // one per query head in all classes.
     let absent = !fields.values().any(|(field, _)| field == "num_key_value_heads");
     let default = if absent && architecture != Architecture::Llama { 32 } else { heads };
     let kv_heads = fields.count("num_key_value_heads", 1..=limits::MAX_HEADS)?.unwrap_or(default);
@@ -255,7 +256,7 @@ fn rms_norm_eps(fields: &Fields<'_>) -> Result<f32, CheckpointError> {
     Ok(narrow)
 }
 
-/// Everything that any of the supported classes would honour and that is not implemented here.
+/// Refuses every setting that a supported class would honour and this project does not implement.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), CheckpointError> {
     refuse_formats(fields)?;
     if let Some(activation) = fields.get("hidden_act")
@@ -266,7 +267,7 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Weights stored in a way that is not read here.
+/// Refuses weight formats that this crate does not read.
 pub(crate) fn refuse_formats(fields: &Fields<'_>) -> Result<(), CheckpointError> {
     for field in ["quantization_config", "compression_config"] {
         if let Some(value) = fields.get(field) {
@@ -283,7 +284,8 @@ pub(crate) fn refuse_formats(fields: &Fields<'_>) -> Result<(), CheckpointError>
     Ok(())
 }
 
-/// A window that some position could reach is refused; one that is switched off, or never reached, is not in use.
+/// Refuses a sliding window that some position could reach. A window that is switched off, or is never reached, has no
+/// effect.
 fn refuse_sliding_window(
     fields: &Fields<'_>,
     architecture: Architecture,
@@ -300,7 +302,7 @@ fn refuse_sliding_window(
         }
         return Ok(());
     }
-    // Llama's class knows no window. Qwen's slides from layer `max_window_layers` on, 28 by default.
+    // Llama's class has no window. Qwen's classes use one from layer `max_window_layers` on, 28 by default.
     if architecture == Architecture::Llama || !fields.flag("use_sliding_window")?.unwrap_or(false) {
         return Ok(());
     }

@@ -1,16 +1,17 @@
-//! Files that hold something else than their names say: Git LFS pointers, web pages, archives, nothing. Knows the first bytes of each.
+//! Detects files whose content is not what the name says: Git LFS pointers, web pages, archives and empty files. Knows
+//! the first bytes of each kind.
 
 use crate::error::{CheckpointError, shown};
 
-/// Bytes of a file that are looked at.
+/// Number of leading bytes that are examined.
 const LOOKED_AT_BYTES: usize = 256;
-/// How a Git LFS pointer begins. Source: the Git LFS specification, *The Pointer*.
+/// Start of a Git LFS pointer. Source: the Git LFS specification, *The Pointer*.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// Refuses the file called `name` if its contents are of another kind than any file of a model.
+/// Refuses the file `name` if its content is of a kind that no model file has.
 ///
 /// # Errors
-/// [`CheckpointError::File`] with what the file holds and how to get the right one.
+/// [`CheckpointError::File`], which says what the file contains and how to get the right one.
 pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
     let Some(problem) = mistaken(bytes) else { return Ok(()) };
     Err(CheckpointError::File { file: shown(name), problem: problem.to_owned() })

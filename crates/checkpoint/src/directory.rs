@@ -1,5 +1,5 @@
-//! Reads a Hugging Face model directory: its JSON files, its template, and where the tensors are in its safetensors
-//! files. Must not know GGUF.
+//! Reads a Hugging Face model directory: its JSON files, its chat template, and the location of each tensor in its
+//! safetensors files. Must not know GGUF.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,8 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// Cheap refusals first: the configuration is judged before any weight file is touched.
+/// Reads the whole directory. Validates the configuration before it touches any weight file, so that refusals are
+/// cheap.
 pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     let config_bytes = needed(source, CONFIG_FILE, limits::MAX_CONFIG_BYTES)?;
     let config = ModelConfig::from_json(&config_bytes)?;
@@ -47,7 +48,7 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     })
 }
 
-/// What has to do with words, of a directory whose weights may be elsewhere. Any architecture will do.
+/// Reads the tokenizer assets of a directory of any architecture. Its weights may be elsewhere.
 pub(crate) fn wording(source: &mut Source) -> Result<(Sizes, Texts, Identity), CheckpointError> {
     let config_bytes = needed(source, CONFIG_FILE, limits::MAX_CONFIG_BYTES)?;
     let sizes = Sizes::read(&parse_object(CONFIG_FILE, &config_bytes)?)?;
@@ -112,7 +113,7 @@ fn tokenizer_config(
 }
 
 pub(crate) fn weights(source: &mut Source) -> Result<Weights, CheckpointError> {
-    // The single file wins over an index, as in transformers.
+    // The single file takes precedence over an index, as in transformers.
     if source.has(SINGLE_FILE) {
         return single(source, SINGLE_FILE.to_owned());
     }
@@ -201,7 +202,7 @@ fn open_weights(
     Ok((WeightFile { name, contents, header_bytes: header.data_start, known_as }, header))
 }
 
-/// Tensor name → file name, each checked to be a plain name of a safetensors file.
+/// Returns a map from tensor name to file name. Each file name is checked to be a plain name of a safetensors file.
 fn weight_map(index: &Map<String, Value>) -> Result<BTreeMap<&str, &str>, CheckpointError> {
     let fields = Fields::new(INDEX_FILE, index);
     let map = fields.object("weight_map")?.ok_or_else(|| fields.missing("weight_map"))?;

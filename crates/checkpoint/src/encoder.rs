@@ -1,5 +1,5 @@
-//! Encoders: models that read whole sequences and give a vector or a score for each, and what sentence-transformers says
-//! of them. Must not know how any of it is computed with.
+//! Encoders: models that read whole sequences and return a vector or a score for each, with the configuration files of
+//! sentence-transformers. Must not know how they are computed.
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;

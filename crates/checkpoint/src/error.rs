@@ -1,5 +1,5 @@
-//! Why a checkpoint was refused: one enum whose messages name the file, the tensor or field, what was found and
-//! what was expected. Untrusted text is escaped and clipped before it is shown. Must not know how files are read.
+//! Why a checkpoint was refused: one enum whose messages name the file, the tensor or field, what was found and what
+//! was expected. Untrusted text is escaped and clipped before it is shown. Must not know how files are read.
 
 use std::fmt;
 
@@ -13,51 +13,52 @@ pub enum CheckpointError {
     Io {
         /// File name in the model directory, or the directory itself.
         file: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A file is needed and is not there.
+    /// A required file does not exist.
     MissingFile {
         /// File name in the model directory.
         file: String,
-        /// Who needs it, and what to do.
+        /// Why the file is required, and what to do.
         remedy: String,
     },
-    /// A file may not be used: its name, its kind, its size or the place that it really is.
+    /// A file must not be used, because of its name, its kind, its size or its real location.
     File {
         /// File name as given, escaped and clipped.
         file: String,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what would be right.
         problem: String,
     },
-    /// A file is not well-formed JSON (or not UTF-8, too deep, too many values, a key twice).
+    /// A file is not well-formed JSON: it is not UTF-8, is nested too deeply, has too many values, or has a duplicate
+    /// key.
     Json {
         /// File name in the model directory.
         file: String,
-        /// Dotted path of the value that could not be read; empty for the document itself.
+        /// Dotted path of the value that could not be read. Empty for the document itself.
         field: String,
-        /// What the parser said, with line and column.
+        /// The parser's message, with line and column.
         problem: String,
     },
-    /// A safetensors file whose container is broken, before any one tensor is at fault.
+    /// The container of a safetensors or GGUF file is broken, before any single tensor is at fault.
     Header {
         /// File name in the model directory.
         file: String,
         /// What was found and what was expected.
         problem: String,
     },
-    /// A tensor is missing, broken, or not what the configuration says.
+    /// A tensor is missing, broken, or contradicts the configuration.
     Tensor {
         /// File name in the model directory.
         file: String,
         /// Tensor name, escaped and clipped.
         tensor: String,
-        /// What about it: `shape`, `dtype`, `data_offsets`, `name`, `presence`.
+        /// The faulty property, such as `shape`, `dtype`, `data_offsets`, `name` or `presence`.
         field: &'static str,
         /// What was found and what was expected.
         problem: String,
     },
-    /// A field of a configuration file has a value that makes no sense.
+    /// A field of a configuration file has an invalid value.
     Field {
         /// File name in the model directory.
         file: String,
@@ -66,11 +67,11 @@ pub enum CheckpointError {
         /// What was found and what was expected.
         problem: String,
     },
-    /// The model is of an architecture that is not supported.
+    /// The model's architecture is not supported.
     UnsupportedArchitecture {
-        /// Its name in `config.json`, escaped and clipped.
+        /// The architecture's name in `config.json`, escaped and clipped.
         found: String,
-        /// The names that are supported.
+        /// The supported names.
         supported: &'static [&'static str],
     },
     /// The architecture is supported, but not with this setting.
@@ -127,7 +128,7 @@ impl std::error::Error for CheckpointError {
     }
 }
 
-/// Untrusted text made safe to show: control characters escaped, at most [`MAX_SHOWN_CHARS`] characters.
+/// Returns untrusted text made safe to show: control characters escaped, at most [`MAX_SHOWN_CHARS`] characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut out: String = text.chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
     if text.chars().nth(MAX_SHOWN_CHARS).is_some() {
@@ -136,7 +137,8 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// What the JSON reader said, made safe to show: it quotes untrusted strings whole, so the middle may have to go.
+/// Returns the JSON parser's message made safe to show. The parser quotes untrusted strings whole, so a long message is
+/// cut.
 pub(crate) fn shown_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let clean = |part: &str| part.replace(char::is_control, " ");
@@ -149,7 +151,7 @@ pub(crate) fn shown_reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// A JSON value made safe to show.
+/// Returns a JSON value made safe to show.
 pub(crate) fn shown_json(value: &serde_json::Value) -> String {
     use serde_json::Value;
     match value {

@@ -1,5 +1,5 @@
-//! Typed, ranged access to the fields of a JSON configuration object; every refusal names file and field.
-//! `null` means absent, as it does in transformers. Must not know what any field is for.
+//! Typed, range-checked access to the fields of a JSON configuration object. Every refusal names file and field. `null`
+//! means absent, as in transformers. Must not know what any field is for.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{CheckpointError, shown_json};
 
-/// One JSON object of a file, with the dotted path that leads to it.
+/// One JSON object of a file, with the dotted path of the object.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     file: &'a str,
@@ -20,7 +20,7 @@ impl<'a> Fields<'a> {
         Self { file, prefix: "", members }
     }
 
-    /// The object under `field`, if there is one.
+    /// Returns the object in `field`, if there is one.
     pub(crate) fn object(&self, field: &'a str) -> Result<Option<Fields<'a>>, CheckpointError> {
         match self.get(field) {
             None => Ok(None),
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         self.members.iter()
     }
 
-    /// A whole number in `range`.
+    /// Reads a whole number in `range`.
     pub(crate) fn count(
         &self,
         field: &str,
@@ -62,7 +62,7 @@ impl<'a> Fields<'a> {
         self.count(field, range)?.ok_or_else(|| self.missing(field))
     }
 
-    /// A finite number `n` with `more_than < n <= at_most`.
+    /// Reads a finite number `n` with `more_than < n <= at_most`.
     pub(crate) fn number(
         &self,
         field: &str,
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A finite number from `at_least` to `at_most`, both included.
+    /// Reads a finite number from `at_least` to `at_most`, both included.
     pub(crate) fn number_from(
         &self,
         field: &str,
@@ -110,7 +110,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One token id or a list of at most `most`, each below `vocab_size`. An empty list is an answer of its own.
+    /// Reads one token id, or a list of at most `most`, each below `vocab_size`. An empty list differs from an absent
+    /// field.
     pub(crate) fn token_ids(
         &self,
         field: &str,
@@ -132,7 +133,7 @@ impl<'a> Fields<'a> {
         items.iter().map(id).collect::<Result<Vec<u32>, _>>().map(Some)
     }
 
-    /// The refusal of a value that makes no sense.
+    /// The error for an invalid value.
     pub(crate) fn wrong(&self, field: &str, found: &Value, expected: &str) -> CheckpointError {
         self.problem(field, format!("found {}, expected {expected}", shown_json(found)))
     }
@@ -145,7 +146,7 @@ impl<'a> Fields<'a> {
         CheckpointError::Field { file: self.file.to_owned(), field: self.path(field), problem }
     }
 
-    /// The refusal of a value that makes sense and is not supported.
+    /// The error for a valid value that is not supported.
     pub(crate) fn unsupported(&self, field: &str, found: &Value, supported: &str) -> CheckpointError {
         CheckpointError::UnsupportedFeature {
             file: self.file.to_owned(),

@@ -1,5 +1,5 @@
-//! `generation_config.json` → [`GenerationDefaults`]: what the model's authors would sample with. All of it is
-//! optional. Must not know what a request may override, or how sampling works.
+//! `generation_config.json` → [`GenerationDefaults`]: the sampling parameters that the model's authors recommend. All
+//! are optional. Must not know what a request may override, or how sampling works.
 
 use serde_json::{Map, Value};
 
@@ -10,22 +10,22 @@ use crate::limits;
 /// File name of the generation defaults.
 pub(crate) const GENERATION_FILE: &str = "generation_config.json";
 
-/// Sampling defaults that the checkpoint recommends; `None` where it recommends nothing.
+/// Sampling defaults that the checkpoint recommends. Each is `None` without a recommendation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationDefaults {
-    /// Divides the logits; 0 means greedy, and is what `do_sample: false` gives.
+    /// Divides the logits. 0 means greedy, and `do_sample: false` gives 0.
     pub temperature: Option<f32>,
     /// Nucleus mass, in `(0, 1]`.
     pub top_p: Option<f32>,
-    /// Most probable ids kept, at least 1. The file's 0 or −1, "off", is `None`.
+    /// Number of most probable ids kept, at least 1. `None` also if the file says 0 or −1, which mean "off".
     pub top_k: Option<u32>,
-    /// Least probability relative to the most probable id, in `[0, 1]`.
+    /// Minimum probability relative to the most probable id, in `[0, 1]`.
     pub min_p: Option<f32>,
-    /// Divides the logits of ids already seen (multiplies them when negative); positive, 1 is off.
+    /// Divides positive logits of ids that already occurred, and multiplies negative ones. Must be positive. 1 means off.
     pub repetition_penalty: Option<f32>,
-    /// Most tokens to generate, at least 1.
+    /// Maximum tokens to generate, at least 1.
     pub max_new_tokens: Option<usize>,
-    /// Ids that end the sequence. They replace the configuration's, as in transformers.
+    /// Ids that end the sequence. They replace those of the configuration, as in transformers.
     pub eos: Option<Vec<u32>>,
 }
 

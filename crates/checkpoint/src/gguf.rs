@@ -1,6 +1,6 @@
 //! Reads the header of a GGUF file: magic, version, metadata, tensor list, then aligned data
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>). Every count, length and offset is checked against the
-//! bytes at hand and a named limit before it is used. Must not know what any key means, save the alignment.
+//! file's length and a named limit before it is used. Must not know the meaning of any key except the alignment.
 
 mod config;
 mod cursor;
@@ -27,23 +27,23 @@ pub use names::{from_hugging_face, to_hugging_face};
 pub use tensor_type::TensorType;
 pub use value::{NumberKind, Numbers, Texts, Value};
 
-/// The four bytes that a file starts with.
+/// The first four bytes of a file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
-/// The key of the data's alignment, in bytes.
+/// The metadata key of the data alignment, which is in bytes.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
-/// The alignment of a file that does not say.
+/// The alignment of a file that does not specify it.
 pub(crate) const DEFAULT_ALIGNMENT_BYTES: usize = 32;
-/// Bytes of a key, its length and its value's type at least, and of a tensor's entry at least.
+/// Minimum sizes in bytes of a metadata entry (key length, value type and value) and of a tensor's entry.
 const LEAST_KEY_BYTES: u64 = 8 + 4 + 1;
 const LEAST_TENSOR_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
 
-/// What a GGUF file says about itself, checked against its length: every tensor's bytes lie inside the file, begin at
-/// a multiple of the alignment, and none overlap.
+/// The parsed header of a GGUF file, checked against the file's length. Every tensor's bytes are inside the file and
+/// start at a multiple of the alignment, and no two tensors overlap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
-    /// 2 or 3, which are laid out alike.
+    /// 2 or 3. Both versions have the same layout.
     pub version: u32,
-    /// Bytes that every tensor's offset is a multiple of: a power of two, from 8 on.
+    /// Alignment of every tensor's offset, in bytes: a power of two, at least 8.
     pub alignment: usize,
     /// Bytes before the data part, padding included.
     pub data_start: usize,
@@ -56,20 +56,20 @@ pub struct Header {
 /// One tensor of a [`Header`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// How the elements are stored.
+    /// Storage type of the elements.
     pub kind: &'static TensorType,
-    /// Dimensions, **outermost** first (the file has them the other way round), in elements; none is zero.
+    /// Dimensions in elements, **outermost** first (the file has the reverse order). None is zero.
     pub shape: Vec<usize>,
-    /// Where the bytes are, from the start of the *file*.
+    /// Byte range, from the start of the *file*.
     pub range: Range<usize>,
 }
 
 impl Header {
-    /// Reads and checks the header of the file called `file` whose whole contents are `bytes`.
+    /// Parses and checks the header of the file named `file` with the contents `bytes`.
     ///
     /// # Errors
-    /// [`CheckpointError::Header`] when the container is broken, [`CheckpointError::Field`] when a key is,
-    /// [`CheckpointError::Tensor`] when a tensor is.
+    /// [`CheckpointError::Header`] if the container is broken, [`CheckpointError::Field`] if a key is,
+    /// [`CheckpointError::Tensor`] if a tensor is.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, CheckpointError> {
         let mut cursor = Cursor::new(file, bytes);
         let version = version(&mut cursor)?;
@@ -101,7 +101,7 @@ impl Header {
             tensors.insert(name, entry);
         }
         check_apart(file, &tensors, data_start)?;
-        // A file of metadata alone may end before its padding does.
+        // A file with metadata only may end before its padding.
         Ok(Self { version, alignment, data_start: data_start.min(bytes.len()), metadata, tensors })
     }
 }
@@ -114,7 +114,7 @@ fn version(cursor: &mut Cursor<'_>) -> Result<u32, CheckpointError> {
     }
     match cursor.u32("the version")? {
         version @ 2..=3 => Ok(version),
-        // A small number whose bytes stand the other way round.
+        // A small number with reversed byte order.
         other if other.swap_bytes() <= 0xffff && other > 0xffff => Err(cursor.broken(format!(
             "is big-endian (version {}); convert it with gguf-convert-endian",
             other.swap_bytes()
@@ -157,7 +157,7 @@ fn alignment(file: &str, metadata: &BTreeMap<String, Value>) -> Result<usize, Ch
     })
 }
 
-/// A tensor's entry before the data's start is known.
+/// A tensor's entry before the start of the data is known.
 struct RawEntry {
     kind: &'static TensorType,
     shape: Vec<usize>,
@@ -218,7 +218,7 @@ impl RawEntry {
     }
 }
 
-/// The tensors, in the order of their bytes, must not overlap.
+/// Checks that the tensors' byte ranges do not overlap.
 fn check_apart(
     file: &str,
     tensors: &BTreeMap<String, Entry>,

@@ -1,10 +1,10 @@
-//! What a checkpoint's fingerprint is computed over. Must not know what the parts mean.
+//! Computes a checkpoint's fingerprint. Must not know what the parts mean.
 
-/// The hash so far. Every part goes in with its lengths, so that no two lists of parts agree.
+/// The hash state. Every part is hashed with its lengths, so that different lists of parts never collide.
 pub(crate) struct Identity(blake3::Hasher);
 
 impl Identity {
-    /// Changes when what goes in changes, so that fingerprints of two versions never meet by accident.
+    /// Change this when the hashed data changes, so that fingerprints of two versions never match by accident.
     const CONTEXT: &'static str = "headrace 2026-11 checkpoint fingerprint v1";
     const SAMPLE_BYTES: usize = 64;
 
@@ -19,7 +19,7 @@ impl Identity {
         }
     }
 
-    /// Adds the length and three pieces: the start, the middle and the end.
+    /// Adds the length and three samples: the start, the middle and the end.
     pub(crate) fn add_sample(&mut self, name: &str, tensor: &[u8]) {
         self.0.update(&(tensor.len() as u64).to_le_bytes());
         let last = tensor.len().saturating_sub(Self::SAMPLE_BYTES);

@@ -1,5 +1,5 @@
-//! Which tensors a configuration promises, with their shapes, and whether the files keep the promise. Must not know
-//! what the tensors are used for.
+//! The tensors that a configuration calls for, with their shapes, and those that contradict it. Must not know what the
+//! tensors are used for.
 
 use crate::config::ModelConfig;
 use crate::tensor::DType;
@@ -7,16 +7,16 @@ use crate::tensor::DType;
 /// A tensor that must exist.
 pub(crate) struct Required {
     pub(crate) name: String,
-    /// Outermost dimension first; one or two of them.
+    /// One or two dimensions, outermost first.
     pub(crate) shape: Vec<usize>,
-    /// The fields of `config.json` behind the shape, in its order.
+    /// The fields of `config.json` that give the shape, in the same order.
     pub(crate) fields: &'static str,
 }
 
-/// Element types that the weights may have, as messages show them.
+/// Element types that weights may have, as messages show them.
 pub(crate) const SUPPORTED_DTYPES: &str = "F32, F16 and BF16";
 
-/// How an element type of safetensors is computed with, if it can be.
+/// The element type used for computation, by its safetensors name. `None` if this project cannot compute with it.
 pub(crate) fn supported_dtype(name: &str) -> Option<DType> {
     match name {
         "F32" => Some(DType::F32),
@@ -27,7 +27,8 @@ pub(crate) fn supported_dtype(name: &str) -> Option<DType> {
 }
 
 impl ModelConfig {
-    /// Names and shapes of the tensors that it calls for, in the order of computation; outermost dimension first.
+    /// Names and shapes of all required tensors, outermost dimension first. Tensors outside the layers come first, then
+    /// layer by layer.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let layers = (0..self.layers).flat_map(|index| layer(self, index));
         let all = global(self).into_iter().chain(layers);
@@ -51,7 +52,7 @@ pub(crate) fn global(config: &ModelConfig) -> Vec<Required> {
 /// The tensors of layer `layer`.
 pub(crate) fn layer(config: &ModelConfig, layer: usize) -> Vec<Required> {
     let hidden = config.hidden_size;
-    // Head counts and widths are within `limits`, whose products are far from overflow.
+    // Head counts and widths are within `limits`, so their products cannot overflow.
     let (query, key) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let inner = config.intermediate_size;
     let mut list = Vec::with_capacity(18);
@@ -87,8 +88,8 @@ pub(crate) fn layer(config: &ModelConfig, layer: usize) -> Vec<Required> {
     list
 }
 
-/// Tensors of layer `layer` that would change the output and that the configuration says are not there, each with
-/// the reason. transformers would drop them with a warning; a mislabelled checkpoint would then answer nonsense.
+/// Returns the tensors of layer `layer` that the configuration excludes and that would change the output, each with the
+/// reason. transformers drops such tensors with a warning, and a mislabelled checkpoint then answers nonsense.
 pub(crate) fn contradictions(config: &ModelConfig, layer: usize) -> Vec<(String, &'static str)> {
     const NO_QKV: &str = "the architecture and attention_bias say that there is none";
     const NO_MLP: &str = "the architecture and mlp_bias say that there is none";

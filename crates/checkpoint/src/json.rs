@@ -1,5 +1,5 @@
-//! JSON with one meaning: a key given twice is refused, depth and number of values are bounded, and an error says
-//! at which field the text went wrong. For configuration files; safetensors headers have a reader of their own.
+//! Strict JSON for configuration files: duplicate keys are refused, and depth and number of values are bounded. Errors
+//! name the field at which parsing failed. Safetensors headers have their own reader.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -10,10 +10,10 @@ use serde_json::{Map, Number, Value};
 use crate::error::{CheckpointError, shown, shown_reason};
 use crate::limits::MAX_JSON_VALUES;
 
-/// Reads `bytes` as one JSON object. Nesting is bounded by `serde_json`'s limit of 128.
+/// Parses `bytes` as one JSON object. `serde_json` limits nesting to 128 levels.
 ///
 /// # Errors
-/// [`CheckpointError::Json`] with the path of the value at fault.
+/// [`CheckpointError::Json`] with the path of the faulty value.
 pub(crate) fn parse_object(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, CheckpointError> {
     match parse(file, bytes)? {
         Value::Object(members) => Ok(members),
@@ -21,7 +21,7 @@ pub(crate) fn parse_object(file: &str, bytes: &[u8]) -> Result<Map<String, Value
     }
 }
 
-/// The same for one JSON array.
+/// Like [`parse_object`], for one JSON array.
 pub(crate) fn parse_array(file: &str, bytes: &[u8]) -> Result<Vec<Value>, CheckpointError> {
     match parse(file, bytes)? {
         Value::Array(items) => Ok(items),
@@ -45,7 +45,7 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Value, CheckpointError> {
     Ok(value)
 }
 
-/// Where the reader is. Steps are popped only on success, so that after an error the path is still there.
+/// The position of the parser. Steps are popped only on success, so that the path remains after an error.
 #[derive(Default)]
 struct Progress {
     steps: RefCell<Vec<Step>>,

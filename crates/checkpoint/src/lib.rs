@@ -1,6 +1,6 @@
-//! What a Hugging Face model directory or a GGUF file says: configuration, tensors, tokenizer, chat template.
-//! Trusts nothing it reads: every number is checked against the bytes and against a named limit before it is used.
-//! Must not know kernels, tokenization, template rendering, or who asked for the model.
+//! Reads Hugging Face model directories and GGUF files: configuration, tensors, tokenizer and chat template. Trusts
+//! none of the input: every number is checked against the bytes and against a named limit before it is used. Must not
+//! know kernels, tokenization, template rendering, or the caller.
 
 mod checkpoint;
 mod config;

@@ -1,5 +1,5 @@
-//! What a reader of model files finds, whichever kind of files it reads.
-//! Must not know how files are read, or whether what was found fits together.
+//! The result of reading model files, in either format. Must not know how files are read, or whether the parts match
+//! each other.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use crate::identity::Identity;
 use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};
 use crate::weights::Weights;
 
-/// What a checkpoint was read from.
+/// The format of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// A Hugging Face directory with safetensors files.
     Safetensors,
-    /// A GGUF file, or several that it was split into.
+    /// A GGUF file, possibly split into several files.
     Gguf,
 }
 
-/// What has to do with words.
+/// The tokenizer assets of a checkpoint.
 pub(crate) struct Texts {
     pub(crate) generation: GenerationDefaults,
     pub(crate) tokenizer_json: Cow<'static, [u8]>,
@@ -26,7 +26,7 @@ pub(crate) struct Texts {
     pub(crate) templates: ChatTemplates,
 }
 
-/// What a reader found.
+/// All parts of a checkpoint.
 pub(crate) struct Parts {
     pub(crate) format: Format,
     pub(crate) config: ModelConfig,
@@ -36,6 +36,6 @@ pub(crate) struct Parts {
     pub(crate) templates: ChatTemplates,
     pub(crate) identity: Identity,
     pub(crate) weights: Weights,
-    /// What the files leave open, in words.
+    /// Warnings about what the files leave open.
     pub(crate) warnings: Vec<String>,
 }

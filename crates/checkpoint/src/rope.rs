@@ -1,5 +1,5 @@
-//! Rotary position embedding as `config.json` describes it, in both spellings: `rope_theta` with `rope_scaling`,
-//! and `rope_parameters` (transformers 5). Where both are given they must agree. Must not know how RoPE is computed.
+//! Rotary position embedding in `config.json`, in both spellings: `rope_theta` with `rope_scaling`, and
+//! `rope_parameters` (transformers 5). If a file has both, they must agree. Must not know how RoPE is computed.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::error::CheckpointError;
 use crate::fields::Fields;
 use crate::limits::{MAX_POSITIONS, MAX_ROPE_FACTOR, MAX_ROPE_THETA};
 
-/// The base that transformers assumes when a configuration gives none.
+/// The base that transformers assumes if a configuration gives none.
 pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
-/// Ends of YaRN's ramp where none are given, in turns over the pretraining's context.
+/// Default ends of YaRN's ramp, in turns over the context of the pretraining.
 pub(crate) const YARN_BETA_FAST: f64 = 32.0;
 pub(crate) const YARN_BETA_SLOW: f64 = 1.0;
 const SUPPORTED_TYPES: &str = "supported are default, linear, llama3, yarn";
@@ -19,55 +19,55 @@ const SUPPORTED_TYPES: &str = "supported are default, linear, llama3, yarn";
 /// Rotary position embedding over the whole `head_dim`, in the halves-rotated layout of transformers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Base of the frequencies: pair `i` turns by `theta^(-2i / head_dim)` radians a position.
+    /// Base of the frequencies: pair `i` turns by `theta^(-2i / head_dim)` radians per position.
     pub theta: f64,
-    /// What is done to the frequencies for contexts longer than those trained on.
+    /// Change of the frequencies for contexts longer than those in training.
     pub scaling: RopeScaling,
 }
 
 /// Changes to RoPE's frequencies, as `transformers.modeling_rope_utils` defines them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Frequencies as they are.
+    /// Unchanged frequencies.
     None,
-    /// Every frequency divided by `factor`.
+    /// Every frequency is divided by `factor`.
     Linear {
         /// At least 1.
         factor: f64,
     },
-    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a smooth passage between.
+    /// Llama 3.1: low frequencies are divided by `factor`, high ones are kept, with a smooth transition between them.
     Llama3 {
         /// At least 1.
         factor: f64,
-        /// Wavelengths above `original_max_positions / low_freq_factor` are scaled in full.
+        /// Wavelengths above `original_max_positions / low_freq_factor` are fully scaled.
         low_freq_factor: f64,
-        /// Wavelengths below `original_max_positions / high_freq_factor` are kept. Above `low_freq_factor`.
+        /// Wavelengths below `original_max_positions / high_freq_factor` are kept. Greater than `low_freq_factor`.
         high_freq_factor: f64,
         /// Context of the pretraining, in positions.
         original_max_positions: usize,
     },
-    /// YaRN (<https://arxiv.org/abs/2309.00071>): low frequencies divided by `factor`, high ones kept, a ramp over the
-    /// pairs between, and a factor on cos and sin.
+    /// YaRN (<https://arxiv.org/abs/2309.00071>): low frequencies are divided by `factor`, high ones are kept, with a
+    /// ramp over the pairs between them. Cos and sin are multiplied by an attention factor.
     Yarn {
         /// At least 1.
         factor: f64,
         /// Context of the pretraining, in positions.
         original_max_positions: usize,
-        /// Pairs that turn more often than this over the pretraining's context are kept.
+        /// Pairs with more turns than this over the context of the pretraining are kept.
         beta_fast: f64,
-        /// Pairs that turn less often than this are scaled in full. At most `beta_fast`.
+        /// Pairs with fewer turns than this are fully scaled. At most `beta_fast`.
         beta_slow: f64,
         /// Whether the ramp's ends are rounded outwards to whole pairs.
         truncate: bool,
-        /// The factor on cos and sin where it is given.
+        /// The attention factor on cos and sin, if the file gives it.
         attention_factor: Option<f64>,
-        /// Where that is not given: it is `(0.1·a·ln factor + 1) / (0.1·b·ln factor + 1)` for these `a` and `b`, and
-        /// `0.1·ln factor + 1` without them.
+        /// Parameters `a` and `b` of the attention factor if `attention_factor` is `None`. With them the factor is
+        /// `(0.1·a·ln factor + 1) / (0.1·b·ln factor + 1)`, and without them `0.1·ln factor + 1`.
         mscales: Option<(f64, f64)>,
     },
-    /// Every pair's frequency divided by a factor of its own, as GGUF files carry Llama 3.1's scaling.
+    /// Every pair's frequency is divided by its own factor. GGUF files store Llama 3.1's scaling in this form.
     Divided {
-        /// `head_dim / 2` of them, positive.
+        /// `head_dim / 2` positive factors.
         factors: Arc<[f32]>,
     },
 }
@@ -97,7 +97,7 @@ impl Rope {
     }
 }
 
-/// What one of the two objects says: its own base, if any, and the scaling.
+/// The content of one of the two objects: its base, if it has one, and the scaling.
 type Spelled = (Option<f64>, RopeScaling);
 
 fn spelled(fields: &Fields<'_>) -> Result<Spelled, CheckpointError> {
@@ -122,7 +122,7 @@ fn refuse_partial(fields: &Fields<'_>) -> Result<(), CheckpointError> {
 }
 
 fn scaling(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
-    // `type` is the key of configurations older than transformers 4.43.
+    // Configurations from before transformers 4.43 use the key `type`.
     let key = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     match fields.text(key)? {
         None | Some("default") => Ok(RopeScaling::None),

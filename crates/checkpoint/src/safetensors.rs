@@ -1,6 +1,6 @@
 //! Reads the header of a safetensors file: 8 bytes of length, JSON of that length, then the data that the JSON
-//! describes (<https://github.com/huggingface/safetensors#format>). Every offset is checked against the bytes at
-//! hand. The format's own library does not name the field at fault and takes a name given twice, hence this reader.
+//! describes (<https://github.com/huggingface/safetensors#format>). Every offset is checked against the file's length.
+//! The format's own library does not name the faulty field and accepts duplicate names. This reader does neither.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,16 +13,16 @@ use serde_json::value::RawValue;
 use crate::error::{CheckpointError, shown, shown_reason};
 use crate::limits::{MAX_SAFETENSORS_HEADER_BYTES, MAX_TENSOR_NAME_BYTES, MAX_TENSOR_RANK, MAX_TENSORS};
 
-/// Bytes of the length that a file starts with.
+/// Size in bytes of the length field at the start of a file.
 const LENGTH_BYTES: usize = 8;
 /// The member of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// What a safetensors file says about itself, checked against its length: every tensor's bytes lie inside the file,
-/// none overlap, and together they are the whole data part.
+/// The parsed header of a safetensors file, checked against the file's length. Every tensor's bytes are inside the
+/// file, no two tensors overlap, and together they cover the whole data part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes before the data part: the length and the JSON.
+    /// Bytes before the data part: the length field and the JSON.
     pub data_start: usize,
     /// Tensors by name.
     pub tensors: BTreeMap<String, Entry>,
@@ -31,20 +31,20 @@ pub struct Header {
 /// One tensor of a [`Header`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// How the elements are stored.
+    /// Storage type of the elements.
     pub element: Element,
-    /// Dimensions, outermost first, in elements. Their product times the element's size is the bytes' length.
+    /// Dimensions in elements, outermost first. Their product times the element size is the length of the bytes.
     pub shape: Vec<usize>,
-    /// Where the bytes are, from the start of the *file*. The start need not be aligned to anything.
+    /// Byte range, from the start of the *file*. The start may have any alignment.
     pub range: Range<usize>,
 }
 
-/// A stored element type: any that the format knows, also those that this project cannot compute with.
+/// A stored element type. Includes types that this project cannot compute with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Element {
-    /// Its name in the header.
+    /// The type's name in the header.
     pub name: &'static str,
-    /// Its size in bits.
+    /// The type's size in bits.
     pub bits: usize,
 }
 
@@ -75,10 +75,10 @@ const ELEMENTS: [(&str, usize); 22] = [
 ];
 
 impl Header {
-    /// Reads and checks the header of the file called `file` whose whole contents are `bytes`.
+    /// Parses and checks the header of the file named `file` with the contents `bytes`.
     ///
     /// # Errors
-    /// [`CheckpointError::Header`] when the container is broken, [`CheckpointError::Tensor`] when one tensor is.
+    /// [`CheckpointError::Header`] if the container is broken, [`CheckpointError::Tensor`] if one tensor is.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, CheckpointError> {
         let json = json_part(file, bytes)?;
         let data_start = LENGTH_BYTES + json.len();
@@ -110,7 +110,7 @@ impl Header {
     }
 }
 
-/// The JSON part of the file, once its length has been found to be possible.
+/// Returns the JSON part of the file, after checking its length.
 fn json_part<'b>(file: &str, bytes: &'b [u8]) -> Result<&'b [u8], CheckpointError> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
         let problem = format!(
@@ -137,7 +137,7 @@ fn json_part<'b>(file: &str, bytes: &'b [u8]) -> Result<&'b [u8], CheckpointErro
     }
 }
 
-/// The members of the header, each still text, so that an error can name the tensor that it is about.
+/// The members of the header as raw text, so that an error can name the tensor.
 struct RawHeader<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for RawHeader<'de> {
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for RawHeaderVisitor {
     }
 }
 
-/// The fields of one tensor, each still text, so that an error can name the field.
+/// The fields of one tensor as raw text, so that an error can name the field.
 #[derive(Deserialize)]
 struct RawEntry<'a> {
     #[serde(borrow)]
@@ -226,7 +226,7 @@ fn value<'de, T: Deserialize<'de>>(raw: &'de RawValue) -> Result<T, String> {
     serde_json::from_str(raw.get()).map_err(|e| format!("{}: {}", shown(raw.get()), shown_reason(&e)))
 }
 
-/// Bytes that `shape` takes at `bits` an element.
+/// Size in bytes of `shape` at `bits` per element.
 fn byte_length(shape: &[usize], bits: usize) -> Result<usize, String> {
     let total = shape
         .iter()
@@ -239,7 +239,7 @@ fn byte_length(shape: &[usize], bits: usize) -> Result<usize, String> {
     Ok(total / 8)
 }
 
-/// The tensors, in the order of their bytes, must cover the data part without overlap, hole or rest.
+/// Checks that the tensors cover the data part without overlap, hole or rest.
 fn check_cover(
     file: &str,
     tensors: &BTreeMap<String, Entry>,
@@ -276,7 +276,7 @@ fn check_cover(
     Ok(())
 }
 
-/// At most [`MAX_TENSOR_RANK`] whole numbers that fit the machine.
+/// A list of at most [`MAX_TENSOR_RANK`] whole numbers that fit `usize`.
 struct BoundedList(Vec<usize>);
 
 impl<'de> Deserialize<'de> for BoundedList {

@@ -1,5 +1,5 @@
-//! Where a checkpoint's files come from: a directory, which nothing may lead out of, or memory. Bounds every read
-//! and holds the crate's only `unsafe`, the mapping of weight files. Must not know what the files say.
+//! The source of a checkpoint's files: a directory that no path may leave, or memory. Bounds every read and contains
+//! the crate's only `unsafe` code, which maps weight files. Must not know what the files contain.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -15,12 +15,12 @@ use crate::limits::{MAX_DIRECTORY_ENTRIES, MAX_FILE_NAME_BYTES};
 pub(crate) enum Source {
     /// A directory on disk.
     Directory {
-        /// Its canonical path.
+        /// The canonical path.
         root: PathBuf,
-        /// The only other place that its symbolic links may lead to; see [`hub_blobs`].
+        /// The only other directory that its symbolic links may point into. See [`hub_blobs`].
         blobs: Option<PathBuf>,
     },
-    /// Files in memory; each is taken once.
+    /// Files in memory. Each can be taken once.
     Memory(Vec<(String, Cow<'static, [u8]>)>),
 }
 
@@ -43,8 +43,8 @@ impl Deref for Contents {
     }
 }
 
-/// Whether a file is a GGUF file: by its name, or by how it begins, as programs that store files by their digests give them no
-/// such name.
+/// Returns whether a file is a GGUF file, by its extension or by its first bytes. Programs that store files by digest
+/// give them no extension.
 pub fn is_gguf(path: &Path) -> bool {
     let named = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
     let begins = || {
@@ -52,15 +52,15 @@ pub fn is_gguf(path: &Path) -> bool {
         let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
         read.is_ok() && first == *b"GGUF"
     };
-    // Nothing but a plain file is opened: a pipe would wait.
+    // Only regular files are opened, because opening a pipe would block.
     named || path.is_file() && begins()
 }
 
 impl Source {
-    /// The directory at `path`, or the one that the GGUF file at `path` lies in, with the file's name.
+    /// Opens the directory `path`, or the parent directory of the GGUF file `path`. For a file, also returns its name.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`] or [`CheckpointError::File`] when `path` is neither, or cannot be read.
+    /// [`CheckpointError::Io`] or [`CheckpointError::File`] if `path` is neither, or cannot be read.
     pub(crate) fn at(path: &Path) -> Result<(Self, Option<String>), CheckpointError> {
         let name = || shown(&path.to_string_lossy());
         let io = |source| CheckpointError::Io { file: name(), source };
@@ -73,8 +73,8 @@ impl Source {
                 "is not a directory; give the directory that holds config.json, or a GGUF file".to_owned();
             return Err(CheckpointError::File { file: name(), problem });
         }
-        // Links out of its directory are followed here, and only here: whoever names a file means that file. Its parts,
-        // if it is split, are then looked for beside the real one.
+        // Only here may a link lead out of its directory, because the caller named this very file. If the file is
+        // split, its other parts must be in the directory of the real file.
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let beside = Self::directory(parent.canonicalize().map_err(io)?);
         let (source, file) = match beside.holds(&real) {
@@ -87,13 +87,13 @@ impl Source {
         }
     }
 
-    /// `root` is canonical.
+    /// Creates a source for a directory. `root` must be canonical.
     fn directory(root: PathBuf) -> Self {
         let blobs = hub_blobs(&root);
         Self::Directory { root, blobs }
     }
 
-    /// Whether a canonical path is where links may lead.
+    /// Whether links may point to this canonical path.
     fn holds(&self, real: &Path) -> bool {
         match self {
             Self::Directory { root, blobs } => {
@@ -103,8 +103,10 @@ impl Source {
         }
     }
 
+    /// Creates a source from files in memory.
+    ///
     /// # Errors
-    /// [`CheckpointError::File`] when a name is not a plain file name, or is given twice.
+    /// [`CheckpointError::File`] if a name is not a plain file name, or occurs twice.
     pub(crate) fn memory(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Self, CheckpointError> {
         for (index, (name, _)) in files.iter().enumerate() {
             check_plain_name(name)?;
@@ -115,7 +117,7 @@ impl Source {
         Ok(Self::Memory(files))
     }
 
-    /// The whole of a small file, or `None` when there is none of that name.
+    /// Reads a whole small file. `None` if there is no file with this name.
     pub(crate) fn read(
         &mut self,
         name: &str,
@@ -141,7 +143,7 @@ impl Source {
                 if claimed > limit_bytes {
                     return Err(too_large(claimed));
                 }
-                // The file may grow between the two calls, hence the second bound.
+                // The file may grow between the two calls, so the bound is checked again.
                 let mut bytes = Vec::new();
                 file.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(io)?;
                 match u64::try_from(bytes.len()) {
@@ -156,7 +158,7 @@ impl Source {
         }
     }
 
-    /// A weight file: mapped when it is on disk. `None` when there is none of that name.
+    /// Opens a weight file. A file on disk is mapped. `None` if there is no file with this name.
     pub(crate) fn weights(&mut self, name: &str) -> Result<Option<Contents>, CheckpointError> {
         check_plain_name(name)?;
         let found = match self {
@@ -179,7 +181,7 @@ impl Source {
         }
     }
 
-    /// Names that end in `suffix`, sorted.
+    /// Returns the names that end in `suffix`, sorted.
     pub(crate) fn names_ending(&self, suffix: &str) -> Result<Vec<String>, CheckpointError> {
         let mut names: Vec<String> = match self {
             Self::Directory { root, .. } => list(root)?,
@@ -190,7 +192,8 @@ impl Source {
         Ok(names)
     }
 
-    /// Opens a file of the directory if it exists, is a regular file, and really lies inside.
+    /// Opens a file of the directory. `None` if it does not exist. Refuses files that are not regular or are really
+    /// outside.
     fn open(&self, name: &str) -> Result<Option<File>, CheckpointError> {
         let Self::Directory { root, .. } = self else { return Ok(None) };
         let io = |source| CheckpointError::Io { file: name.to_owned(), source };
@@ -205,7 +208,7 @@ impl Source {
             let problem = "is a symbolic link out of the model directory; copy the file into it".to_owned();
             return Err(refused(name, problem));
         }
-        // Asked before opening, because opening a pipe would wait for its writer.
+        // Checked before the file is opened, because opening a pipe would wait for its writer.
         if !real.metadata().map_err(io)?.is_file() {
             return Err(refused(name, "is not a regular file".to_owned()));
         }
@@ -214,43 +217,44 @@ impl Source {
 }
 
 impl Contents {
-    /// Gives the pages back to the operating system; a later read brings them in from the file again.
+    /// Returns the pages to the operating system. A later read loads them from the file again.
     pub(crate) fn release(&self) {
         #[cfg(unix)]
         if let Self::Mapped(map) = self {
             // SAFETY: `DontNeed` is unsafe because on private, written pages it discards the writes under a borrow.
-            // This mapping is read-only and of a file, so there are no writes: the kernel drops page-table entries,
-            // and any borrow that still reads sees the same file bytes, faulted in anew.
+            // This mapping is read-only and of a file, so there are no writes. The kernel drops page-table entries, and
+            // a borrow that is still read sees the same file bytes, which are faulted in again.
             let result = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-            // Advice only: when it fails, memory stays in use as the page cache's, and nothing is wrong.
+            // Only advice: if the call fails, the memory stays in use as page cache, which is harmless.
             drop(result);
         }
     }
 }
 
-/// The Hugging Face cache keeps `NAME/snapshots/REVISION/` as links into `NAME/blobs/`. For a directory of that
-/// shape, and only that, links may lead there.
+/// Returns the `blobs` directory of the Hugging Face cache, which keeps `NAME/snapshots/REVISION/` as links into
+/// `NAME/blobs/`. Links may point there only from a directory of exactly that shape.
 fn hub_blobs(root: &Path) -> Option<PathBuf> {
     let snapshots = root.parent()?;
     if snapshots.file_name()? != "snapshots" {
         return None;
     }
     let blobs = snapshots.parent()?.join("blobs");
-    // A `blobs` that is itself a link elsewhere is not the cache's layout.
+    // If `blobs` is itself a link to another place, this is not the cache's layout.
     (blobs.canonicalize().ok()? == blobs).then_some(blobs)
 }
 
 fn map(file: &File) -> std::io::Result<memmap2::Mmap> {
-    // SAFETY: the mapping is read-only and is given out as `&[u8]` only, in which every bit pattern is valid, so what
-    // remains is the file changing under the borrow. Writing to it by another process would change bytes that are
-    // read as plain numbers (never as lengths: the header is parsed once, into owned values); cutting it off would
-    // raise SIGBUS on the next read of a lost page. No portable lock prevents either. Both end with the copy into
-    // the engine's own memory right after loading, after which the mapping is not read again; `Checkpoint`
-    // documents that model files are replaced by renaming, which leaves the mapped file intact.
+    // SAFETY: the mapping is read-only and is handed out only as `&[u8]`, in which every bit pattern is valid. The
+    // remaining risk is that the file changes under the borrow. If another process writes to it, bytes change that are
+    // read as plain numbers and never as lengths, because the header is parsed once, into owned values. If another
+    // process truncates it, the next read of a lost page raises SIGBUS. No portable lock prevents either. Both risks
+    // end when the weights are copied into the engine's own memory right after loading, since the mapping is not read
+    // after that. `Checkpoint` documents that model files must be replaced by renaming, which leaves the mapped file
+    // intact.
     unsafe { memmap2::Mmap::map(file) }
 }
 
-/// A plain file name: no directory, no parent, no root, nothing hidden in it.
+/// Checks that `name` is a plain file name: no directory, no parent, no root, no backslash and no control character.
 pub(crate) fn check_plain_name(name: &str) -> Result<(), CheckpointError> {
     let mut parts = Path::new(name).components();
     let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
@@ -270,7 +274,7 @@ fn list(root: &Path) -> Result<Vec<String>, CheckpointError> {
             let problem = format!("holds more than {MAX_DIRECTORY_ENTRIES} entries: not a model directory?");
             return Err(refused(".", problem));
         }
-        // A name that is not UTF-8 cannot be one that is looked for.
+        // Names that are not UTF-8 are skipped, because no file with such a name is ever requested.
         names.extend(entry.map_err(io)?.file_name().into_string().ok());
     }
     Ok(names)

@@ -1,10 +1,10 @@
-//! Element types and tensors, as the room gives them out. Must not know files or formats.
+//! Element types and tensors, as this crate returns them. Must not know files or formats.
 
 use std::borrow::Cow;
 
 use headrace_quant::BlockType;
 
-/// Element type of a tensor that can be computed with.
+/// Element type of a tensor that this project can compute with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
     /// IEEE 754 binary32.
@@ -18,7 +18,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes of a row of `k` weights; none when that is not a whole number of blocks, or too many to count.
+    /// Size in bytes of a row of `k` weights. `None` if the row is not a whole number of blocks, or on overflow.
     pub fn row_bytes(self, k: usize) -> Option<usize> {
         match self {
             Self::F32 => k.checked_mul(4),
@@ -37,14 +37,14 @@ impl DType {
         }
     }
 
-    /// The type of that name, in any case.
+    /// Returns the type with the given name, in any case.
     pub fn from_name(name: &str) -> Option<Self> {
         let dense = [Self::F32, Self::F16, Self::BF16];
         let dense = dense.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
         dense.or_else(|| BlockType::from_name(name).map(Self::Block))
     }
 
-    /// Bytes of a whole tensor; none as for [`DType::row_bytes`], and for one without dimensions of a block format.
+    /// Size in bytes of a whole tensor. `None` as for [`DType::row_bytes`], or if a block format has no dimensions.
     pub(crate) fn tensor_bytes(self, shape: &[usize]) -> Option<usize> {
         let (outer, row) = match shape.split_last() {
             Some((inner, outer)) => (outer, self.row_bytes(*inner)?),
@@ -54,17 +54,17 @@ impl DType {
     }
 }
 
-/// A tensor as it is stored, save that the rows of rotated projections are in the order of Hugging Face's checkpoints
-/// whatever file they come from.
+/// A tensor as it is stored. Only the rows of rotated projections are reordered, if needed, to the order of Hugging
+/// Face's checkpoints.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
-    /// Its name in Hugging Face's checkpoints.
+    /// The tensor's name in Hugging Face's checkpoints.
     pub name: &'a str,
     /// Element type.
     pub dtype: DType,
     /// Dimensions in elements, outermost first.
     pub shape: &'a [usize],
-    /// Row-major, little-endian; as many rows as the outer dimensions make, of [`DType::row_bytes`] each. **Not
-    /// aligned** to the element. Owned where rows had to be put in order.
+    /// Row-major, little-endian bytes: as many rows of [`DType::row_bytes`] as the outer dimensions multiply to. **Not
+    /// aligned** to the element. Owned if rows had to be reordered.
     pub bytes: Cow<'a, [u8]>,
 }

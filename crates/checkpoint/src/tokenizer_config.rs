@@ -1,5 +1,5 @@
-//! `tokenizer_config.json` and `chat_template.jinja` → special tokens, switches and chat templates as text. Must
-//! not know how text becomes ids or how a template is rendered.
+//! `tokenizer_config.json` and `chat_template.jinja` → special tokens, switches and chat templates as text. Must not
+//! know how text becomes ids or how a template is rendered.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::limits::{MAX_CHAT_TEMPLATE_BYTES, MAX_CHAT_TEMPLATES};
 
 /// File name of the tokenizer's configuration.
 pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
-/// File name of the chat template, which wins over the one in [`TOKENIZER_CONFIG_FILE`].
+/// File name of the chat template. It takes precedence over the template in [`TOKENIZER_CONFIG_FILE`].
 pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 
-/// transformers writes 10^30 for "no limit"; nothing above this is a length.
+/// transformers writes 10^30 for "no limit". No value at or above this constant is a length.
 const NO_LENGTH_LIMIT: f64 = 1e15;
 
-/// What the tokenizer's configuration says beside the vocabulary. `None` where it says nothing.
+/// The tokenizer's configuration, without the vocabulary. A field is `None` if the file does not have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
     /// Beginning-of-sequence token, as text.
@@ -30,19 +30,19 @@ pub struct TokenizerConfig {
     pub unk_token: Option<String>,
     /// Further special tokens, as text.
     pub additional_special_tokens: Vec<String>,
-    /// Encoding puts `bos_token` first.
+    /// Whether encoding puts `bos_token` first.
     pub add_bos_token: Option<bool>,
-    /// Encoding puts `eos_token` last.
+    /// Whether encoding puts `eos_token` last.
     pub add_eos_token: Option<bool>,
-    /// Longest input, in tokens; `None` also for transformers' 10^30.
+    /// Longest input, in tokens. Also `None` for transformers' 10^30.
     pub model_max_length: Option<usize>,
-    /// Decoding removes spaces before punctuation (an old English-only habit).
+    /// Whether decoding removes spaces before punctuation, an old habit for English text.
     pub clean_up_tokenization_spaces: Option<bool>,
     /// Name of the tokenizer's class in transformers.
     pub tokenizer_class: Option<String>,
 }
 
-/// Chat templates, as text.
+/// Chat templates as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChatTemplates {
     pub(crate) default: Option<String>,
@@ -68,7 +68,7 @@ impl TokenizerConfig {
 }
 
 impl ChatTemplates {
-    /// The templates of `tokenizer_config.json`: one string, or a list of `{"name": …, "template": …}`.
+    /// Reads the templates of `tokenizer_config.json`: one string, or a list of `{"name": …, "template": …}`.
     pub(crate) fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {
         const EXPECTED: &str = "a string or a list of {name, template}";
         let fields = Fields::new(TOKENIZER_CONFIG_FILE, members);
@@ -112,7 +112,7 @@ fn bounded(fields: &Fields<'_>, template: &str) -> Result<String, CheckpointErro
     Err(fields.problem("chat_template", problem))
 }
 
-/// A token, written as `"text"` or as `{"content": "text", …}`.
+/// Reads a token, written as `"text"` or as `{"content": "text", …}`.
 fn token(fields: &Fields<'_>, field: &str) -> Result<Option<String>, CheckpointError> {
     let Some(value) = fields.get(field) else { return Ok(None) };
     match token_text(value) {

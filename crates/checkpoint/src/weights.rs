@@ -1,5 +1,5 @@
-//! Where each tensor of a checkpoint is, whichever files hold it, and whether they are what the configuration calls
-//! for. Must not know what the tensors are used for.
+//! The location of each tensor of a checkpoint, in files of any format, and the check against the configuration. Must
+//! not know what the tensors are used for.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,42 +12,42 @@ use crate::inventory::{self, Required, SUPPORTED_DTYPES};
 use crate::source::Contents;
 use crate::tensor::{DType, Tensor};
 
-/// The weight files and where each tensor is.
+/// The weight files, and the location of each tensor.
 pub(crate) struct Weights {
     pub(crate) files: Vec<WeightFile>,
-    /// By their names in Hugging Face's checkpoints.
+    /// Tensors by their names in Hugging Face's checkpoints.
     pub(crate) tensors: BTreeMap<String, Stored>,
-    /// What lists the tensors: the index, or the first file. Errors about absent tensors name it.
+    /// The file that lists the tensors: the index, or the first weight file. Errors about absent tensors name it.
     pub(crate) listed_in: String,
-    /// What calls for them, in errors.
+    /// The part of the checkpoint that calls for the tensors, as errors name it.
     pub(crate) called_for_by: &'static str,
-    /// The name that a tensor has in such files, if that is another.
+    /// Returns the name of a tensor in files of this format, if it differs.
     pub(crate) alias_of: fn(&str) -> Option<String>,
 }
 
-/// A file that was opened.
+/// An open weight file.
 pub(crate) struct WeightFile {
     pub(crate) name: String,
     pub(crate) contents: Contents,
-    /// Bytes that say what is in it.
+    /// Bytes of the header, which describes the file's contents.
     pub(crate) header_bytes: usize,
-    /// What the fingerprint knows it as.
+    /// The name under which the header enters the fingerprint.
     pub(crate) known_as: String,
 }
 
-/// One tensor's place.
+/// The location of one tensor.
 pub(crate) struct Stored {
-    /// The position in [`Weights::files`].
+    /// Index into [`Weights::files`].
     pub(crate) file: usize,
-    /// Its name there, where that is another.
+    /// The tensor's name in the file, if it differs.
     pub(crate) alias: Option<String>,
-    /// Element type as the file spells it, and as it is computed with, if it can be.
+    /// Element type as the file spells it, and the type used for computation. `None` if the type is not supported.
     pub(crate) element: (&'static str, Option<DType>),
-    /// Outermost dimension first.
+    /// Dimensions, outermost first.
     pub(crate) shape: Vec<usize>,
-    /// In the file.
+    /// Byte range in the file.
     pub(crate) range: Range<usize>,
-    /// Rows of one head, where the two halves of each rotated head stand interleaved.
+    /// Rows per head, if the file stores the two halves of each rotated head interleaved.
     pub(crate) interleaved: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Weights {
         let Some((name, stored)) = self.tensors.get_key_value(name) else {
             return Err(absent(&self.listed_in));
         };
-        // Both are there: positions and ranges were made from these very files.
+        // Both lookups succeed, because positions and ranges were made from these very files.
         let file = self.files.get(stored.file).ok_or_else(|| absent(&self.listed_in))?;
         let bytes = file.contents.get(stored.range.clone()).ok_or_else(|| absent(&file.name))?;
         let refuse = |problem| tensor_error(&file.name, stored.shown_as(name), "dtype", problem);
@@ -73,12 +73,12 @@ impl Weights {
         Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
     }
 
-    /// Bytes of all tensors together.
+    /// Size of all tensors together, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tensors.values().map(|stored| stored.range.len() as u64).sum()
     }
 
-    /// Holds every tensor that `config` calls for against what is there.
+    /// Checks every tensor that `config` calls for, and that no tensor contradicts it.
     pub(crate) fn check(&self, config: &ModelConfig) -> Result<(), CheckpointError> {
         for required in inventory::global(config) {
             self.check_one(&required)?;
@@ -98,7 +98,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Holds one tensor that is called for against what is there.
+    /// Checks one required tensor.
     pub(crate) fn check_one(&self, required: &Required) -> Result<(), CheckpointError> {
         let Required { name, shape, fields } = required;
         let by = self.called_for_by;
@@ -123,7 +123,7 @@ impl Weights {
                 format!("{spelled} is for matrices; for vectors, F32, F16 and BF16 are"),
             ));
         }
-        // Everything but the bytes: those are looked at when they are asked for.
+        // Checks everything but the bytes, which are read on demand.
         let head_fits = stored.interleaved.is_none_or(|head| {
             head.is_multiple_of(2) && shape.first().is_some_and(|rows| rows.is_multiple_of(head.max(1)))
         });
@@ -136,7 +136,7 @@ impl Weights {
         }
     }
 
-    /// Gives each tensor another name by which it is asked for, or none for those that go by the one they have.
+    /// Renames tensors by `new_name`. Tensors for which it returns `None` keep their names.
     pub(crate) fn rename(&mut self, new_name: impl Fn(&str) -> Option<String>) {
         let stored = std::mem::take(&mut self.tensors);
         self.tensors = stored
@@ -168,13 +168,13 @@ impl Weights {
 }
 
 impl Stored {
-    /// The name that whoever looks into the file finds.
+    /// The tensor's name in the file, for messages.
     fn shown_as<'n>(&'n self, name: &'n str) -> &'n str {
         self.alias.as_deref().unwrap_or(name)
     }
 }
 
-/// Rows in halves-rotated order, from rows in which the pairs of each head of `head` rows stand side by side.
+/// Reorders rows to the halves-rotated order. In the input, the pairs of each head of `head` rows are adjacent.
 fn halves(bytes: &[u8], dtype: DType, shape: &[usize], head: usize) -> Option<Vec<u8>> {
     let (rows, row_bytes) = match *shape {
         [rows] => (rows, dtype.row_bytes(1)?),
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn interleaved_pairs_come_back_as_halves() {
-        // Two heads of four rows, one byte pair a row: within a head, rows 0 2 1 3.
+        // Two heads of four rows, two bytes per row. Within a head, the rows are stored in the order 0 2 1 3.
         let stored: Vec<u8> = (0..8u8).flat_map(|row| [row, 100 + row]).collect();
         let expected: Vec<u8> =
             [0u8, 2, 1, 3, 4, 6, 5, 7].into_iter().flat_map(|row| [row, 100 + row]).collect();

@@ -1,5 +1,5 @@
-//! [`Wording`]: what a model's files say of its words, for a model that others compute. No weight is read or looked for in a
-//! directory. Must not know who computes it.
+//! [`Wording`]: the tokenizer assets of a model that an upstream computes. Reads no weights, and needs no weight files
+//! in a directory. Must not know which upstream computes the model.
 
 mod files;
 
@@ -15,7 +15,7 @@ use crate::parts::{Parts, Texts};
 use crate::source::Source;
 use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};
 
-/// Tokenizer, template and sizes of a model. Of a directory any architecture will do, and its weight files need not be there.
+/// Tokenizer, template and sizes of a model. A directory may be of any architecture, and needs no weight files.
 pub struct Wording {
     vocab_size: usize,
     max_positions: Option<usize>,
@@ -29,36 +29,37 @@ pub struct Wording {
 }
 
 impl Wording {
-    /// Reads `config.json`, `tokenizer.json` and, where they are there, `tokenizer_config.json`, `chat_template.jinja` and
-    /// `generation_config.json` of a Hugging Face directory; or the metadata of a GGUF file, given as
-    /// [`crate::Checkpoint::open`] takes it.
+    /// Reads `config.json`, `tokenizer.json` and, if they exist, `tokenizer_config.json`, `chat_template.jinja` and
+    /// `generation_config.json` of a Hugging Face directory, or the metadata of a GGUF file. Paths are given as for
+    /// [`crate::Checkpoint::open`].
     ///
     /// # Errors
-    /// Any [`CheckpointError`]: a file missing, unreadable or malformed; of a GGUF file, whatever `Checkpoint::open` refuses.
+    /// Any [`CheckpointError`]: a file is missing, unreadable or malformed. A GGUF file must also pass every check of
+    /// `Checkpoint::open` that precedes the tensor check.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (source, file) = Source::at(path)?;
         Self::load(source, file)
     }
 
-    /// The same from memory: (file name, contents).
+    /// Reads the assets from memory, given as (file name, contents).
     ///
     /// # Errors
-    /// As [`Wording::open`].
+    /// Same as [`Wording::open`].
     pub fn from_files(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Self, CheckpointError> {
         Self::load(Source::memory(files)?, None)
     }
 
-    /// Rows of the embedding; may exceed the tokenizer's ids (padding).
+    /// Rows of the embedding. May exceed the number of token ids, because of padding.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Longest context, in positions, as far as the files say.
+    /// Longest context, in positions. `None` if the files do not say.
     pub fn max_positions(&self) -> Option<usize> {
         self.max_positions
     }
 
-    /// Ids that end an answer; empty when the files name none.
+    /// Ids that end an answer. Empty if the files name none.
     pub fn eos(&self) -> &[u32] {
         self.generation.eos.as_deref().unwrap_or(&self.eos)
     }
@@ -68,7 +69,7 @@ impl Wording {
         &self.generation
     }
 
-    /// The `tokenizer.json`, unread; for a GGUF file, one that gives the same ids.
+    /// The unparsed `tokenizer.json`. For a GGUF file, a generated one that gives the same ids.
     pub fn tokenizer_json(&self) -> &[u8] {
         &self.tokenizer_json
     }
@@ -78,17 +79,17 @@ impl Wording {
         &self.tokenizer_config
     }
 
-    /// The chat template: `chat_template.jinja`, or else the (default) one of `tokenizer_config.json`.
+    /// The default chat template: `chat_template.jinja`, or else the default template of `tokenizer_config.json`.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates.default.as_deref()
     }
 
-    /// Hex BLAKE3 over all that these are made of: where it is the same, so are they.
+    /// BLAKE3 hash in hex over the data that these assets are made of. Equal fingerprints mean equal assets.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// As [`crate::Checkpoint::warnings`].
+    /// Same as [`crate::Checkpoint::warnings`].
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

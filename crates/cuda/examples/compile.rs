@@ -1,5 +1,6 @@
-//! Compiles every kernel for the architectures that are named, without a device, and says what each takes of a multiprocessor.
-//! Needs NVRTC alone. The test command runs it for the oldest architecture and the one that the kernels are tuned on.
+//! Compiles every kernel for the given architectures, without a device, and prints what each kernel takes of a
+//! multiprocessor. Needs only NVRTC. The test command runs it for the oldest architecture and for the one that the
+//! kernels are tuned on.
 
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         for Kernel { name, registers, shared, spilled } in &seen {
             println!("{name:<18} {registers:>9} {shared:>14} {spilled:>12}");
         }
-        // An older NVRTC reports nothing; the image was made all the same.
+        // An older NVRTC reports nothing, but produces the image.
         let missing = NAMES.iter().filter(|name| !seen.iter().any(|kernel| kernel.name == **name));
         let missing: Vec<_> = missing.collect();
         if !seen.is_empty() && !missing.is_empty() {
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the assembler said of a kernel.
+/// Resources of one kernel, from the assembler's report.
 struct Kernel {
     name: String,
     registers: usize,
@@ -47,8 +48,8 @@ struct Kernel {
     spilled: usize,
 }
 
-/// Out of lines such as `Compiling entry function 'embed' for 'sm_90'`, `0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads`
-/// and `Used 18 registers, used 1 barriers, 36 bytes smem`.
+/// Parses the assembler's report. Its lines look like `Compiling entry function 'embed' for 'sm_90'`, `0 bytes stack
+/// frame, 0 bytes spill stores, 0 bytes spill loads` and `Used 18 registers, used 1 barriers, 36 bytes smem`.
 fn kernels(report: &str) -> Vec<Kernel> {
     let mut found: Vec<Kernel> = Vec::new();
     for line in report.lines() {

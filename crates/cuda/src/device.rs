@@ -1,5 +1,5 @@
-//! The seam over a device: memory, kernels by name, and recordings of many launches.
-//! Must not know: what the kernels compute. The tests fill it with an emulation that runs the same kernels on the host.
+//! The seam over a device: memory, kernels by name, and recordings of many launches. Must not know: what the kernels
+//! compute. Tests implement it with an emulation that runs the same kernels on the host.
 
 #[cfg(feature = "cuda")]
 mod nvidia;
@@ -9,20 +9,20 @@ use std::fmt;
 #[cfg(feature = "cuda")]
 pub use nvidia::{Compiled, Images, Nvidia, compile};
 
-/// Memory of a device, or a part of one. It is the device's until it is freed or the device is dropped.
+/// A region of a device's memory, or a part of one. Valid until it is freed or the device is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Where it begins, as the device counts.
+    /// Start address in the device's address space.
     pub address: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
 impl Buffer {
-    /// `bytes` of it, beginning at `offset`.
+    /// Returns `bytes` of this buffer, starting at `offset`.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where that is not within it.
+    /// [`DeviceError::Shape`] if the part is not within the buffer.
     pub fn part(self, offset: usize, bytes: usize) -> Result<Buffer, DeviceError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Buffer { address: self.address + offset as u64, bytes }),
@@ -34,20 +34,20 @@ impl Buffer {
     }
 }
 
-/// How much memory a device has, in bytes.
+/// Memory of a device, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// What nobody has taken.
+    /// Memory that is not allocated.
     pub free: usize,
-    /// All of it.
+    /// Total memory.
     pub total: usize,
 }
 
-/// Many launches that are replayed as one. Of the device that recorded it.
+/// Index of a recording: many launches that are replayed as one. Valid for the device that recorded it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recording(pub usize);
 
-/// Arguments of a kernel, each at its own words of 8 bytes.
+/// Arguments of a kernel. Each starts at its own word of 8 bytes.
 #[derive(Clone, Default, Debug)]
 pub struct Arguments {
     words: Vec<u64>,
@@ -55,84 +55,84 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// An address; 0 for none.
+    /// Appends an address. `None` becomes 0.
     pub fn address(self, of: Option<Buffer>) -> Arguments {
         self.words(&[of.map_or(0, |buffer| buffer.address)])
     }
 
-    /// A 32-bit integer.
+    /// Appends a 32-bit integer.
     pub fn int(self, value: i32) -> Arguments {
         self.words(&[u64::from(value.cast_unsigned())])
     }
 
-    /// A 32-bit float.
+    /// Appends a 32-bit float.
     pub fn float(self, value: f32) -> Arguments {
         self.words(&[u64::from(value.to_bits())])
     }
 
-    /// A structure, as it lies in memory (little-endian).
+    /// Appends a structure in its memory layout (little-endian).
     pub fn words(mut self, words: &[u64]) -> Arguments {
         self.begins.push(self.words.len());
         self.words.extend_from_slice(words);
         self
     }
 
-    /// A pointer to each argument, which live as long as this.
+    /// Returns a pointer to each argument. The pointers are valid while `self` lives unchanged.
     pub fn pointers(&self) -> Vec<*const u64> {
         self.begins.iter().filter_map(|&begin| self.words.get(begin..)).map(<[u64]>::as_ptr).collect()
     }
 }
 
-/// A kernel to run.
+/// A kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Its name in the sources.
+    /// The kernel's name in the sources.
     pub kernel: &'static str,
-    /// Blocks in x, y and z.
+    /// Number of blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
-    /// What it is given.
+    /// The kernel's arguments.
     pub arguments: Arguments,
 }
 
-/// Why a device did not do what it was asked to.
+/// Why a device operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no device to work on, or something that it needs is missing; nothing was begun.
+    /// There is no device, or a library that it needs is missing. Nothing was started.
     Missing {
         /// What is missing, and what to do.
         what: String,
     },
-    /// Not enough memory.
+    /// The device is out of memory.
     OutOfMemory {
-        /// What was asked for, in bytes.
+        /// Requested bytes.
         asked: usize,
-        /// What was free.
+        /// Free bytes.
         free: usize,
     },
-    /// A size that a kernel cannot work with; nothing was begun.
+    /// A size that a kernel cannot work with. Nothing was started.
     Shape {
-        /// Of what.
+        /// The quantity with that size.
         what: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the size.
         problem: String,
     },
     /// A kernel did not compile.
     Compile {
-        /// The file.
+        /// The source file.
         file: &'static str,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
-    /// The device, or its driver, reported an error. What was under way is void.
+    /// The device or its driver reported an error. All work in progress is lost.
     Failed {
-        /// What was being done.
+        /// The operation that failed.
         during: &'static str,
-        /// What was said.
+        /// The driver's message.
         problem: String,
     },
 }
@@ -157,93 +157,75 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// Brings data to a device beside what the device does otherwise, from a thread of its own.
+/// Uploads data to a device from a separate thread, in parallel with the device's other work.
 pub trait Upload: Send {
-    /// Copies into the device's memory. The bytes may be reused when it returns.
+    /// Copies `bytes` into the device's memory. The caller may reuse the bytes after the call.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where the lengths differ, [`DeviceError::Failed`] where the device says so.
+    /// [`DeviceError::Shape`] if the lengths differ, [`DeviceError::Failed`] if the device reports an error.
     fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError>;
 }
 
-/// What is launched, copied and replayed happens in this order, and later than the call returns, save that `download` and
-/// `synchronize` wait for all of it. An error may show at a later call than the one that caused it.
+/// A device with one queue. Launches, copies and replays run in call order, and may run after the call returns.
+/// `download` and `synchronize` wait for all of them. An error may be reported by a later call than the one that caused
+/// it.
 pub trait Device: Send {
-    /// Its name and what it computes with: part of a model's numerics, as bits may differ from device to device.
+    /// The device's name and compute capability. Part of a model's numerics, because bits may differ between devices.
     fn name(&self) -> &str;
 
-    /// How many blocks of threads it can really run at once, at one each for a multiprocessor.
+    /// Number of multiprocessors: the thread blocks that really run in parallel, at one block per multiprocessor.
     fn multiprocessors(&self) -> usize;
 
-    /// How much memory there is now.
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Returns the current memory figures.
     fn memory(&self) -> Result<Memory, DeviceError>;
 
-    /// Memory, of unspecified contents, aligned to 16 bytes at least.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfMemory`].
+    /// Allocates memory with unspecified contents, aligned to at least 16 bytes.
     fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError>;
 
-    /// Gives memory back that [`Device::allocate`] gave out.
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Frees memory that [`Device::allocate`] returned.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Writes zeros.
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Fills a buffer with zeros.
     fn clear(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Copies into the device's memory, behind what was asked for before. The bytes may be reused when it returns.
+    /// Copies `bytes` into the device's memory, after all earlier operations. The caller may reuse the bytes after the
+    /// call.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where the lengths differ, [`DeviceError::Failed`].
+    /// [`DeviceError::Shape`] if the lengths differ, [`DeviceError::Failed`].
     fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Something that uploads beside this, from another thread.
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Returns a handle that uploads from another thread, in parallel with this device's work.
     fn uploader(&self) -> Result<Box<dyn Upload>, DeviceError>;
 
-    /// Waits for everything, then copies out of the device's memory.
+    /// Waits for all operations, then copies out of the device's memory.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where the lengths differ, [`DeviceError::Failed`].
+    /// [`DeviceError::Shape`] if the lengths differ, [`DeviceError::Failed`].
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Runs a kernel.
+    /// Launches a kernel.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where there is no such kernel or no such shape, [`DeviceError::Failed`].
+    /// [`DeviceError::Shape`] if there is no such kernel or the shape is invalid, [`DeviceError::Failed`].
     fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError>;
 
-    /// Waits for everything.
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Waits for all operations.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 
-    /// From here on launches are recorded and do not run, until [`Device::end_recording`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Failed`].
+    /// Starts a recording. Launches are recorded and do not run until [`Device::end_recording`].
     fn begin_recording(&mut self) -> Result<(), DeviceError>;
 
-    /// What was launched since [`Device::begin_recording`], to be replayed any number of times.
+    /// Ends the recording and returns the launches since [`Device::begin_recording`], which can be replayed any number
+    /// of times.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`]. Recording has ended in any case.
+    /// [`DeviceError::Failed`]. The recording has ended in any case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError>;
 
-    /// Runs what was recorded.
+    /// Runs the recorded launches.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where there is no such recording, [`DeviceError::Failed`].
+    /// [`DeviceError::Shape`] if there is no such recording, [`DeviceError::Failed`].
     fn replay(&mut self, recording: Recording) -> Result<(), DeviceError>;
 }

@@ -1,5 +1,4 @@
-//! Why a model could not be loaded onto a device.
-//! Must not know: what was to be done with it.
+//! Why a model could not be loaded onto a device. Must not know: what the model was for.
 
 use std::fmt;
 
@@ -7,32 +6,32 @@ use headrace_checkpoint::CheckpointError;
 
 use crate::device::DeviceError;
 
-/// A model that could not be loaded.
+/// Why a model could not be loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The checkpoint lacks something or contradicts itself.
+    /// The checkpoint is incomplete or contradicts itself.
     Checkpoint(CheckpointError),
-    /// A tensor is not what the configuration says, or of a type that is not served here.
+    /// A tensor contradicts the configuration, or has a type that is not supported here.
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the tensor.
         problem: String,
     },
-    /// A size of the model that the kernels do not cover, or an option that cannot be.
+    /// A size of the model that the kernels do not support, or an invalid option.
     Unsupported {
         /// The field or option.
         name: &'static str,
         /// What is wrong with it.
         problem: String,
     },
-    /// It does not fit the device's memory.
+    /// The model does not fit into the device's memory.
     TooLarge {
-        /// What would fit, and what to do.
+        /// The sizes, and what would fit.
         problem: String,
     },
-    /// The device.
+    /// The device reported an error.
     Device(DeviceError),
 }
 

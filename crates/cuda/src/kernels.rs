@@ -1,27 +1,27 @@
-//! The kernels' sources and what they are called. Must not know: how they are launched.
+//! The kernels' sources and names. Must not know: how they are launched.
 
-/// What stands before each of them.
+/// The common part that precedes each source file.
 pub const COMMON: &str = include_str!("../kernels/common.cuh");
 
-/// File names and texts of the kernels, each compiled behind [`COMMON`].
+/// File names and texts of the kernels. Each is compiled after [`COMMON`].
 pub const SOURCES: [(&str, &str); 3] = [
     ("rows.cu", include_str!("../kernels/rows.cu")),
     ("dense.cu", include_str!("../kernels/dense.cu")),
     ("attention.cu", include_str!("../kernels/attention.cu")),
 ];
 
-/// What the compiler is told beside the architecture. Nothing is contracted, so that two kernels that say the same compute the
-/// same; 177 says that a function of the common part is
-/// not used here; the last has it tell registers and spills.
+/// Compiler options besides the architecture. Contraction to fused multiply-adds is off, so that equal expressions give
+/// equal bits in all kernels. Diagnostic 177 is the warning for an unused function, since no file uses all of
+/// [`COMMON`]. The last option makes the assembler report registers and spills.
 pub const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-diag-suppress=177", "--ptxas-options=-v"];
 
-/// Counts up when bits change.
+/// Version of the kernels' bits. Incremented when any result changes.
 pub const KERNEL_VERSION: u32 = 1;
 
-/// Head widths that attention is compiled for; a head is filled up with zeros to the next of them.
+/// Head widths for which attention is compiled. A head is padded with zeros to the next of them.
 pub const HEAD_WIDTHS: [usize; 4] = [32, 64, 96, 128];
 
-/// Every kernel.
+/// The names of all kernels.
 pub const NAMES: [&str; 21] = [
     "embed",
     "rms_norm",

@@ -1,7 +1,7 @@
-//! Llama, Qwen2 and Qwen3 on one NVIDIA GPU, behind the `Forward` seam: kernels of our own in CUDA C++, compiled when a model is
-//! loaded, over a narrow seam to the device.
-//! Must not know: scheduling, sampling, requests, HTTP. Weights, keys and values are bf16, sums f32; bits depend on the device
-//! and never on the batch, the chunking or the blocks.
+//! Llama, Qwen2 and Qwen3 on one NVIDIA GPU, behind the `Forward` seam. The kernels are our own CUDA C++, compiled when
+//! a model is loaded, and run over a narrow device seam. Must not know: scheduling, sampling, requests, HTTP. Weights,
+//! keys and values are bf16, and sums are f32. Bits depend on the device, and never on the batch, the chunking or the
+//! blocks.
 
 pub mod device;
 mod error;

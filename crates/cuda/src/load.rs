@@ -1,5 +1,5 @@
-//! From a checkpoint to a model on a device: what it will take, whether that fits, and how large the KV pool becomes.
-//! Must not know: how a step is computed.
+//! Loads a checkpoint onto a device: estimates its memory, checks that it fits, and sizes the KV pool. Must not know:
+//! how a step is computed.
 
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
@@ -13,16 +13,16 @@ use crate::options::LoadOptions;
 use crate::scratch::Scratch;
 use crate::weights::{Tensors, Weights, device_bytes};
 
-/// KV blocks that a pool by free memory has at least: a context of 256 tokens.
+/// Minimum KV blocks of a pool that is sized by free memory: a context of 256 tokens.
 const LEAST_BLOCKS: usize = 16;
 
 impl CudaModel {
-    /// Loads a checkpoint onto a device; `progress` is called with the tensor bytes done and their total. Afterwards the checkpoint
-    /// is not needed.
+    /// Loads a checkpoint onto a device. `progress` is called with the tensor bytes that are done and their total. The
+    /// checkpoint is not needed afterwards.
     ///
     /// # Errors
-    /// [`LoadError::Unsupported`] and [`LoadError::Tensor`] for what the kernels do not cover, [`LoadError::TooLarge`] with what would
-    /// fit, and what the device says.
+    /// [`LoadError::Unsupported`] and [`LoadError::Tensor`] for a model that the kernels do not support.
+    /// [`LoadError::TooLarge`] says what would fit. Also returns the device's errors.
     pub fn load(
         device: Box<dyn Device>,
         checkpoint: &Checkpoint,
@@ -32,10 +32,10 @@ impl CudaModel {
         Self::load_from(device, checkpoint.config(), checkpoint, options, progress)
     }
 
-    /// The same from any tensors that suit a configuration.
+    /// Like [`CudaModel::load`], from any tensors that match a configuration.
     ///
     /// # Errors
-    /// As [`CudaModel::load`].
+    /// Same as [`CudaModel::load`].
     pub fn load_from(
         mut device: Box<dyn Device>,
         config: &ModelConfig,
@@ -80,20 +80,20 @@ impl CudaModel {
     }
 }
 
-/// What a model takes beside its KV pool, in bytes.
+/// Memory of a model, in bytes.
 struct Sizes {
     weights: usize,
     scratch: usize,
     partial: usize,
     angles: usize,
-    /// One KV block over all layers.
+    /// One KV block over all layers. All other fields do not depend on the KV pool.
     block: usize,
 }
 
 impl Sizes {
     fn new(config: &ModelConfig, options: &LoadOptions, heads: &Heads, multiprocessors: usize) -> Sizes {
         let positions = config.max_positions.min(options.max_positions.unwrap_or(usize::MAX));
-        // The longest sequence's splits must fit at once.
+        // The splits of the longest sequence must fit at the same time.
         let least = heads.partial_bytes() * positions.div_ceil(SPLIT);
         Sizes {
             weights: device_bytes(config),
@@ -104,7 +104,7 @@ impl Sizes {
         }
     }
 
-    /// How many KV blocks the pool gets.
+    /// Returns the number of KV blocks of the pool.
     fn blocks(&self, options: &LoadOptions, free: usize, device: &str) -> Result<usize, LoadError> {
         let beside = self.scratch + self.partial + self.angles + options.reserve_bytes;
         let left = free.saturating_sub(self.weights.saturating_add(beside));
@@ -136,7 +136,11 @@ impl Sizes {
     }
 }
 
-/// Bytes that a model will take of a device, the KV pool and `reserve_bytes` left out; so that a caller can say whether it fits.
+/// Device memory of a model in bytes, without the KV pool and `reserve_bytes`, so that a caller can check whether it
+/// fits.
+///
+/// # Errors
+/// [`LoadError::Unsupported`] for a model or options that the kernels do not support.
 pub fn bytes_beside_kv(
     config: &ModelConfig,
     options: &LoadOptions,
@@ -147,10 +151,10 @@ pub fn bytes_beside_kv(
     Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
 }
 
-/// Bytes of KV per block of 16 tokens over all layers.
+/// KV bytes per block of 16 tokens, over all layers.
 ///
 /// # Errors
-/// [`LoadError::Unsupported`] for heads that the kernels do not cover.
+/// [`LoadError::Unsupported`] for heads that the kernels do not support.
 pub fn kv_bytes_per_block(config: &ModelConfig) -> Result<usize, LoadError> {
     let heads = heads_of(config)?;
     Ok(2 * heads.block_bytes() * config.layers)
@@ -197,7 +201,7 @@ fn pages(
     (0..layers).map(|_| layer()).collect()
 }
 
-/// Cosines and sines of all positions.
+/// Uploads the cosines and sines of all positions.
 fn angles(
     device: &mut dyn Device,
     config: &ModelConfig,

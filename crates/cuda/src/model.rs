@@ -1,5 +1,5 @@
-//! A decoder on a device, computed step by step over paged KV blocks. Must not know: who owns a block, why a chunk is as long as it is,
-//! or what becomes of the logits.
+//! A decoder on a device, computed step by step over paged KV blocks. Must not know: who owns a block, why a chunk has
+//! its length, or how the logits are used.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,31 +16,32 @@ use crate::scratch::Scratch;
 use crate::step::{Shape, Step, bucket, is_decode, passes, shape_of};
 use crate::weights::{Layer, Weights};
 
-/// Recordings that are kept; whatever has another shape then is launched kernel by kernel.
+/// Maximum number of recordings. After that, steps of new shapes are launched kernel by kernel.
 const MOST_RECORDINGS: usize = 96;
 
-/// A loaded model. Dropping it gives back what it has of the device.
+/// A loaded model. Dropping it frees its memory on the device.
 pub struct CudaModel {
     config: ModelConfig,
     shape: ForwardShape,
     numerics: String,
     limits: Limits,
     core: Core,
-    /// None: a step of that shape was launched once, and the next one is recorded. What is never repeated is not worth it, and the
-    /// driver may load a kernel at its first launch, which cannot be recorded.
+    /// Recordings by shape. `None` means that a step of this shape was launched once and the next one will be recorded.
+    /// A shape that occurs once is not worth a recording. Also, the driver may load a kernel at its first launch, which
+    /// cannot be recorded.
     recordings: BTreeMap<Shape, Option<Recording>>,
     rows: Rows,
     step: Step,
 }
 
-/// Bounds of a step.
+/// Limits of a step.
 pub(crate) struct Limits {
     pub(crate) pass_rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) recorded_rows: usize,
 }
 
-/// What the kernels of a step touch.
+/// Everything that the kernels of a step read or write.
 struct Core {
     device: Box<dyn Device>,
     heads: Heads,
@@ -66,21 +67,21 @@ impl CudaModel {
         CudaModel { config, shape, numerics, limits, core, recordings, rows, step }
     }
 
-    /// The configuration it was loaded with.
+    /// The configuration of the loaded checkpoint.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// How many decode steps of different shapes are recorded.
+    /// Number of recorded decode steps, each of a different shape.
     pub fn recordings(&self) -> usize {
         self.recordings.values().flatten().count()
     }
 
-    /// Runs the decode step of the most rows that was recorded so many times over its last inputs, and nothing beside it; for
-    /// benchmarks, as what of a step is not this is overhead. False: none is recorded.
+    /// Replays the recorded decode step with the most rows `times` times over its last inputs, and does nothing else.
+    /// Benchmarks use this to measure the overhead of a step. Returns `false` if no step is recorded.
     ///
     /// # Errors
-    /// What the device says.
+    /// Returns the device's errors.
     pub fn replay(&mut self, times: usize) -> Result<bool, DeviceError> {
         let Some(&recording) = self.recordings.values().rev().flatten().next() else { return Ok(false) };
         (0..times).try_for_each(|_| self.core.device.replay(recording))?;
@@ -116,14 +117,14 @@ impl CudaModel {
         out: &mut Logits,
     ) -> Result<(), DeviceError> {
         if shape.bytes() > self.core.scratch.inputs.bytes {
-            // What was recorded reads the former ones.
+            // The recordings read the old inputs.
             self.recordings.clear();
             self.core.grow_inputs(shape.bytes())?;
         }
         let words = self.step.bytes();
         let inputs = self.core.scratch.inputs.part(0, words.len())?;
         self.core.device.upload(inputs, &words)?;
-        // A recorded step computes logits of all its rows, which are at most as many as are brought at once.
+        // A recorded step computes the logits of all its rows. They must fit into one download.
         let fits = shape.wanted <= self.limits.logit_rows.min(self.limits.pass_rows);
         if decode && fits && self.recorded(shape)? {
             return self.core.fetch(&self.config, (first_row, wanted), out);
@@ -139,7 +140,8 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Replays the step of that shape, recording it if there is room. False: it has to be launched.
+    /// Replays the step of this shape, and records it first if this is its second use. Returns `false` if it must be
+    /// launched.
     fn recorded(&mut self, shape: &Shape) -> Result<bool, DeviceError> {
         let recording = match self.recordings.get(shape) {
             Some(&Some(recording)) => recording,
@@ -187,7 +189,8 @@ impl Forward for CudaModel {
             for pass in passes(batch, self.limits.pass_rows) {
                 row = self.pass(&pass, row, out)?;
             }
-            // What wants no logits is computed when the caller goes on, as its keys and values may be given away.
+            // Sequences without logits must also be finished before the caller continues, because it may release their
+            // keys and values.
             self.core.device.synchronize().map_err(failed)
         }));
         let step =
@@ -211,7 +214,7 @@ impl Core {
         self.device.free(former)
     }
 
-    /// Keys and values of all rows, and the normalized last hidden states of those that are wanted, in `normed`.
+    /// Computes keys and values of all rows, and the normalized last hidden states of the wanted rows in `normed`.
     fn states(&mut self, config: &ModelConfig, shape: &Shape) -> Result<(), DeviceError> {
         let Core { device, heads, weights, pages, angles, scratch, workspace, partial } = self;
         let device = &mut **device;
@@ -240,7 +243,7 @@ impl Core {
         ops::rms_norm(device, wanted, weights.final_norm, (normed, shape.wanted), hidden, eps)
     }
 
-    /// Logits of `count` of the wanted rows, from the row `first` of `normed` on.
+    /// Computes the logits of `count` wanted rows, starting with row `first` of `normed`.
     fn logits(&mut self, config: &ModelConfig, first: usize, count: usize) -> Result<(), DeviceError> {
         let row = padded(config.hidden_size) * 2;
         let states = self.scratch.normed.part(first * row, count * row)?;
@@ -255,7 +258,7 @@ impl Core {
         )
     }
 
-    /// Brings the first `count` rows of logits to rows of `out` from `first` on.
+    /// Downloads the first `count` rows of logits into rows of `out`, starting with row `first`.
     fn fetch(
         &mut self,
         config: &ModelConfig,

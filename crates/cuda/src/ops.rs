@@ -1,29 +1,29 @@
-//! What a step is made of: each operation checks its shapes and launches its kernels. Must not know: models, or batches.
-//! Which kernel computes a product may depend on how many rows there are; its bits do not (`kernels/dense.cu`).
+//! The operations of a step. Each checks its shapes and launches its kernels. Must not know: models, or batches. The
+//! number of rows may select another kernel for a product, but never changes its bits (`kernels/dense.cu`).
 
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
 use crate::kernels::HEAD_WIDTHS;
 
-/// Inputs of every product are a multiple of this; rows of weights and activations are filled up with zeros.
+/// The inputs of every product are a multiple of this. Rows of weights and activations are padded with zeros.
 pub const INPUTS: usize = 32;
 /// Features of a tile.
 const TILE_FEATURES: usize = 128;
 /// Threads of a block that computes a tile.
 const TILE_THREADS: u32 = 256;
-/// Parts that a product's inputs are summed in (`QUARTERS`).
+/// Number of parts in which a product's inputs are summed (`QUARTERS` in the kernels).
 const QUARTERS: usize = 4;
-/// Stages of a tile's copies.
+/// Stages of a tile's copy pipeline.
 const STAGES: usize = 3;
-/// Inputs of a stage.
+/// Inputs per stage.
 const STEP: usize = 64;
-/// Rows of attention that are computed together.
+/// Rows of attention that an entry with splits computes together.
 pub const ENTRY_ROWS: usize = 16;
-/// Rows of a block that goes through all positions.
+/// Rows of an entry whose block reads all positions.
 pub const MANY_ROWS: usize = 64;
-/// Positions of a split.
+/// Positions per split.
 pub const SPLIT: usize = 256;
 
-/// Dynamic shared memory that a kernel may ask for, in bytes.
+/// Dynamic shared memory that a kernel may request, in bytes.
 pub fn shared_bytes(kernel: &str) -> usize {
     let tile = |rows: usize| STAGES * (TILE_FEATURES + rows) * STEP * 2;
     match kernel {
@@ -33,43 +33,43 @@ pub fn shared_bytes(kernel: &str) -> usize {
     }
 }
 
-/// The next multiple of [`INPUTS`].
+/// Rounds up to the next multiple of [`INPUTS`].
 pub fn padded(inputs: usize) -> usize {
     inputs.next_multiple_of(INPUTS)
 }
 
-/// A dense layer: `features × inputs` of bf16, and f32 biases.
+/// A dense layer: `features × inputs` weights in bf16, and biases in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    /// Row-major; a row is [`padded`].
+    /// Row-major. Each row is [`padded`].
     pub weights: Buffer,
-    /// One for each feature.
+    /// One bias per feature.
     pub bias: Option<Buffer>,
-    /// Outputs. For [`Finish::Gate`]: gates and ups, eight and eight.
+    /// Number of outputs. For [`Finish::Gate`]: gate and up rows, alternating in groups of eight.
     pub features: usize,
-    /// Inputs, [`padded`].
+    /// Number of inputs, [`padded`].
     pub inputs: usize,
 }
 
-/// What becomes of a product.
+/// How the result of a product is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finish {
-    /// It is stored as f32.
+    /// Stored as f32.
     Store,
-    /// It is added to f32.
+    /// Added to an f32 output.
     Add,
-    /// `silu(gate) · up` is stored as bf16, half as many as there are features.
+    /// `silu(gate) · up` is stored as bf16, with half as many outputs as features.
     Gate,
 }
 
-/// What products share: the parts that blocks leave for each other.
+/// Memory that all products share: partial sums that blocks exchange, and the counters of finished parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Workspace {
     parts: Buffer,
     arrived: Buffer,
 }
 
-/// How a product is computed.
+/// The kernel that computes a product, and its tiling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Way {
     kernel: &'static str,
@@ -78,8 +78,8 @@ struct Way {
 }
 
 impl Way {
-    /// Weights straight from memory for few rows; tiles for more, whose quarters are parted between blocks where there are too
-    /// few tiles to keep the device busy.
+    /// Selects the kernel. For few rows it reads the weights directly from memory. For more rows it uses tiles. If
+    /// there are too few tiles to keep the device busy, the quarters of a tile are distributed over several blocks.
     fn of(count: usize, features: usize, multiprocessors: usize) -> Way {
         let tiles = |rows: usize| features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
         let (kernel, rows, in_parts) = match count {
@@ -95,7 +95,8 @@ impl Way {
 }
 
 impl Workspace {
-    /// For all products of a device: as many tiles may be in parts as there are multiprocessors.
+    /// Allocates the workspace for all products of a device. At most as many tiles as multiprocessors are computed in
+    /// parts.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -106,7 +107,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Bytes that it takes.
+    /// Size of a workspace in bytes.
     pub fn bytes(multiprocessors: usize) -> usize {
         let (parts, arrived) = Self::sizes(multiprocessors);
         parts + arrived
@@ -117,11 +118,11 @@ impl Workspace {
     }
 }
 
-/// `out[row] = weights · rows[row]`, finished as said. `count` rows of bf16, each of the matrix's inputs; `stride` elements from one
-/// row of `out` to the next.
+/// Computes `out[row] = weights · rows[row]` and writes it as `finish` says. There are `count` rows of bf16 with the
+/// matrix's inputs each. `stride` is the number of elements from one row of `out` to the next.
 ///
 /// # Errors
-/// [`DeviceError::Shape`] where a buffer is too short for that, or what the device says.
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
 pub fn product(
     device: &mut dyn Device,
     workspace: &Workspace,
@@ -176,10 +177,11 @@ pub fn product(
     device.launch(&Launch { kernel: way.kernel, grid, threads, shared_bytes, arguments })
 }
 
-/// `stream[row] = table[tokens[row]]` for `count` rows of `hidden` floats; the table's rows are bf16, `hidden` of `stride`.
+/// Computes `stream[row] = table[tokens[row]]` for `count` rows of `hidden` floats. The table's rows are bf16, with
+/// `stride` elements each, of which the first `hidden` are used.
 ///
 /// # Errors
-/// What the device says.
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
 pub fn embed(
     device: &mut dyn Device,
     (table, stride): (Buffer, usize),
@@ -198,10 +200,11 @@ pub fn embed(
     rows_launch(device, "embed", count, 1, 256, arguments)
 }
 
-/// `out[i] = norm(stream[rows[i]])` for `count` rows, or of all rows in their order; `out` in bf16, rows of [`padded`] hidden.
+/// Computes `out[i] = norm(stream[rows[i]])` for `count` rows. Without `rows`, it takes the rows in their order. `out`
+/// is bf16, with rows of [`padded`] hidden size.
 ///
 /// # Errors
-/// What the device says.
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
 pub fn rms_norm(
     device: &mut dyn Device,
     (stream, rows): (Buffer, Option<Buffer>),
@@ -226,21 +229,21 @@ pub fn rms_norm(
 /// Sizes of a model's heads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Heads {
-    /// Of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Of keys and of values; divides `heads`.
+    /// Number of key heads, and of value heads. Divides `heads`.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// What a head takes in queries and pages: one of [`HEAD_WIDTHS`].
+    /// Padded width of a head in queries and pages: one of [`HEAD_WIDTHS`].
     pub width: usize,
 }
 
 impl Heads {
-    /// Heads as wide as the kernels need.
+    /// Selects the width for these heads.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where no kernel is wide enough, or the heads cannot be shared out.
+    /// [`DeviceError::Shape`] if no kernel is wide enough, or if `kv_heads` does not divide `heads`.
     pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Result<Heads, DeviceError> {
         let shares = kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads);
         check("num_key_value_heads", shares, || format!("{kv_heads} for {heads} heads"))?;
@@ -255,7 +258,7 @@ impl Heads {
         })
     }
 
-    /// Query heads that share a key head.
+    /// Number of query heads that share a key head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -265,40 +268,41 @@ impl Heads {
         self.kv_heads * self.width * headrace_kernels::forward::BLOCK_TOKENS * 2
     }
 
-    /// Bytes of what a split leaves for each entry.
+    /// Bytes of the partial results that one split stores per entry.
     pub fn partial_bytes(&self) -> usize {
         self.kv_heads * ENTRY_ROWS * (self.width + 2) * 4
     }
 }
 
-/// A layer's keys and values.
+/// The keys and values of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages {
-    /// Block, head, token, dimension.
+    /// Order of dimensions: block, head, token, dimension.
     pub keys: Buffer,
-    /// Block, head, dimension, token.
+    /// Order of dimensions: block, head, dimension, token.
     pub values: Buffer,
 }
 
-/// What heads are normalized and rotated by.
+/// Parameters that normalize and rotate heads.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadWeights {
-    /// `head_dim`, where queries are normalized.
+    /// `head_dim` weights. `None` if queries are not normalized.
     pub query_norm: Option<Buffer>,
-    /// The same of keys.
+    /// `head_dim` weights. `None` if keys are not normalized.
     pub key_norm: Option<Buffer>,
-    /// Cosines of `positions × head_dim / 2`.
+    /// Cosines, `positions × head_dim / 2`.
     pub cos: Buffer,
-    /// Sines.
+    /// Sines, `positions × head_dim / 2`.
     pub sin: Buffer,
-    /// Of the norms.
+    /// Epsilon of the norms.
     pub eps: f32,
 }
 
-/// Heads out of `qkv`: queries normalized and rotated, keys and values into their pages.
+/// Splits `qkv` into heads. Queries are normalized and rotated into `queries`. Keys are normalized and rotated, and
+/// stored with the values in their pages.
 ///
 /// # Errors
-/// What the device says.
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
 pub fn write_heads(
     device: &mut dyn Device,
     heads: &Heads,
@@ -332,28 +336,29 @@ pub fn write_heads(
     rows_launch(device, "write_heads", count, all.div_ceil(4), 128, arguments)
 }
 
-/// Entries for attention: 16 rows each with their splits side by side, or 64 with one block for all they see.
+/// Work items of attention. An entry of 16 rows has its splits computed in parallel. An entry of 64 rows has one block
+/// for all positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
-    /// 32 bytes each (`Entry` in `kernels/attention.cu`).
+    /// Entries of 16 rows, 32 bytes each (`Entry` in `kernels/attention.cu`).
     pub few: Buffer,
-    /// How many.
+    /// Number of entries in `few`.
     pub few_count: usize,
-    /// Splits of the longest of them.
+    /// Number of splits of the longest entry in `few`.
     pub splits: usize,
-    /// Those of 64 rows.
+    /// Entries of 64 rows.
     pub many: Buffer,
-    /// How many.
+    /// Number of entries in `many`.
     pub many_count: usize,
-    /// The block tables that they refer to.
+    /// The block tables to which the entries refer.
     pub tables: Buffer,
 }
 
-/// Attention of all entries. `out` in bf16, rows of [`padded`] heads. `partial` may be too short for all of them at once: then they
-/// come one part after another.
+/// Computes attention for all entries. `out` is bf16, with rows of [`padded`] heads. If `partial` is too short for all
+/// entries at once, they are computed in several launches.
 ///
 /// # Errors
-/// [`DeviceError::Shape`] where `partial` is too short for one, or what the device says.
+/// [`DeviceError::Shape`] if `partial` is too short for a single entry. Also returns the device's errors.
 pub fn attend(
     device: &mut dyn Device,
     heads: &Heads,
@@ -455,7 +460,7 @@ fn count_of(what: &'static str, value: usize) -> Result<u32, DeviceError> {
     int(what, value).map(i32::cast_unsigned)
 }
 
-/// Two 32-bit integers as they follow each other in memory.
+/// Packs two 32-bit integers in their order in memory.
 fn pair(first: i32, second: i32) -> u64 {
     u64::from(first.cast_unsigned()) | u64::from(second.cast_unsigned()) << 32
 }

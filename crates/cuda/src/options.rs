@@ -1,25 +1,26 @@
-//! How a model is loaded onto a device: bounds and sizes. Must not know: what is loaded.
+//! Options for loading a model onto a device: limits and sizes. Must not know: which model is loaded.
 
-/// How to load a model.
+/// Options for loading a model.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoadOptions {
-    /// KV blocks of 16 tokens; none: as many as the free memory holds, less [`LoadOptions::reserve_bytes`].
+    /// Number of KV blocks of 16 tokens. `None` for as many as the free memory holds, less
+    /// [`LoadOptions::reserve_bytes`].
     pub kv_blocks: Option<usize>,
-    /// No pool that is sized by the free memory has more blocks.
+    /// Maximum number of KV blocks.
     pub most_kv_blocks: usize,
-    /// A bound on positions below the checkpoint's own.
+    /// A limit on positions that applies if it is below the checkpoint's own limit.
     pub max_positions: Option<usize>,
-    /// Rows of one pass; a longer step is computed in several.
+    /// Maximum rows of one pass. A longer step is computed in several passes.
     pub pass_rows: usize,
-    /// Rows of logits that are brought to the host at once.
+    /// Maximum rows of logits that are downloaded to the host at once.
     pub logit_rows: usize,
-    /// Bytes for what attention's splits leave for each other.
+    /// Bytes for the partial results of attention's splits.
     pub partial_bytes: usize,
-    /// Decode batches of up to so many sequences are recorded and replayed; 0: none.
+    /// Maximum sequences of a decode batch that is recorded and replayed. 0 disables recordings.
     pub recorded_rows: usize,
-    /// Threads that read, convert and upload weights.
+    /// Number of threads that read, convert and upload weights.
     pub threads: usize,
-    /// Memory of the device that stays free: for the driver, recordings and other programs.
+    /// Device memory that stays free for the driver, recordings and other programs.
     pub reserve_bytes: usize,
 }
 

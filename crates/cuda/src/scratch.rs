@@ -1,4 +1,4 @@
-//! Activations of a pass: how large they are, and where they stand. Must not know: what computes them.
+//! Activations of a pass: their sizes and buffers. Must not know: which operations compute them.
 
 use headrace_checkpoint::ModelConfig;
 
@@ -7,9 +7,9 @@ use crate::ops::{Heads, padded};
 use crate::options::LoadOptions;
 use crate::weights::inner;
 
-/// Activations, for as many rows as a pass has at most.
+/// Activations, for the maximum rows of a pass.
 pub(crate) struct Scratch {
-    /// Tokens, tables and entries of a pass; grows.
+    /// Tokens, tables and entries of a pass. Grows on demand.
     pub(crate) inputs: Buffer,
     /// The residual stream, f32.
     pub(crate) stream: Buffer,
@@ -19,19 +19,19 @@ pub(crate) struct Scratch {
     pub(crate) qkv: Buffer,
     /// Rotated queries, bf16.
     pub(crate) queries: Buffer,
-    /// Attention's output, bf16. What fills up its rows is zero.
+    /// Attention's output, bf16. The padding of its rows is zero.
     pub(crate) attended: Buffer,
-    /// The MLP's middle, bf16.
+    /// Activations within the MLP, bf16.
     pub(crate) inner: Buffer,
-    /// f32, of `logit_rows`.
+    /// Logits of `logit_rows` rows, f32.
     pub(crate) logits: Buffer,
 }
 
-/// Bytes of a pass's inputs at first.
+/// Initial bytes for a pass's inputs.
 const FIRST_INPUT_BYTES: usize = 1 << 20;
 
 impl Scratch {
-    /// Bytes of each of its buffers.
+    /// Size of each buffer in bytes.
     fn sizes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> [usize; 8] {
         let (rows, all) = (options.pass_rows, heads.heads + 2 * heads.kv_heads);
         [
@@ -50,7 +50,7 @@ impl Scratch {
         Self::sizes(config, heads, options).iter().sum()
     }
 
-    /// All of it zero: nobody writes what fills up rows.
+    /// Allocates all buffers and fills them with zeros, because no kernel writes the padding of rows.
     pub(crate) fn new(
         device: &mut dyn Device,
         config: &ModelConfig,

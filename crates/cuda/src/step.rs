@@ -1,5 +1,5 @@
-//! A pass over a batch as the kernels read it: one run of 32-bit words that holds tokens, positions, slots, tables and the entries of
-//! attention, and where in it each of them begins. Must not know: weights, or how it gets to the device.
+//! A pass over a batch in the kernels' input format: one array of 32-bit words. Its sections hold tokens, positions,
+//! slots, tables and attention entries. Must not know: weights, or how the array gets to the device.
 
 use headrace_kernels::forward::{BLOCK_TOKENS, LogitsWanted, SequenceChunk};
 use headrace_model::batch::Rows;
@@ -7,13 +7,14 @@ use headrace_model::batch::Rows;
 use crate::device::{Buffer, DeviceError};
 use crate::ops::{ENTRY_ROWS, Entries, Heads, MANY_ROWS, SPLIT};
 
-/// Words of an entry.
+/// Words per entry.
 const ENTRY_WORDS: usize = 8;
-/// Chunks of up to so many tokens have their splits side by side: there are too few rows to fill a device otherwise.
+/// Chunks with at most this many tokens have their splits computed in parallel. Otherwise their few rows would not fill
+/// a device.
 const FEW_TOKENS: usize = 4;
 
-/// How much of everything a run of words has room for. Two passes of one shape stand in memory alike, so that what was recorded
-/// for one can be replayed for the other.
+/// The capacity of each section of the array. Two passes with the same shape have the same memory layout, so that a
+/// recording of one can be replayed for the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct Shape {
     pub(crate) rows: usize,
@@ -25,13 +26,13 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Of a decode step: one token of each of at most `rows` sequences, none with more than `splits` splits.
+    /// The shape of a decode step: one token of each of at most `rows` sequences, each with at most `splits` splits.
     pub(crate) fn decode(rows: usize, splits: usize, heads: &Heads) -> Shape {
         let few = rows * heads.group().div_ceil(ENTRY_ROWS);
         Shape { rows, wanted: rows, few, many: 0, splits, table: rows * splits * (SPLIT / BLOCK_TOKENS) }
     }
 
-    /// Where sections begin, in words: few, many, tokens, positions, slots, wanted, tables, the end.
+    /// Start of each section, in words: few, many, tokens, positions, slots, wanted, tables. The last value is the end.
     fn begins(&self) -> [usize; 8] {
         let sizes = [
             self.few * ENTRY_WORDS,
@@ -53,12 +54,12 @@ impl Shape {
         begins
     }
 
-    /// Bytes of it all.
+    /// Size of the whole array in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.begins()[7] * 4
     }
 
-    /// The sections within `buffer`.
+    /// Returns the sections within `buffer`.
     pub(crate) fn within(&self, buffer: Buffer) -> Result<Sections, DeviceError> {
         let [few, many, tokens, positions, slots, wanted, tables, _] = self.begins();
         let part = |begin: usize, words: usize| buffer.part(begin * 4, words * 4);
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// Where on the device everything stands.
+/// The sections of a pass in the device's memory.
 pub(crate) struct Sections {
     pub(crate) tokens: Buffer,
     pub(crate) positions: Buffer,
@@ -96,8 +97,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Writes down a checked batch, in the `shape` that [`shape_of`] gave, or in a larger one. Rows behind the batch's are of
-    /// nobody: they have no slot, and no entry looks at them.
+    /// Writes a checked batch in the `shape` that [`shape_of`] returned, or in a larger one. Additional rows have slot
+    /// −1, and no entry refers to them.
     pub(crate) fn fill(&mut self, batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, shape: &Shape) {
         let [few, many, tokens, positions, slots, wanted, tables, end] = shape.begins();
         self.words.clear();
@@ -129,13 +130,13 @@ impl Step {
         self.used = tables + table;
     }
 
-    /// What of it is to be brought to the device: the rest is read by nobody.
+    /// Returns the bytes to upload. The rest of the array is never read.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.words.iter().take(self.used).flat_map(|word| word.to_le_bytes()).collect()
     }
 }
 
-/// The least shape for a batch.
+/// Returns the smallest shape for a batch.
 pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads) -> Shape {
     let mut shape = Shape { rows: rows.len(), wanted: rows.wanted.len(), ..Shape::default() };
     for chunk in batch {
@@ -152,12 +153,12 @@ pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads) 
     shape
 }
 
-/// Whether each sequence has one token, and wants its logits.
+/// Returns whether each sequence has one token and wants its logits.
 pub(crate) fn is_decode(batch: &[SequenceChunk<'_>]) -> bool {
     batch.iter().all(|chunk| chunk.tokens.len() == 1 && chunk.logits != LogitsWanted::None)
 }
 
-/// The next size of decode batches that are recorded: a few sizes serve all.
+/// Rounds the rows of a decode batch up to a size that is recorded, so that a few sizes serve all batches.
 pub(crate) fn bucket(rows: usize) -> usize {
     match rows {
         0..=8 => rows.next_power_of_two(),
@@ -166,7 +167,7 @@ pub(crate) fn bucket(rows: usize) -> usize {
     }
 }
 
-/// A batch cut into passes of at most `rows` rows. Where a sequence is cut makes no difference to its bits.
+/// Splits a batch into passes of at most `rows` rows. The position of a cut does not change a sequence's bits.
 pub(crate) fn passes<'a>(batch: &[SequenceChunk<'a>], rows: usize) -> Vec<Vec<SequenceChunk<'a>>> {
     let (mut passes, mut pass, mut left) = (Vec::new(), Vec::new(), rows);
     for chunk in batch {
@@ -200,7 +201,7 @@ fn put(words: &mut [i32], at: usize, values: impl Iterator<Item = i32>) {
     }
 }
 
-/// Every number here is below a size that was held against `i32` when the model was loaded.
+/// Every number here is below a size that was checked against `i32` when the model was loaded.
 fn word(value: usize) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!((words[wanted], words[table], words[table + 19]), (0, 63, 7));
         assert_eq!(step.bytes().len(), (table + 21) * 4);
         assert!(end * 4 == shape.bytes() && [few, many].iter().all(|at| at.is_multiple_of(4)));
-        // Room for more rows: they are of nobody.
+        // A shape with room for more rows: the additional rows have no slot.
         let wide = Shape { rows: 24, ..shape };
         step.fill(&batch, &rows, &heads, &wide);
         let slots = wide.begins()[4];

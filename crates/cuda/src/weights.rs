@@ -1,5 +1,5 @@
-//! Weights on the device: what is fused, padded and interleaved, and how several threads bring it there from a checkpoint.
-//! Must not know: how a step is computed, or where the checkpoint came from.
+//! Weights on the device: how they are fused, padded and interleaved, and how several threads upload them from a
+//! checkpoint. Must not know: how a step is computed, or where the checkpoint came from.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,21 +13,21 @@ use crate::ops::{Matrix, padded};
 
 /// Bytes that a thread prepares before it uploads them.
 const PIECE_BYTES: usize = 16 << 20;
-/// Bytes after which the pages of mapped files are let go of.
+/// Bytes after which the pages of mapped files are released.
 const RELEASE_BYTES: u64 = 1 << 30;
 
-/// Where tensors come from.
+/// A source of tensors.
 pub trait Tensors: Sync {
-    /// The tensor of that name in Hugging Face's checkpoints.
+    /// Returns the tensor with the given name, as Hugging Face's checkpoints name it.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails if there is no such tensor.
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError>;
 
-    /// Bytes of all of them.
+    /// Size of all tensors together, in bytes.
     fn bytes(&self) -> u64;
 
-    /// What was read is not needed again soon.
+    /// Releases the mapped pages of the tensors that were read, which are not needed again soon.
     fn release_pages(&self);
 }
 
@@ -45,7 +45,7 @@ impl Tensors for Checkpoint {
     }
 }
 
-/// Everything a step reads.
+/// All weights that a step reads.
 pub(crate) struct Weights {
     pub(crate) embedding: Matrix,
     pub(crate) head: Matrix,
@@ -61,17 +61,18 @@ pub(crate) struct Layer {
     pub(crate) key_norm: Option<Buffer>,
     pub(crate) output: Matrix,
     pub(crate) mlp_norm: Buffer,
-    /// Gates and ups, eight and eight: a thread of the product that has one has the other. As many as [`inner`] says.
+    /// Gate and up rows, alternating in groups of eight, so that one thread of the product has both. Each has [`inner`]
+    /// rows.
     pub(crate) gate_up: Matrix,
     pub(crate) down: Matrix,
 }
 
-/// Width of the MLP on the device: what is behind the model's own is zero.
+/// Width of the MLP on the device. The part beyond the model's own width is zero.
 pub(crate) fn inner(config: &ModelConfig) -> usize {
     padded(config.intermediate_size)
 }
 
-/// A tensor to bring: where it goes, and in which arrangement.
+/// A tensor to upload: its destination and its arrangement.
 struct Job {
     name: String,
     shape: Vec<usize>,
@@ -80,24 +81,26 @@ struct Job {
 }
 
 enum How {
-    /// Rows of bf16, each filled up to this many inputs, one below the other.
+    /// Rows of bf16, one below the other. Each is padded to this many inputs.
     Rows(usize),
-    /// The same, eight rows and room for eight others; and from which of the sixteen on.
+    /// Like `Rows`, but in groups of eight rows, each followed by room for eight other rows. The second value is the
+    /// index of the first row within the sixteen: 0 or 8.
     Alternating(usize, usize),
     /// One row of floats.
     Floats,
-    /// The same, eight and room for eight others.
+    /// Like `Floats`, but in groups of eight, each followed by room for eight others. The value is 0 or 8, as in
+    /// `Alternating`.
     AlternatingFloats(usize),
 }
 
-/// Plans where everything goes, allocates it, and lists what is to be brought.
+/// Plans the layout, allocates all buffers, and lists the tensors to upload.
 struct Planner<'a> {
     device: &'a mut dyn Device,
     jobs: Vec<Job>,
     allocated: usize,
 }
 
-/// Bytes that the weights will take on a device.
+/// Bytes that the weights take on a device.
 pub(crate) fn device_bytes(config: &ModelConfig) -> usize {
     let matrix = |features: usize, inputs: usize| features * padded(inputs) * 2;
     let (hidden, heads, kv) =
@@ -113,8 +116,8 @@ pub(crate) fn device_bytes(config: &ModelConfig) -> usize {
 }
 
 impl Weights {
-    /// Brings everything to the device over `threads` threads, and calls `progress` with the tensor bytes done and their total.
-    /// Returns the bytes they take there, too.
+    /// Uploads all weights with `threads` threads, and calls `progress` with the tensor bytes that are done and their
+    /// total. Also returns the bytes that the weights take on the device.
     pub(crate) fn load(
         device: &mut dyn Device,
         config: &ModelConfig,
@@ -178,7 +181,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Dense layers of the same inputs, one below the other.
+    /// Plans dense layers with the same inputs, one below the other.
     fn matrix(&mut self, inputs: usize, of: &[(String, usize)], bias: bool) -> Result<Matrix, LoadError> {
         let (features, k) = (of.iter().map(|(_, rows)| rows).sum(), padded(inputs));
         let weights = self.allocate(features * k * 2)?;
@@ -195,7 +198,8 @@ impl Planner<'_> {
         Ok(Matrix { weights, bias, features, inputs: k })
     }
 
-    /// Gates and ups, eight and eight. What fills them up is zero, and so is what they give.
+    /// Plans the gate and up projections, alternating in groups of eight rows. Padding rows are zero, and so are their
+    /// outputs.
     fn gate_up(&mut self, config: &ModelConfig, names: [String; 2]) -> Result<Matrix, LoadError> {
         let (inputs, rows, features) = (config.hidden_size, config.intermediate_size, 2 * inner(config));
         let k = padded(inputs);
@@ -230,7 +234,8 @@ impl Planner<'_> {
     }
 }
 
-/// Every thread takes the next job until there is none, or one has failed; the caller's tells how far they are.
+/// Runs all jobs. Each thread takes the next job until none is left or one has failed. The caller's thread reports
+/// progress.
 fn bring(
     device: &dyn Device,
     jobs: &[Job],
@@ -282,7 +287,7 @@ fn bring(
 }
 
 impl Job {
-    /// Brings it; how many bytes it had in the checkpoint.
+    /// Uploads the tensor. Returns its bytes in the checkpoint.
     fn run(&self, tensors: &dyn Tensors, upload: &mut dyn Upload) -> Result<u64, LoadError> {
         let tensor = tensors.tensor(&self.name)?;
         if tensor.shape != self.shape {
@@ -339,7 +344,7 @@ impl Job {
     }
 }
 
-/// Rows as bf16, each filled up with zeros to `k` inputs.
+/// Returns rows as bf16, each padded with zeros to `k` inputs.
 fn rows_of<'t>(
     tensor: &'t Tensor<'_>,
     rows: std::ops::Range<usize>,
@@ -372,7 +377,7 @@ fn bf16(value: f32) -> [u8; 2] {
     half::bf16::from_f32(value).to_le_bytes()
 }
 
-/// All elements as floats, in bytes.
+/// Returns all elements as the bytes of f32 values.
 fn floats_of(tensor: &Tensor<'_>) -> Vec<u8> {
     let bytes = &tensor.bytes;
     let widened = |of: fn([u8; 2]) -> f32| -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! Each kernel against a plain reference in f64, on odd sizes; the ways of computing a product against each other, bit by bit; and
-//! shapes that no kernel can work with, refused by name.
+//! Tests each kernel against a plain reference in f64, on odd sizes. Also compares the ways of computing a product bit
+//! by bit, and checks that unsupported shapes are refused by name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -21,13 +21,13 @@ impl Random {
         (0..count).map(|_| self.next()).collect()
     }
 
-    /// Floats that bf16 holds.
+    /// Random floats that bf16 represents exactly.
     fn rounded(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| half::bf16::from_f32(self.next()).to_f32()).collect()
     }
 }
 
-/// What is no number: whoever reads what nobody wrote finds it.
+/// NaN fills memory before a test, so that a read of unwritten memory is noticed.
 const POISON: f32 = f32::NAN;
 
 fn floats(device: &mut dyn Device, values: &[f32]) -> Buffer {
@@ -80,7 +80,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// A product and what it is of.
+/// A product and its operands.
 struct Dense {
     weights: Vec<f32>,
     rows: Vec<f32>,
@@ -100,7 +100,7 @@ impl Dense {
         dot(&of(&self.weights, feature), &of(&self.rows, row)) + f64::from(self.bias[feature])
     }
 
-    /// The first `count` rows' products, over what `before` holds.
+    /// Computes the products of the first `count` rows. `before` is the output's previous content.
     fn run(&self, device: &mut dyn Device, count: usize, finish: Finish, before: &[f32]) -> Vec<f32> {
         let workspace = Workspace::new(device).unwrap();
         let bias = Some(floats(device, &self.bias));
@@ -136,7 +136,8 @@ fn every_kernel_is_known_to_the_emulation() {
     assert_eq!(names.len(), NAMES.len());
 }
 
-/// Rows around every border of the kernels; features and inputs that fill no tile, no stage, and quarters of unequal lengths.
+/// Row counts around every border of the kernels. Features and inputs do not fill a tile or a stage, and the quarters
+/// have different lengths.
 #[test]
 fn products_are_right_and_have_the_same_bits_in_every_way() {
     let mut device = common::device();
@@ -224,7 +225,7 @@ fn embeddings_and_norms() {
     }
 }
 
-/// Keys and values of a few sequences, as a plain list, and on the device over scattered blocks.
+/// Keys and values of one sequence, as a plain list and in scattered blocks on the device.
 struct Cache {
     heads: Heads,
     keys: Vec<Vec<f32>>,
@@ -234,11 +235,11 @@ struct Cache {
 }
 
 impl Cache {
-    /// Positions of one sequence. What no position is in holds no numbers.
+    /// Creates the keys and values of `positions` positions. Memory of no position holds NaN.
     fn new(device: &mut dyn Device, random: &mut Random, heads: Heads, positions: usize) -> Cache {
         let Heads { kv_heads, head_dim, width, .. } = heads;
         let blocks = positions.div_ceil(16);
-        let pool = blocks + 3; // two of them are nobody's
+        let pool = blocks + 3; // three blocks are unused
         let table: Vec<i32> = (0..blocks).map(|block| (pool - 1 - (block ^ 1)) as i32).collect();
         let row = |random: &mut Random| random.rounded(kv_heads * head_dim);
         let keys: Vec<Vec<f32>> = (0..positions).map(|_| row(random)).collect();
@@ -262,7 +263,7 @@ impl Cache {
         Cache { heads, keys, values, table, pages }
     }
 
-    /// What a query sees up to `position`.
+    /// The reference attention of a query over all positions up to `position`.
     fn attended(&self, query: &[f32], head: usize, position: usize) -> Vec<f64> {
         let Heads { head_dim, .. } = self.heads;
         let kv = head / self.heads.group() * head_dim;
@@ -280,7 +281,8 @@ impl Cache {
             .collect()
     }
 
-    /// Attention of the last `count` positions, in entries of either kind, with room for `partial_entries` of them at once.
+    /// Computes attention of the last `count` positions, in entries of either kind, with room for the partial results
+    /// of `partial_entries` entries at a time.
     fn run(
         &self,
         device: &mut dyn Device,
@@ -352,7 +354,7 @@ fn attention_is_right_and_has_the_same_bits_in_entries_of_any_kind() {
         close(&what, &got, &want, 6e-3);
         let few = cache.run(device, &queries, count, true, 64);
         assert_eq!(bits(&few), bits(&got), "{what}: splits side by side");
-        // The last token alone, and partial results for one entry at a time.
+        // The last token alone, with partial results for one entry at a time.
         let last = (count - 1) * query_heads * head_dim;
         for (few, partial) in [(true, 1), (false, 1)] {
             let alone = cache.run(device, &queries[last..], 1, few, partial);

@@ -1,5 +1,5 @@
-//! The models on a device against answers computed elsewhere (transformers, float32, from the same stored weights), within what bf16
-//! loses, and against the CPU's exact mode.
+//! Compares models on a device with reference answers (transformers, float32, the same stored weights), within the loss
+//! of bf16, and with the CPU's exact mode.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,9 +16,10 @@ use headrace_kernels::{ComputeMode, Isa, argmax};
 use headrace_model::Model;
 use serde::Deserialize;
 
-/// How far logits may be from the oracle's, as a share of their size: what bf16 weights, activations and keys lose.
+/// Maximum distance of logits from the oracle's, as a share of their size. This covers the loss of bf16 weights,
+/// activations and keys.
 const TOLERANCE: f64 = 0.04;
-/// A greedy choice may differ where the oracle's best two are closer than this share of the logits' size.
+/// A greedy choice may differ if the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
 const CHECKPOINTS: [&str; 7] = [
@@ -79,7 +80,7 @@ fn blocks(positions: usize) -> Vec<u32> {
     (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + 3) % 64).collect()
 }
 
-/// Every row of logits of `ids`.
+/// All rows of logits of `ids`.
 fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
     let chunk = SequenceChunk { tokens: ids, start, blocks: table, logits: LogitsWanted::All };
@@ -92,7 +93,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|value| value.to_bits()).collect()
 }
 
-/// ‖a − b‖ / ‖b‖, and the root of b's mean square.
+/// Returns ‖a − b‖ / ‖b‖, and the root mean square of b.
 fn distance(a: &[f32], b: &[f32]) -> (f64, f64) {
     assert_eq!(a.len(), b.len());
     let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -112,7 +113,7 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
         let mut model = load(&checkpoint);
         let exact = headrace_model::LoadOptions::exact(Isa::best(), 1, 64);
         let mut cpu = Model::load(&checkpoint, exact, &mut |_, _| ()).unwrap();
-        // The CPU with activations, keys and values in bf16: how much that loses by itself.
+        // The CPU with activations, keys and values in bf16 shows how much bf16 alone loses.
         let fast = headrace_model::LoadOptions {
             mode: ComputeMode::Fast,
             kv: KvType::Bf16,
@@ -122,7 +123,7 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
         let (mut worst, mut of_fast, mut chosen, mut differ) = (0.0_f64, 0.0_f64, 0, 0);
         for (index, case) in expected.cases.iter().enumerate() {
             let what = format!("{name} case {index}");
-            // The oracle's own words are fed, so that one close choice does not end the comparison.
+            // The oracle's own tokens are the input, so that one close choice does not end the comparison.
             let ids = [&case.ids[..], &case.greedy].concat();
             let (prompt, table) = (case.ids.len(), blocks(ids.len()));
             let logits = rows(&mut model, &ids, 0, &table);
@@ -143,7 +144,7 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
                 let close = best == token || gap < CLOSE * size as f32;
                 assert!(close, "{what}: token {at} is {best}, expected {token}, gap {gap}");
             }
-            // The end once more as it is decoded, word by word.
+            // The last tokens again, decoded one by one.
             for at in ids.len() - 3..ids.len() {
                 let again = rows(&mut model, &ids[at..=at], at, &table);
                 assert_eq!(bits(&again[0]), bits(&logits[at]), "{what}: position {at} decoded");

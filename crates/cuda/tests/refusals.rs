@@ -1,4 +1,4 @@
-//! What is refused, by its name and with the way out: options, weights, memory, batches; and what becomes of a step that fails.
+//! Options, weights, memory and batches that must be refused by name and with a remedy. Also tests a step that fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -60,7 +60,7 @@ fn options_that_cannot_be_are_named() {
 
 #[test]
 fn weights_in_blocks_are_refused_by_the_tensors_name() {
-    // A GGUF file of plain floats loads; its bits are those of the directory that it was made of.
+    // A GGUF file of plain floats loads, and its results are close to those of the directory from which it was made.
     let rows = |name: &str| {
         let mut model = load(Emulated::new(), &open(name), &options()).unwrap();
         step(&mut model, 5, 1).unwrap()
@@ -105,7 +105,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
         device.memory_bytes = bytes;
         load(device, &checkpoint, options)
     };
-    // To the byte: what is said to be taken is what is taken.
+    // The estimate is exact to the byte.
     let model = with(beside + 8 * block, &options()).unwrap();
     assert_eq!((model.shape().block_count, model.shape().kv_bytes_per_block), (8, block));
     let error = with(beside + 8 * block - 1, &options()).map(|_| ()).unwrap_err();
@@ -113,7 +113,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
     assert!(error.to_string().contains("112 tokens would fit"), "{error}");
     let error = with(beside / 2, &options()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("MiB would fit") && error.contains("emulated"), "{error}");
-    // A pool by the free memory takes what is left, within its bound.
+    // A pool that is sized by free memory takes the rest of it, within its limit.
     let free = LoadOptions { kv_blocks: None, ..options() };
     assert_eq!(with(beside + 30 * block + 1, &free).unwrap().shape().block_count, 30);
     let bounded = LoadOptions { most_kv_blocks: 20, ..free.clone() };
@@ -183,7 +183,7 @@ fn a_step_that_fails_or_panics_is_an_error_with_its_reason_and_the_next_one_is_c
     }
 }
 
-/// Where there is no driver, as on most machines that build this.
+/// Runs on machines without a driver, which are most machines that build this crate.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_machine_without_a_gpu_says_what_is_missing() {

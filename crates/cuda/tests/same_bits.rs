@@ -1,5 +1,6 @@
-//! Same bits on the device: a sequence's logits are identical alone, among others, prefilled in any chunks beside decoding neighbours,
-//! over other blocks, in passes of any length, recorded or launched. Seeded; HEADRACE_SEED repeats one run.
+//! Same bits on the device. A sequence's logits are identical alone and among others, in any chunks beside decoding
+//! neighbours, over other blocks, in passes of any length, recorded or launched. The tests are seeded, and
+//! HEADRACE_SEED repeats one run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +16,7 @@ use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, Seq
 const VOCAB: usize = 130;
 const BLOCKS: usize = 128;
 
-/// Sizes of a small model, and how long its sequences are.
+/// Sizes of a small model, and the length of its sequences.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     hidden: usize,
@@ -27,7 +28,8 @@ struct Sizes {
     qwen3: bool,
 }
 
-/// Grouped heads over more than one split of 256; one key head for three of queries, a padded head and MLP; every head its own keys.
+/// The first model has grouped heads over more than one split of 256. The second has three query heads per key head,
+/// and padded heads and MLP. In the third, every query head has its own keys.
 const MODELS: [Sizes; 3] = [
     Sizes { hidden: 128, heads: 4, kv_heads: 2, head_dim: 64, inner: 256, length: 530, qwen3: false },
     Sizes { hidden: 96, heads: 6, kv_heads: 2, head_dim: 48, inner: 104, length: 150, qwen3: true },
@@ -58,7 +60,7 @@ fn seed() -> u64 {
     std::env::var("HEADRACE_SEED").map_or(7, |seed| seed.parse().unwrap())
 }
 
-/// A small model of random bf16 weights.
+/// A small model with random bf16 weights.
 fn checkpoint(sizes: &Sizes) -> Checkpoint {
     let &Sizes { hidden, heads, kv_heads, head_dim, inner, qwen3, .. } = sizes;
     let name = if qwen3 { "Qwen3ForCausalLM" } else { "LlamaForCausalLM" };
@@ -91,7 +93,7 @@ fn checkpoint(sizes: &Sizes) -> Checkpoint {
     .unwrap()
 }
 
-/// Memory and bounds that make for all ways of computing: `pass_rows` and `partial_bytes` differ.
+/// Options whose `pass_rows` and `partial_bytes` select different ways of computing.
 fn options(pass_rows: usize, partial_bytes: usize, recorded_rows: usize) -> LoadOptions {
     LoadOptions {
         kv_blocks: Some(BLOCKS),
@@ -117,7 +119,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Bits of the logits at the end of every prefix in `at`, of a sequence alone, token by token from there on.
+/// Bits of the logits at every position of a sequence, computed alone in one step.
 fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>> {
     let table: Vec<u32> = (0..length.div_ceil(BLOCK_TOKENS) as u32).collect();
     let (tokens, mut out) = (tokens(sequence, length), Logits::default());
@@ -126,7 +128,7 @@ fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>>
     (0..length).map(|row| bits(out.row(row).unwrap())).collect()
 }
 
-/// Blocks in any order, none of them twice.
+/// All blocks in random order.
 fn shuffled(random: &mut Random) -> Vec<u32> {
     let mut blocks: Vec<u32> = (0..BLOCKS as u32).collect();
     for i in (1..blocks.len()).rev() {
@@ -135,7 +137,8 @@ fn shuffled(random: &mut Random) -> Vec<u32> {
     blocks
 }
 
-/// Sequences in one batch, each cut at random: long chunks beside single tokens. The first difference from what each gave alone.
+/// Computes sequences in one batch, each cut at random: long chunks beside single tokens. Returns the first difference
+/// from the results of each sequence alone, or the number of rows compared.
 fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random) -> Result<usize, String> {
     let (count, length) = (expected.len(), expected[0].len());
     let each = length.div_ceil(BLOCK_TOKENS);
@@ -143,7 +146,7 @@ fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random)
     let tables: Vec<&[u32]> = blocks.chunks(each).take(count).collect();
     let all: Vec<Vec<u32>> = (0..count).map(|sequence| tokens(sequence, length)).collect();
     let (mut done, mut out, mut compared) = (vec![0; count], Logits::default(), 0);
-    // Half of the way in long chunks; then some decode while others still read.
+    // Each sequence ends near the full length. It takes chunks of random length until its last tokens.
     let ends: Vec<usize> = (0..count).map(|_| length - random.below(12)).collect();
     while (0..count).any(|s| done[s] < ends[s]) {
         let (mut batch, mut owners) = (Vec::new(), Vec::new());
@@ -158,7 +161,7 @@ fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random)
                 2 => 1 + random.below(70),
                 _ => 1 + random.below(300),
             };
-            // The last tokens come one by one, as decoding.
+            // The last tokens come one by one, as in decoding.
             let length = length.min(if left > 6 { left - 6 } else { 1 });
             let logits = [LogitsWanted::All, LogitsWanted::Last, LogitsWanted::None][random.below(3)];
             batch.push(SequenceChunk {
@@ -197,7 +200,8 @@ fn logits_do_not_depend_on_batch_chunks_blocks_or_passes() {
         let expected: Vec<_> = (0..3).map(|sequence| alone(&mut one, sequence, sizes.length)).collect();
         let finite = expected.iter().flatten().flatten().all(|&bits| f32::from_bits(bits).is_finite());
         assert!(finite && expected[0][5] != expected[1][5], "{sizes:?}");
-        // Passes so short that chunks are cut, partial results for one entry at a time, decode steps recorded.
+        // The second variant has passes so short that chunks are cut, partial results for one entry at a time, and
+        // recorded decode steps.
         for (way, options) in [options(1024, 1 << 20, 0), options(48, 0, 16)].iter().enumerate() {
             let mut random = Random(seed.wrapping_add((index * 10 + way) as u64));
             let mut model = load(&checkpoint, options);
@@ -231,7 +235,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
         model.step(&prompts, &mut a).unwrap();
     }
     for step in 0..8 {
-        // Batches grow and shrink; sequences come in any order.
+        // Batches grow and shrink, and sequences come in any order.
         let count = [1, 3, 8, 9, 19, 19, 2, 1][step];
         let batch: Vec<_> = (0..count)
             .map(|i| (i * 5 + step) % 19)

@@ -1,6 +1,7 @@
-//! How events travel from the engine's thread to the task that owns the request, and the signals that go back: a cancel,
-//! and that a reader who had fallen behind has caught up. The engine never waits: a job whose unread events have
-//! reached its bound is to stand still until half of them are taken. Knows nothing of how an engine does that.
+//! Event channel between the engine's thread and the task that owns the request. Two signals go back to the engine: a
+//! cancel, and the notice that a slow reader has caught up. The engine never waits for a reader. If the unread events
+//! of a job reach its bound, the engine should pause the job until half of them are read. This module does not know how
+//! an engine does that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,26 +12,26 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{Event, JobReport};
 
-/// What both ends know of a job's way, beside the events themselves.
+/// State of one job's channel that both ends share, in addition to the events themselves.
 #[derive(Debug)]
 struct Way {
-    /// Bytes of events that may wait unread.
+    /// Maximum bytes of unread events before the job is paused.
     bound: usize,
-    /// Bytes of events sent and not taken yet.
+    /// Bytes of events that are sent and not yet read.
     unread: AtomicUsize,
-    /// The job stands still until its reader has caught up.
+    /// Set while the job is paused, until its reader has caught up.
     paused: AtomicBool,
     cancelled: AtomicBool,
 }
 
-/// An event with the bytes it counts for.
+/// An event and the bytes that it counts for.
 #[derive(Debug)]
 struct Posted {
     event: Event,
     bytes: usize,
 }
 
-/// The engine's end. Dropping it without a terminal event tells the reader that the engine died.
+/// The engine's end of a job. If it is dropped without a terminal event, the reader learns that the engine died.
 #[derive(Debug)]
 pub struct EventSender {
     events: mpsc::UnboundedSender<Posted>,
@@ -38,7 +39,7 @@ pub struct EventSender {
     report: watch::Sender<Option<Arc<JobReport>>>,
 }
 
-/// What [`Ticket::split`] leaves for cancelling.
+/// Cancels a job after [`Ticket::split`] has taken its events.
 pub struct TicketControl {
     way: Arc<Way>,
     report: watch::Receiver<Option<Arc<JobReport>>>,
@@ -52,21 +53,20 @@ pub struct Events {
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// A job that was accepted.
+/// The caller's handle of an accepted job.
 pub struct Ticket {
     events: Events,
     control: TicketControl,
 }
 
-/// Resolves to what a cancelled job took, once the engine has let go of it.
+/// Resolves to the report of a cancelled job, once the engine has released the job.
 #[derive(Debug)]
 pub struct Cancelled {
     report: watch::Receiver<Option<Arc<JobReport>>>,
 }
 
-/// Makes both ends of a job that is to stand still once `unread_bytes` of its events wait ([`crate::Job::unread_bytes`]).
-/// `wake` is called on a cancel, and when the reader of a job that stands still has caught up or gone: so that an idle
-/// engine looks.
+/// Both ends call `wake` so that an idle engine looks at the job. They do so on a cancel, and when the reader of a
+/// paused job has caught up or is dropped.
 pub fn channel(unread_bytes: usize, wake: Arc<dyn Fn() + Send + Sync>) -> (EventSender, Ticket) {
     let (events, reader) = mpsc::unbounded_channel();
     let (report, report_reader) = watch::channel(None);
@@ -82,36 +82,37 @@ pub fn channel(unread_bytes: usize, wake: Arc<dyn Fn() + Send + Sync>) -> (Event
 }
 
 impl Way {
-    /// Whether the reader has taken enough of what waited for the job to go on.
+    /// Returns whether the reader has read enough for a paused job to continue: at most half of the bound is unread.
     fn is_drained(&self) -> bool {
         self.unread.load(Ordering::SeqCst) <= self.bound / 2
     }
 }
 
 impl EventSender {
-    /// Sends an event that is not terminal. Never waits, and takes it beyond the bound too: see [`Self::is_full`].
-    /// `false`: nobody reads any more, which counts as a cancel.
+    /// Sends an event that is not terminal. Never waits, and accepts events beyond the bound: see [`Self::is_full`].
+    /// Returns `false` if the reader is gone, which counts as a cancel.
     pub fn send(&self, event: Event) -> bool {
         let bytes = event.bytes();
         self.way.unread.fetch_add(bytes, Ordering::SeqCst);
         self.events.send(Posted { event, bytes }).is_ok()
     }
 
-    /// Whether so much waits unread that the job is to stand still. One atomic load.
+    /// Returns whether the unread events have reached the bound, so that the job should be paused. One atomic load.
     pub fn is_full(&self) -> bool {
         self.way.unread.load(Ordering::Relaxed) >= self.way.bound
     }
 
-    /// Bytes of events that may wait unread.
+    /// Maximum bytes of unread events before the job is paused.
     pub fn bound(&self) -> usize {
         self.way.bound
     }
 
-    /// The job is about to stand still: from now on its reader wakes the engine once it has caught up or is gone.
-    /// `false`: it has done so already, and the job goes on.
+    /// Marks the job as paused. From now on its reader wakes the engine once it has caught up or is dropped. Returns
+    /// `false` if the reader has caught up already: the job then continues.
     pub fn pause(&self) -> bool {
         self.way.paused.store(true, Ordering::SeqCst);
-        // Either this sees what the reader took, or the reader sees that the job stands still: both are in one order.
+        // Both sides use one sequentially consistent order: either this load sees what the reader took, or the reader
+        // sees the pause.
         if self.way.is_drained() {
             self.way.paused.store(false, Ordering::SeqCst);
             return false;
@@ -119,60 +120,60 @@ impl EventSender {
         true
     }
 
-    /// Whether a job that was paused is to stand still yet.
+    /// Returns whether a paused job must still wait for its reader.
     pub fn is_paused(&self) -> bool {
         self.way.paused.load(Ordering::SeqCst)
     }
 
-    /// Whether the job shall end: it was cancelled, or its reader is gone.
+    /// Returns whether the job should end: it was cancelled, or its reader is gone.
     pub fn is_cancelled(&self) -> bool {
         self.way.cancelled.load(Ordering::Acquire) || self.events.is_closed()
     }
 
-    /// Sends the terminal event and resolves every receipt.
+    /// Sends the terminal event and hands its report to every [`Cancelled`].
     pub fn finish(self, last: Event) {
         let report = match &last {
             Event::Done(report) | Event::Failed { report, .. } => Arc::clone(report),
             _ => Arc::default(),
         };
         self.report.send_replace(Some(report));
-        // A reader that is gone has its receipt.
+        // A reader that is gone has the report through its `Cancelled`.
         self.send(last);
     }
 }
 
 impl Ticket {
-    /// The events, and what cancels them.
+    /// Splits the ticket into the events and the handle that cancels them.
     pub fn split(self) -> (Events, TicketControl) {
         (self.events, self.control)
     }
 }
 
 impl Events {
-    /// The next event; `None` after the terminal one, or if the engine died.
+    /// Returns the next event. `None` after the terminal event, or if the engine died.
     pub async fn next(&mut self) -> Option<Event> {
         let posted = self.events.recv().await;
         self.take(posted)
     }
 
-    /// As [`Events::next`], for readers of several jobs at once.
+    /// Like [`Events::next`], for readers of several jobs at once.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.events.poll_recv(cx).map(|posted| self.take(posted))
     }
 
-    /// The next event if one is there already.
+    /// Returns the next event if one is waiting.
     pub fn try_next(&mut self) -> Option<Event> {
         let posted = self.events.try_recv().ok();
         self.take(posted)
     }
 
-    /// Blocks until the next event: for tests and tools that run outside a runtime.
+    /// Blocks until the next event. For tests and tools that run outside a runtime.
     pub fn next_blocking(&mut self) -> Option<Event> {
         let posted = self.events.blocking_recv();
         self.take(posted)
     }
 
-    /// Bytes of events that wait here.
+    /// Bytes of unread events.
     pub fn unread_bytes(&self) -> usize {
         self.way.unread.load(Ordering::SeqCst)
     }
@@ -186,7 +187,7 @@ impl Events {
         Some(event)
     }
 
-    /// Wakes the engine if the job stands still, once.
+    /// Wakes the engine once if the job is paused.
     fn go_on(&self) {
         if self.way.paused.swap(false, Ordering::SeqCst) {
             (self.wake)();
@@ -196,7 +197,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // What stands still is in no step that would notice.
+        // A paused job is in no step, so no step would notice that its reader is gone.
         self.events.close();
         self.go_on();
     }
@@ -209,7 +210,8 @@ impl fmt::Debug for Events {
 }
 
 impl TicketControl {
-    /// Asks the engine to let go. Its blocks are free within a step. What comes back tells what had been computed.
+    /// Asks the engine to release the job. Its blocks are free within a step. The returned future yields what was
+    /// computed.
     pub fn cancel(&self) -> Cancelled {
         self.way.cancelled.store(true, Ordering::Release);
         (self.wake)();
@@ -218,7 +220,7 @@ impl TicketControl {
 }
 
 impl Cancelled {
-    /// What the job took. If the engine died, nothing is known and the report is empty.
+    /// Waits for the report of the job. Returns an empty report if the engine died.
     pub async fn report(mut self) -> Arc<JobReport> {
         match self.report.wait_for(Option::is_some).await {
             Ok(report) => report.clone().unwrap_or_default(),
@@ -231,7 +233,7 @@ impl Cancelled {
 mod tests {
     use super::*;
 
-    /// A way of 1,000 bytes, and how often the engine was woken.
+    /// A channel with a bound of 1,000 bytes, and a counter of wakes.
     fn way() -> (EventSender, Events, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&woken);
@@ -263,7 +265,7 @@ mod tests {
         assert!(events.unread_bytes() <= 500);
         while events.try_next().is_some() {}
         assert_eq!((woken.load(Ordering::SeqCst), events.unread_bytes()), (1, 0));
-        // Who has caught up before the pause was spoken out is not paused, and nobody is woken for nothing.
+        // A reader that caught up before `pause` was called is not paused, and the engine is not woken for nothing.
         assert!(!sender.pause() && !sender.is_paused());
         drop(events);
         assert_eq!(woken.load(Ordering::SeqCst), 1);
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!((woken.load(Ordering::SeqCst), sender.is_cancelled()), (1, true));
     }
 
-    /// Both sides at once, many times: whoever stands still is woken.
+    /// Runs both sides at once, many times: a paused job is always woken.
     #[test]
     fn no_wake_is_lost_between_a_pause_and_a_reader_that_catches_up() {
         for round in 0..2000 {

@@ -1,5 +1,5 @@
-//! What an answer is held to while it is generated: the seam between whoever compiles a form and whoever chooses tokens.
-//! Knows no grammar's language, no tokenizer, and no engine.
+//! Response formats as an engine enforces them: the seam between the crate that compiles a format and the engine that
+//! chooses tokens. Knows no grammar language, no tokenizer and no engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,66 +7,67 @@ use std::sync::Arc;
 use headrace_domain::{Form, GrammarSyntax, JsonForm};
 use serde::{Deserialize, Serialize};
 
-/// A form compiled for one vocabulary. Shared by all choices of all jobs that are held to it.
+/// A response format compiled for one vocabulary. All choices of all jobs with that format share it.
 pub trait Grammar: fmt::Debug + Send + Sync {
-    /// What it was compiled of: for engines elsewhere, which compile for themselves.
+    /// The source of the grammar. Engines on other hosts compile it themselves.
     fn form(&self) -> &Arc<Form>;
 
-    /// The thought that may stand before the form; `None`: the form begins at once.
+    /// Reasoning that may precede the format. `None` if the format begins at once.
     fn thought(&self) -> Option<&FormThought> {
         None
     }
 
-    /// A state at the beginning of an answer. It shares nothing that another state could use up.
+    /// Returns a state at the beginning of an answer. It shares no bounds with other states, so none can use up
+    /// another's.
     fn begin(&self) -> Box<dyn GrammarState>;
 
-    /// Bytes that one state takes, near enough.
+    /// Approximate size of one state in bytes.
     fn state_bytes(&self) -> usize;
 }
 
-/// A grammar that several rooms share.
+/// A grammar that several components share.
 pub type SharedGrammar = Arc<dyn Grammar>;
 
-/// A thought before the form: it is free, and its marks are single tokens.
+/// Reasoning before the response format. Its content is free, and its markers are single tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormThought {
-    /// The id that opens one.
+    /// The id that opens a reasoning block.
     pub open: u32,
-    /// The id that ends one.
+    /// The id that closes a reasoning block.
     pub close: u32,
-    /// Whether the prompt has opened it. Otherwise an answer may begin with one, or not.
+    /// Whether the prompt has already opened a reasoning block. If not, an answer may open one or begin without.
     pub is_open: bool,
-    /// Ids that may stand once between a thought and the answer: white space.
+    /// White-space ids. One of them may occur between the reasoning and the answer.
     pub between: Vec<u32>,
-    /// After so many ids a thought is closed; `None`: as long as it likes.
+    /// Number of reasoning ids after which the block is closed. `None` for no limit.
     pub most_ids: Option<u32>,
 }
 
-/// Kinds of forms that an engine elsewhere is told in words, and holds answers to in its own way: nothing compiled here is
-/// followed there. A set.
+/// A set of response-format kinds that an upstream engine enforces itself, from their source text. Such engines do not
+/// follow grammars that are compiled here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FormKinds(u8);
 
 impl FormKinds {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// JSON objects, and JSON of a schema.
+    /// JSON objects, and JSON that follows a schema.
     pub const JSON: Self = Self(1);
-    /// JSON of a schema whose white space is said.
+    /// JSON that follows a schema and prescribed white space.
     pub const SPACED: Self = Self(1 << 1);
     /// Regular expressions.
     pub const REGEX: Self = Self(1 << 2);
     /// One of several texts.
     pub const CHOICE: Self = Self(1 << 3);
-    /// Grammars in Lark, as llguidance reads it; calls of tools that must come are written so.
+    /// Grammars in Lark, in llguidance's dialect. Required tool calls are also written in it.
     pub const LARK: Self = Self(1 << 4);
     /// Grammars in GBNF.
     pub const GBNF: Self = Self(1 << 5);
-    /// Free text with held parts.
+    /// Free text with constrained parts.
     pub const TAGS: Self = Self(1 << 6);
 
-    /// The kind that a form is of, and what callers know it as.
+    /// Returns the kind of a response format, and its name for callers.
     pub fn of(form: &Form) -> (Self, &'static str) {
         let spaced = |form: &JsonForm| form.compact || form.white_space.is_some();
         match form {
@@ -83,67 +84,67 @@ impl FormKinds {
         }
     }
 
-    /// Those of both.
+    /// The union of both sets.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that both have.
+    /// The intersection of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of `other` are in it.
+    /// Whether `other` is a subset of this set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Whether a grammar is written in GBNF: its rules are defined by `::=`.
+/// Whether a grammar is written in GBNF, whose rules are defined with `::=`.
 pub fn is_gbnf(text: &str) -> bool {
     text.contains("::=")
 }
 
-/// How far one answer has come. What it says depends on nothing but the ids that were accepted.
+/// The grammar state of one answer. Its results depend only on the ids that it has accepted.
 pub trait GrammarState: Send {
-    /// Which ids may come next: bit `id % 32` of word `id / 32`. Writes every word; an id beyond the grammar's vocabulary is
-    /// not allowed. Ids that end an answer are allowed where the form is complete, and nowhere else.
+    /// Writes the mask of ids that may come next: bit `id % 32` of word `id / 32`. Writes every word. Ids beyond the
+    /// grammar's vocabulary are not allowed. Ids that end an answer are allowed exactly if the format is complete.
     ///
     /// # Errors
-    /// [`GrammarFailed`]; nothing can be asked of it any more.
+    /// [`GrammarFailed`]. The state must not be used after that.
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), GrammarFailed>;
 
-    /// Takes the id that comes next.
+    /// Accepts the next id of the answer.
     ///
     /// # Errors
-    /// [`GrammarFailed`], also where the id is none that may come.
+    /// [`GrammarFailed`], also if the grammar does not allow the id.
     fn accept(&mut self, id: u32) -> Result<(), GrammarFailed>;
 
-    /// Ids that must come next, in their order: nothing else may. Each is taken by [`GrammarState::accept`] all the same. Empty
-    /// where there is a choice.
+    /// Returns the ids that must come next, in order. [`GrammarState::accept`] must still be called for each. Empty if
+    /// more than one id is possible.
     fn forced(&self) -> &[u32];
 
-    /// Whether the form is complete, so that nothing but the end can come.
+    /// Whether the format is complete and the answer can only end.
     fn is_over(&self) -> bool;
 
-    /// Units of work since the beginning of the answer. They depend on nothing but the ids that were accepted and the masks that were
-    /// asked for. About 16 units are a microsecond. 0 if the work is too small to count.
+    /// Work since the beginning of the answer, in units of about 1/16 microsecond. Depends only on the accepted ids and
+    /// on the masks that were requested. 0 if the work is too small to count.
     fn work_units(&self) -> u64 {
         0
     }
 }
 
-/// Why a grammar cannot go on: it grew beyond its bounds, or was asked for what it forbids.
+/// Why a grammar state failed: it exceeded its bounds, or was given an id that it forbids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrammarFailed {
-    /// For the log and the caller; no text of the answer.
+    /// For the log and the caller. Contains no text of the answer.
     pub why: String,
 }
 
 impl GrammarFailed {
-    /// What follows the grammar panicked.
+    /// The failure for a panic in the grammar's code.
     pub fn panicked() -> Self {
         Self { why: "it panicked".to_owned() }
     }

@@ -1,28 +1,28 @@
-//! Whether an engine takes jobs, and if not, why and for how long.
+//! Whether an engine takes jobs, and why not if it does not.
 
 use std::fmt;
 
-/// How an engine is.
+/// The health of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It takes jobs.
+    /// The engine takes jobs.
     Up,
-    /// It is shutting down: what runs goes on, nothing new is taken.
+    /// The engine is shutting down. It finishes running jobs and accepts no new ones.
     Draining,
-    /// Its loop broke. It begins again in a moment.
+    /// The engine's loop failed. The engine restarts in a moment.
     Restarting {
-        /// What broke it.
+        /// What failed.
         why: String,
     },
-    /// Its loop broke too often. It takes no job any more.
+    /// The engine's loop failed too often. The engine takes no more jobs.
     Dead {
-        /// What broke it last.
+        /// The last failure.
         why: String,
     },
 }
 
 impl Health {
-    /// Whether it takes jobs.
+    /// Returns whether the engine takes jobs.
     pub fn is_up(&self) -> bool {
         *self == Self::Up
     }

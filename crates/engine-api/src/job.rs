@@ -1,4 +1,4 @@
-//! A job and the events that answer it.
+//! Jobs for an engine, and the events that answer them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,63 +12,66 @@ use crate::grammar::{GrammarFailed, SharedGrammar};
 use crate::load::SubmitRefusal;
 use crate::thought::ThoughtCap;
 
-/// Who the engine shares itself between. It is a number: the engine learns no names.
+/// The tenant for which the engine shares its capacity. A number, because the engine learns no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(pub u64);
 
-/// How a job stands to others.
+/// The priority of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
-    /// Only when nothing else waits.
+    /// Runs only when no other work waits.
     Idle,
-    /// The usual.
+    /// The default.
     #[default]
     Normal,
 }
 
-/// One prompt to be continued `sampling.n` times (or only scored, with `max_tokens` 0).
+/// One prompt to be continued `sampling.n` times, or only scored if `max_tokens` is 0.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// For which request: stands in logs and panics' reports, decides nothing.
+    /// The request's id. Appears in logs and panic reports, and has no other effect.
     pub request: RequestId,
-    /// Choices of this job are numbered from here on.
+    /// The index of this job's first choice. Its choices are numbered from here.
     pub first_choice: u32,
-    /// The prompt's ids; at least one.
+    /// The prompt's ids. At least one.
     pub prompt: Arc<[u32]>,
-    /// How many of the last ids of `prompt` are an answer's own that another engine began: it goes on behind them, as if they
-    /// had been generated here, and nothing of them is told again. More than 0 only with one choice, without scores of the prompt.
+    /// How many of the last ids of `prompt` are output that another engine generated. This engine continues after them
+    /// as if it had generated them, and does not report them again. Above 0 only with one choice and without prompt
+    /// scores.
     pub generated: u32,
-    /// How tokens are chosen. Choice `first_choice + i` draws its numbers from (seed, first_choice + i, position).
+    /// Sampling parameters. Choice `first_choice + i` draws its random numbers from (seed, first_choice + i, position).
     pub sampling: Sampling,
-    /// What each choice is held to; `None`: to nothing. Only for engines that say [`crate::Capabilities::grammars`].
+    /// The response format of each choice. `None` for free text. Only for engines with
+    /// [`crate::Capabilities::grammars`].
     pub grammar: Option<SharedGrammar>,
-    /// How much each choice may think; `None`: as much as it likes. Only for engines that say [`crate::Capabilities::thought_caps`].
+    /// The reasoning budget of each choice. `None` for no limit. Only for engines with
+    /// [`crate::Capabilities::thought_caps`].
     pub thought: Option<Arc<ThoughtCap>>,
     /// Separates prefix caches.
     pub salt: CacheSalt,
-    /// The keys of the prompt's blocks, where they are known already: hashing is what looking them up costs.
+    /// The keys of the prompt's blocks, if they are already computed. Hashing is the cost of a cache lookup.
     pub keys: Option<PrefixKeys>,
-    /// What of the prompt is to be kept in the cache. A wish: an engine that cannot passes over it.
+    /// The parts of the prompt to pin in the cache. This is a hint: an engine without pins ignores it.
     pub pins: Arc<[CachePin]>,
-    /// Whom to charge in the fair queue.
+    /// The tenant that the fair queue charges.
     pub tenant: Tenant,
     /// The tenant's share of the engine relative to others, at least 1.
     pub weight: u32,
-    /// How it stands to others.
+    /// The job's priority.
     pub priority: Priority,
-    /// Nanoseconds of the engine's monotonic clock by which its first token must be there: refused if that cannot be, and
-    /// dropped if it has not started by then; `None`: whenever it comes.
+    /// Deadline for the first token, in nanoseconds of the engine's monotonic clock. The engine refuses a job that
+    /// cannot meet it, and drops a job that has not started by then. `None` for no deadline.
     pub start_deadline_ns: Option<u64>,
-    /// What a server of somebody else's is told of the trace that it works in: `traceparent`
-    /// (<https://www.w3.org/TR/trace-context/>); `None`: nothing. Engines in this process have no use for it.
+    /// The trace context for an upstream server: `traceparent` (<https://www.w3.org/TR/trace-context/>). `None` if
+    /// nothing is sent. Engines in this process do not use it.
     pub trace: Option<Arc<str>>,
-    /// Bytes of its events ([`Event::bytes`]) that may wait for their reader. At that many the job stands still, and goes on
-    /// once half of them are read. What one step makes of its choices comes on top, and so do its scores.
+    /// Maximum bytes of unread events ([`Event::bytes`]). At this bound the job is paused, and it continues once half
+    /// of them are read. The output of one step for all choices, and the prompt scores, may exceed the bound.
     pub unread_bytes: usize,
 }
 
 impl Job {
-    /// The prompt itself, and what of its answer there is already.
+    /// Splits `prompt` into the prompt proper and the part of the answer that is already generated.
     pub fn parts(&self) -> (&[u32], &[u32]) {
         let own = self.prompt.len().saturating_sub(self.generated as usize);
         self.prompt.split_at_checked(own).unwrap_or((&self.prompt, &[]))
@@ -78,53 +81,53 @@ impl Job {
 /// Log-probabilities of the prompt's own tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptScores {
-    /// One per prompt token; the first has no log-probability.
+    /// One entry per prompt token. The first has no log-probability.
     pub tokens: Vec<TokenLogprob>,
 }
 
-/// What an engine says of a job, in order.
+/// Events that an engine sends about a job, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its first step begins.
+    /// The job's first step begins.
     Started {
         /// Prompt tokens taken from the prefix cache.
         cached_tokens: u32,
     },
-    /// The prompt's scores, where asked for; before any token.
+    /// The prompt's scores, if the job asked for them. Sent before any token.
     Scored(PromptScores),
     /// Tokens of one choice.
     Tokens {
-        /// Which choice.
+        /// The choice's index.
         choice: u32,
         /// Ids generated since the last event of this choice.
         ids: Vec<u32>,
-        /// Text that may be delivered: whole UTF-8, nothing that a stop string may still swallow.
+        /// Text that may be delivered: whole UTF-8 characters, without text that a stop string may still swallow.
         text: String,
-        /// One per id where asked for, else empty.
+        /// One entry per id if the job asked for them, else empty.
         logprobs: Vec<TokenLogprob>,
     },
-    /// All that an encoder makes of the prompt: its vector, or its score alone.
+    /// An encoder's whole result for the prompt: a vector, or a single score.
     Encoded(Arc<[f32]>),
-    /// One choice has ended; its last text came before.
+    /// One choice has ended. Its last text was sent before.
     Finished {
-        /// Which choice.
+        /// The choice's index.
         choice: u32,
-        /// Why. The engine alone decides this.
+        /// The finish reason. Only the engine decides it.
         reason: FinishReason,
     },
     /// Terminal: all choices have ended.
     Done(Arc<JobReport>),
     /// Terminal: the job failed or was cancelled.
     Failed {
-        /// Why.
+        /// The error.
         error: JobError,
-        /// What had been computed by then.
+        /// What was computed until then.
         report: Arc<JobReport>,
     },
 }
 
 impl Event {
-    /// Bytes that it takes while it waits to be read, near enough: what it points at counts with a usual allocation's
+    /// Approximate bytes that the event occupies while it waits to be read. Each heap allocation counts with its usual
     /// overhead.
     pub fn bytes(&self) -> usize {
         let pointed = match self {
@@ -148,15 +151,15 @@ fn scores_bytes(scores: &[TokenLogprob]) -> usize {
     allocated(size_of_val(scores)) + scores.iter().map(pointed).sum::<usize>()
 }
 
-/// What an allocation of so many bytes takes.
+/// Approximate size of a heap allocation of `bytes` bytes, overhead included.
 const fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { bytes.next_multiple_of(16) + 16 }
 }
 
-/// What a job took.
+/// The resources that a job used.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobReport {
-    /// Tokens: the prompt once (computed or cached), the output of all choices.
+    /// Token counts: the prompt once (computed or cached), and the output of all choices.
     pub usage: Usage,
     /// Queue, batch and cache figures for the trace.
     pub engine: EngineTrace,
@@ -165,41 +168,41 @@ pub struct JobReport {
 /// Why a job ended without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobError {
-    /// The caller cancelled it.
+    /// The caller cancelled the job.
     Cancelled,
-    /// It waited past its deadline.
+    /// The job waited past its deadline.
     Expired {
-        /// When another like it would not wait for what waits now.
+        /// Time after which the jobs that wait now would no longer delay a similar job.
         retry_after: Duration,
     },
-    /// Its computation panicked.
+    /// The job's computation panicked.
     Panicked {
-        /// Where, for the log.
+        /// The place of the panic, for the log.
         detail: String,
     },
-    /// Its logits were not numbers.
+    /// The job's logits were not finite.
     NotFinite {
-        /// At which position.
+        /// The position of the token.
         position: usize,
     },
-    /// What the answer is held to could not be followed any further.
+    /// The answer could not follow its response format any further.
     Form {
-        /// Why, for the log.
+        /// The reason, for the log.
         why: String,
     },
     /// The engine is shutting down.
     ShuttingDown,
-    /// An engine on another host turned it away after it had been sent there.
+    /// An engine on another host refused the job after it was sent there.
     Refused(SubmitRefusal),
-    /// Anything else that went wrong inside.
+    /// Any other internal error.
     Internal {
-        /// What, for the log.
+        /// The error, for the log.
         detail: String,
     },
 }
 
 impl From<GrammarFailed> for JobError {
-    /// A panic is the engine's fault, anything else the form's.
+    /// Treats a panic as the engine's fault, and every other failure as the response format's.
     fn from(failed: GrammarFailed) -> Self {
         if failed == GrammarFailed::panicked() {
             Self::Panicked { detail: "work on a form".to_owned() }

@@ -1,6 +1,6 @@
-//! The seam between gateway and engine: jobs in, events out, cancel, capabilities, load. Beside it the one between gateway and
-//! others' servers of messages (`relay`).
-//! It knows tokens, sampling and deliverable text; nothing of HTTP, keys, limits, money, KV blocks or weights.
+//! The seam between gateway and engine: jobs, events, cancellation, capabilities and load. The `relay` module is the
+//! seam between the gateway and upstream servers that take messages. This crate knows tokens, sampling and deliverable
+//! text. It knows nothing of HTTP, keys, limits, money, KV blocks or weights.
 
 mod channel;
 mod grammar;
@@ -25,25 +25,25 @@ pub use thought::{MOST_MARK_IDS, ThoughtCap};
 
 use headrace_domain::PrefixKeys;
 
-/// A backend that takes token ids and gives token ids: the embedded engine, or a worker on another host.
+/// A backend that takes and returns token ids: the embedded engine, or a worker on another host.
 pub trait Engine: Send + Sync {
-    /// What it serves and how much of it fits. Fixed while it runs.
+    /// What the engine serves, and its limits. Fixed while it runs.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Takes a job. What refuses it here has cost nothing. From acceptance on exactly one terminal event follows
+    /// Accepts or refuses a job. A refused job has cost nothing. An accepted job ends with exactly one terminal event
     /// ([`Event::Done`] or [`Event::Failed`]).
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal>;
 
-    /// How many tokens of a prompt, from the first on, lie in the prefix cache at this moment: a hint for placement and for
-    /// the estimate shown, never a promise.
+    /// Number of tokens of a prompt, from its first on, that are in the prefix cache now. A hint for placement and for
+    /// the displayed estimate, never a promise.
     fn cached_prefix(&self, keys: &PrefixKeys) -> usize;
 
-    /// How busy it is: a hint that may be a step old.
+    /// Current load. A hint that may be one step old.
     fn load(&self) -> LoadReport;
 
-    /// Whether it takes jobs.
+    /// Whether the engine takes jobs.
     fn health(&self) -> Health;
 }
 
-/// An engine that several rooms share.
+/// An engine that several components share.
 pub type SharedEngine = Arc<dyn Engine>;

@@ -1,4 +1,4 @@
-//! What an engine can do, how busy it is, and why it turns a job away.
+//! An engine's capabilities, its load, and its reasons to refuse a job.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,52 +8,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::grammar::FormKinds;
 
-/// What an engine serves. Published when it registers: the gateway refuses early by it, the engine asserts it.
+/// What an engine serves. Published when the engine registers. The gateway uses it to refuse early, and the engine
+/// asserts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// The model's name.
     pub model: String,
     /// The compute mode, part of the model's identity: `exact` or `fast`.
     pub compute_mode: String,
-    /// Instruction set, mode, KV type and kernel version: equal fingerprints give equal bits.
+    /// Instruction set, mode, KV type and kernel version. Equal fingerprints give equal bits.
     pub numerics: String,
-    /// Vocabulary, in ids.
+    /// Vocabulary size, in ids.
     pub vocab: u32,
-    /// The most tokens, prompt and output together, of one sequence.
+    /// Maximum tokens of one sequence, prompt and output together.
     pub context_window: u32,
-    /// The most alternatives reported with a token.
+    /// Maximum number of alternatives reported with a token.
     pub max_logprobs: u8,
-    /// KV tokens that fit in all.
+    /// Capacity of the KV cache, in tokens.
     pub kv_tokens: u64,
-    /// How it goes on with an answer that another engine began.
+    /// How the engine continues an answer that another engine began.
     #[serde(default)]
     pub continues: Continues,
-    /// Whether it holds answers to grammars that are compiled here, or by itself in the same way.
+    /// Whether the engine enforces grammars that are compiled here, or compiles and enforces them in the same way
+    /// itself.
     #[serde(default)]
     pub grammars: bool,
-    /// Whether it ends thoughts that have had enough tokens ([`crate::Job::thought`]).
+    /// Whether the engine enforces reasoning budgets ([`crate::Job::thought`]).
     #[serde(default)]
     pub thought_caps: bool,
-    /// Forms that it is told in words, where it takes no grammars.
+    /// Response formats that the engine takes as source text, if it takes no compiled grammars.
     #[serde(default)]
     pub forms: FormKinds,
 }
 
-/// How an engine goes on with an answer that another one began ([`crate::Job::generated`]).
+/// How an engine continues an answer that another engine began ([`crate::Job::generated`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Continues {
     /// Not at all.
     #[default]
     Never,
-    /// By the same tokens as another one of its kind, where the likeliest token is taken and nothing but the tokens before decides
-    /// which that is: no numbers by chance, no penalties.
+    /// With the tokens that another engine of its kind would choose. Only if each token is the likeliest one and
+    /// depends on nothing but the tokens before it: no random numbers and no penalties.
     Likeliest,
-    /// By the very bits, where the other one's `numerics` are the same.
+    /// With identical bits, if both engines have the same `numerics`.
     Exactly,
 }
 
 impl Capabilities {
-    /// Whether an answer that `other` began goes on here as it would have gone on there.
+    /// Returns whether this engine would continue an answer exactly as `other`, which began it.
     pub fn continue_of(&self, other: &Self, sampling: &Sampling) -> bool {
         match (self.continues, other.continues) {
             (Continues::Exactly, Continues::Exactly) => self.numerics == other.numerics,
@@ -65,118 +67,118 @@ impl Capabilities {
     }
 }
 
-/// Whether only the tokens before decide the next one, whoever computes it.
+/// Returns whether only the preceding tokens decide the next one, on any engine.
 fn is_plain(sampling: &Sampling) -> bool {
     let Sampling { temperature, frequency_penalty, presence_penalty, repetition_penalty, .. } = *sampling;
     temperature == 0.0 && frequency_penalty == 0.0 && presence_penalty == 0.0 && repetition_penalty == 1.0
 }
 
-/// Of when a report is.
+/// The age of a load report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reported {
-    /// Of this moment.
+    /// The report is current.
     #[default]
     Now,
-    /// It came from elsewhere, so long ago.
+    /// The report came from another process some time ago.
     Ago {
-        /// How long, in nanoseconds.
+        /// The age in nanoseconds.
         nanos: u64,
     },
-    /// Never: nothing is known. That is not the same as idle.
+    /// No report has arrived. This does not mean that the engine is idle.
     Never,
 }
 
-/// How busy an engine is.
+/// The load of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Of when it is. Whoever passes a report on says how old it is by then: it does not travel along.
+    /// The age of this report. It is not serialised: a process that passes a report on states its age separately.
     #[serde(skip)]
     pub reported: Reported,
-    /// Sequences being computed.
+    /// Sequences that are being computed.
     pub running: u32,
-    /// Sequences that stand still until their readers have caught up.
+    /// Sequences that are paused until their readers have caught up.
     #[serde(default)]
     pub paused: u32,
-    /// Sequences waiting.
+    /// Sequences that wait.
     pub waiting: u32,
-    /// Prompt tokens waiting to be computed.
+    /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// KV blocks in all.
+    /// Total KV blocks.
     pub blocks_total: u32,
-    /// KV blocks that no sequence holds (cached ones included: they are given up when needed).
+    /// KV blocks that no sequence holds. They include cached blocks, which are evicted when needed.
     pub blocks_free: u32,
-    /// Of the free ones, those that hold a cached prefix.
+    /// Free blocks that hold a cached prefix.
     pub blocks_cached: u32,
-    /// Part of the KV memory in use, in thousandths, where it is told so and not in blocks.
+    /// Used share of the KV memory, in thousandths. Set if the engine reports a share instead of blocks.
     #[serde(default)]
     pub cache_used_permille: Option<u16>,
-    /// Tokens computed per second lately; 0 while unknown.
+    /// Tokens computed per second recently. 0 while unknown.
     pub tokens_per_second: u32,
-    /// Prompt tokens per second in steps of nothing else; 0 while unknown.
+    /// Prompt tokens per second in steps that compute only prompts. 0 while unknown.
     #[serde(default)]
     pub prefill_tokens_per_second: u32,
-    /// Tokens generated per second at the present batch; 0 while unknown.
+    /// Tokens generated per second at the current batch size. 0 while unknown.
     #[serde(default)]
     pub decode_tokens_per_second: u32,
-    /// How often its loop broke and began again.
+    /// How often the engine's loop failed and was restarted.
     #[serde(default)]
     pub restarts: u32,
     /// Nanoseconds of all steps since the start.
     #[serde(default)]
     pub step_ns: u64,
-    /// Of those, the ones in which the model computed.
+    /// The part of `step_ns` in which the model computed.
     #[serde(default)]
     pub forward_ns: u64,
-    /// Of those, the ones of choosing tokens.
+    /// The part of `step_ns` in which tokens were sampled.
     #[serde(default)]
     pub sample_ns: u64,
 }
 
 impl LoadReport {
-    /// The part of the steps' time that went into neither computing nor choosing tokens: scheduling, and handing events
-    /// over. 0 to 1.
+    /// The share of the step time spent neither on the model nor on sampling: scheduling, and sending events. From 0 to
+    /// 1.
     pub fn scheduling_share(&self) -> f64 {
         let rest = self.step_ns.saturating_sub(self.forward_ns).saturating_sub(self.sample_ns);
         if self.step_ns == 0 { 0.0 } else { rest as f64 / self.step_ns as f64 }
     }
 }
 
-/// Why an engine turns a job away before any work.
+/// Why an engine refuses a job before any work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SubmitRefusal {
     /// The queue is full.
     QueueFull {
         /// What is full: `sequences` or `tokens`.
         what: &'static str,
-        /// Its bound.
+        /// The limit.
         limit: u64,
         /// When there may be room, computed from the queue.
         retry_after: Duration,
     },
     /// Prompt and output together can never fit.
     DoesNotFit {
-        /// What the job needs, in tokens.
+        /// The tokens that the job needs.
         needed: u64,
-        /// What there is.
+        /// The tokens that the engine has.
         limit: u64,
     },
-    /// Its first token cannot be there before its own deadline.
+    /// The job's first token cannot be ready before its deadline.
     TooLate {
-        /// How long it would wait for others.
+        /// Time that the job would wait for others.
         wait: Duration,
-        /// How long its own prompt would take.
+        /// Time that its own prompt would take.
         prefill: Duration,
-        /// When the wait may be short enough; `None`: its own prompt takes longer than it has.
+        /// When the wait may be short enough. `None` if the prompt alone takes longer than the deadline allows.
         retry_after: Option<Duration>,
     },
-    /// A value the engine cannot take.
+    /// The engine cannot take a value of the job.
     Invalid {
-        /// Which.
+        /// The value.
         what: String,
     },
     /// The engine is draining or dead.
     Unavailable {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

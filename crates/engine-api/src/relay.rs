@@ -1,5 +1,5 @@
-//! The seam between the gateway and servers of others that take messages: a body in a dialect goes out, and the bytes of the
-//! answer come back, event by event. It knows neither what they mean nor how they travel.
+//! The seam between the gateway and upstream servers that take messages. The gateway sends a body in a dialect and
+//! reads the bytes of the answer, event by event. This module knows neither their meaning nor their transport.
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -13,78 +13,80 @@ use headrace_domain::{Dialect, Endpoint, RequestId};
 
 use crate::{Health, LoadReport, Tenant};
 
-/// A model at somebody's server that takes messages in a dialect and answers in it.
+/// A model at an upstream server that takes messages in a dialect and answers in that dialect.
 pub trait Relay: Send + Sync {
-    /// What it is. Fixed while it runs.
+    /// Facts about the upstream. They do not change while the server runs.
     fn facts(&self) -> &RelayFacts;
 
-    /// Sends a body. Returns at once; what comes back is read from the answer. Dropping the answer breaks it off.
+    /// Sends a body and returns at once. The response is read from the returned answer. Dropping the answer aborts the
+    /// request.
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer>;
 
-    /// Asks how many tokens the prompt of a body of messages has, which is free there: nothing is generated. As [`Self::send`]
-    /// otherwise. `None`: it does not tell.
+    /// Asks the upstream to count the prompt tokens of a body of messages. Upstreams do not charge for this and
+    /// generate nothing. Otherwise like [`Self::send`]. Returns `None` if the upstream has no such endpoint.
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>>;
 
-    /// Whether the server may be handed addresses that it would fetch. A name is looked up for that, within a bound of time.
+    /// Checks whether the upstream may be sent URLs that it would fetch. Host names are resolved for this, within a
+    /// time limit.
     ///
     /// # Errors
-    /// The index of the first address that it may not be handed.
+    /// The index of the first URL that must not be sent.
     fn screen(&self, urls: Vec<String>) -> Screening {
         Box::pin(ready(if urls.is_empty() { Ok(()) } else { Err(0) }))
     }
 
-    /// How busy it is, as far as that is known.
+    /// Current load, as far as it is known.
     fn load(&self) -> LoadReport;
 
-    /// Whether it takes calls.
+    /// Whether the upstream takes calls.
     fn health(&self) -> Health;
 }
 
-/// The verdict on addresses, when it is known.
+/// A future that resolves to the verdict on the URLs of a call.
 pub type Screening = Pin<Box<dyn Future<Output = Result<(), usize>> + Send>>;
 
-/// A relay that several rooms share.
+/// A relay that several components share.
 pub type SharedRelay = Arc<dyn Relay>;
 
-/// What a relay is.
+/// Facts about a relay's upstream, fixed while the server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayFacts {
-    /// The upstream's name in our configuration: shown in headers and traces.
+    /// The upstream's name in the configuration. Shown in headers and traces.
     pub upstream: Arc<str>,
-    /// The dialect it speaks.
+    /// The dialect that the upstream speaks.
     pub dialect: Dialect,
-    /// The model's name there.
+    /// The model's name at the upstream.
     pub model: Arc<str>,
-    /// In which field it wants to be told how many tokens an answer to a chat may have.
+    /// The name of the field that limits the output tokens of a chat call.
     pub max_tokens_field: &'static str,
-    /// Prompt and answer together, in tokens; `None`: it has not said.
+    /// Maximum tokens of prompt and answer together. `None` if the upstream has not published it.
     pub context_window: Option<u32>,
-    /// What becomes of an answer whose client goes away.
+    /// What happens to an answer whose client disconnects.
     pub abandoned: Abandoned,
-    /// How it goes on with an answer that somebody else began.
+    /// How the upstream resumes an answer that another upstream began.
     pub resumes: Resumes,
-    /// How its cache of prefixes separates tenants.
+    /// How the upstream's prefix cache separates tenants.
     pub cache: PrefixCache,
-    /// The extras that calls may ask for without a price of their own.
+    /// The extras that calls may use although no price is set for them.
     pub allow_unpriced: Arc<[&'static str]>,
 }
 
-/// How a server's cache of prefixes separates the tenants who share our credential.
+/// How a server's prefix cache separates the tenants who share one upstream credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PrefixCache {
     /// By a label in this field of every body.
     Labelled(&'static str),
-    /// By a label in this field of bodies that ask for text. Others have no such field.
+    /// By a label in this field of bodies that ask for text. Other bodies have no such field.
     LabelledText(&'static str),
-    /// Not at all. Callers do not see what was cached if there are several organisations.
+    /// Not at all. If there are several organisations, callers do not see cached-token counts.
     Hidden,
-    /// Not at all, and callers see what was cached: an operator decided that.
+    /// Not at all, and callers see cached-token counts, because an operator decided so.
     #[default]
     Disclosed,
 }
 
 impl PrefixCache {
-    /// The field for the tenant's label in a body that is sent to `endpoint`.
+    /// Returns the field for the tenant's label in a body that is sent to `endpoint`.
     pub const fn label_field(self, endpoint: Endpoint) -> Option<&'static str> {
         let encodes = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
         match self {
@@ -96,79 +98,81 @@ impl PrefixCache {
     }
 }
 
-/// How a server goes on with an answer in messages that somebody else began.
+/// How a server resumes an answer in messages that another server began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resumes {
-    /// Not at all: it answers anew.
+    /// Not at all. The server starts a new answer.
     #[default]
     Never,
-    /// With the last turn, where that is the assistant's.
+    /// It continues the last turn if that is the assistant's.
     LastTurn,
-    /// The same, if a flag of the request says so.
+    /// It continues the last turn if that is the assistant's and a flag of the request asks for it.
     LastTurnFlagged,
 }
 
-/// What becomes of an answer whose client goes away.
+/// What happens to an answer whose client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Abandoned {
-    /// It is broken off at once: most servers stop generating then.
+    /// The connection is closed at once. Most servers stop generating then.
     #[default]
     Abort,
-    /// It is read to its end, so that its usage is known.
+    /// The answer is read to its end, so that its usage is known.
     Drain,
 }
 
-/// What is sent.
+/// One request to an upstream.
 #[derive(Debug, Clone)]
 pub struct RelayAsk {
-    /// For which request: shown to the upstream, decides nothing.
+    /// The request's id. Shown to the upstream, without any other effect.
     pub request: RequestId,
-    /// Whom to charge in a fair queue.
+    /// The tenant that a fair queue charges.
     pub tenant: Tenant,
     /// The tenant's share relative to others, at least 1.
     pub weight: u32,
-    /// Where to, in the relay's dialect.
+    /// The endpoint to call, in the relay's dialect.
     pub endpoint: Endpoint,
-    /// The body, JSON in the relay's dialect, with the model's name there.
+    /// The body: JSON in the relay's dialect, with the model's name at the upstream.
     pub body: Bytes,
     /// Whether the body asks for a stream.
     pub stream: bool,
-    /// Headers by which the dialect changes what a body means, such as `anthropic-beta`. Never credentials.
+    /// Headers by which the dialect changes the meaning of a body, such as `anthropic-beta`. Never credentials.
     pub headers: Vec<(&'static str, String)>,
-    /// By when the head of the answer must be here, from now on; the relay's own bound may be nearer.
+    /// Time limit for the head of the answer, from now on. The relay's own limit applies if it is shorter.
     pub head_within: Option<Duration>,
-    /// How much of the answer is taken.
+    /// Limits on the size of the answer.
     pub bounds: AnswerBounds,
 }
 
-/// How much of an answer is taken, and whose memory it fills.
+/// Limits on the size of an answer, and the memory account that it fills.
 #[derive(Debug, Clone)]
 pub struct AnswerBounds {
-    /// The most bytes of the body, comments and pings included. More of them end the answer with [`RelayError::TooLarge`].
+    /// Maximum bytes of the body, comments and pings included. A larger body ends the answer with
+    /// [`RelayError::TooLarge`].
     pub most_bytes: u64,
-    /// The most bytes of one event; the relay's own bound may be lower.
+    /// Maximum bytes of one event. The relay's own limit may be lower.
     pub most_event_bytes: usize,
-    /// Pays for what is kept of the answer. `None` if the asker accounts for it otherwise.
+    /// The memory account for the buffered answer. `None` if the sender accounts for it otherwise.
     pub memory: Option<Arc<dyn AnswerMemory>>,
 }
 
 impl AnswerBounds {
-    /// Bytes of an answer that are kept without a reservation of their own: the estimate of the call has them.
+    /// Bytes of an answer that may be buffered without a reservation: the call's memory estimate includes them.
     pub const FREE_BYTES: usize = 16 << 10;
 
-    /// At most `most_bytes`, which the asker accounts for.
+    /// Limits an answer to `most_bytes`, for which the sender accounts itself.
     pub const fn up_to(most_bytes: u64) -> Self {
         Self { most_bytes, most_event_bytes: usize::MAX, memory: None }
     }
 }
 
-/// Memory of a caller that an answer fills.
+/// A caller's memory account, from which an answer reserves.
 pub trait AnswerMemory: fmt::Debug + Send + Sync {
-    /// Reserves memory for an answer of which `bytes` are kept at once, before they are kept. A lower figure than before changes
+    /// Reserves memory before `bytes` of an answer are buffered at the same time. A lower figure than before changes
     /// nothing.
     ///
     /// # Errors
-    /// The caller's share, or all memory for calls, is full: the answer ends with [`RelayError::NoMemory`].
+    /// Fails if the caller's share or the memory for all calls is full. The answer then ends with
+    /// [`RelayError::NoMemory`].
     fn reserve(&self, bytes: u64) -> Result<(), AnswerMemoryFull>;
 }
 
@@ -176,113 +180,115 @@ pub trait AnswerMemory: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerMemoryFull;
 
-/// An answer under way.
+/// An answer in progress.
 pub trait RelayAnswer: Send {
-    /// The next thing that came. The first is a [`RelayEvent::Head`] or a failure; after the last event of an answer, and after
-    /// a failure, comes `None`.
+    /// Returns the next event. The first is a [`RelayEvent::Head`] or a failure. `None` follows the last event and
+    /// every failure.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>>;
 }
 
 impl dyn RelayAnswer {
-    /// Waits for the next thing. The wait may be given up at any time.
+    /// Waits for the next event. Cancel-safe: the future may be dropped at any time.
     pub async fn next(&mut self) -> Option<RelayEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 }
 
-/// What came.
+/// One event of an upstream's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RelayEvent {
-    /// The status line and headers of an answer that is none of the failures.
+    /// The status line and headers of an answer that is not a failure.
     Head(RelayHead),
     /// One event of a stream.
     Event(RelayedEvent),
-    /// The body of a whole answer.
+    /// The body of an answer that is not a stream.
     Whole(Bytes),
-    /// Terminal: there is no answer, or no more of it.
+    /// Terminal: the answer failed, or broke off.
     Failed(RelayError),
 }
 
-/// What the head of an answer says.
+/// Fields from the head of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RelayHead {
-    /// By which the upstream knows the request (`x-request-id`, `request-id`).
+    /// The upstream's own id of the request (`x-request-id`, `request-id`).
     pub request_id: Option<String>,
 }
 
-/// One event of a stream, as it came and as it reads.
+/// One event of a stream, both raw and parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayedEvent {
-    /// Its bytes as they came, with the blank line that ends it; comments and a byte order mark before it left out.
+    /// The event's bytes as received, with the blank line that ends it. Comments and a byte order mark before it are
+    /// left out.
     pub raw: Bytes,
-    /// Its name; empty where it has none.
+    /// The event's name. Empty if it has none.
     pub name: Bytes,
-    /// Its data in UTF-8; several lines joined with line feeds.
+    /// The event's data in UTF-8. Several lines are joined with line feeds.
     pub data: Bytes,
 }
 
-/// Why there is no answer, or no more of it.
+/// Why an answer failed or broke off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayError {
-    /// No connection came about: nothing was sent.
+    /// No connection could be made. Nothing was sent.
     Connect {
-        /// Why not: the name, the port, TLS.
+        /// The cause: the name, the port or TLS.
         why: String,
     },
-    /// It took too long.
+    /// A wait exceeded its time limit.
     Timeout {
-        /// What.
+        /// What the relay waited for.
         what: RelayWait,
-        /// How long was waited.
+        /// How long it waited.
         after: Duration,
     },
-    /// It answered with an error.
+    /// The upstream answered with an error status.
     Status {
         /// The HTTP status, 400 to 599.
         status: u16,
-        /// The body, cut at a bound.
+        /// The body, cut at a limit.
         body: Bytes,
-        /// When it wants to be asked again.
+        /// When the upstream accepts a retry, if it names a time.
         retry_after: Option<Duration>,
     },
-    /// It points elsewhere. Redirects are not followed: the key would go along.
+    /// The upstream redirects. Redirects are not followed, because the key would be sent along.
     Redirect {
         /// The HTTP status, 300 to 399.
         status: u16,
-        /// Where to, without what may be secret in it.
+        /// The target, without parts that may be secret.
         to: String,
     },
-    /// What came is not what the dialect has: a page of HTML, an empty body.
+    /// The answer is not in the dialect, for example an HTML page or an empty body.
     NotTheDialect {
-        /// What came, in words.
+        /// A description of what was received.
         what: String,
         /// Its first bytes as text, for operators.
         beginning: String,
     },
-    /// More came than is taken.
+    /// The answer exceeds a size limit.
     TooLarge {
-        /// Of what: `headers`, `event`, `body`; `answer` where it is far more than was asked for.
+        /// The part that is too large: `headers`, `event` or `body`; `answer` if it far exceeds what the call asked
+        /// for.
         what: &'static str,
-        /// The bound, in bytes.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// The memory of its caller is full.
+    /// The caller's memory account is full.
     NoMemory,
-    /// The connection ended within an answer, or what came on it is no HTTP.
+    /// The connection ended within an answer, or carried bytes that are not HTTP.
     Cut {
-        /// How.
+        /// How it ended.
         why: String,
     },
-    /// It takes no calls: drained by an operator, or its queue here is full.
+    /// The relay takes no calls: an operator drained it, or its local queue is full.
     Unavailable {
-        /// Why.
+        /// The reason.
         why: String,
-        /// When it may again.
+        /// When the relay may accept calls again.
         retry_after: Option<Duration>,
     },
 }
 
-/// What was waited for.
+/// What a relay waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RelayWait {
     /// A connection.
@@ -291,7 +297,7 @@ pub enum RelayWait {
     Head,
     /// The next bytes of the answer.
     Idle,
-    /// The next event of the answer: what came instead were comments.
+    /// The next event of the answer. Only comments arrived.
     Event,
     /// The end of the answer.
     Whole,

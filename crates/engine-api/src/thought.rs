@@ -1,32 +1,33 @@
-//! A thought before the answer that may have only so many tokens: how it is known from ids, and with which ids it is ended. Knows no
-//! model's marks and no text.
+//! Reasoning budget: how the reasoning before an answer is recognised by token ids, and which ids end it. Knows no
+//! model's markers and no text.
 
 use serde::{Deserialize, Serialize};
 
-/// The most ids that the mark which opens a thought may have, and its ending.
+/// Maximum ids of the marker that opens a reasoning block, and of its ending.
 pub const MOST_MARK_IDS: usize = 256;
 
-/// How much an answer may think, and what is put where it has.
+/// A reasoning budget, and the ids that are inserted when it is used up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThoughtCap {
-    /// Tokens that thoughts of one answer may have together, their marks and what is put at their end not counted.
+    /// Maximum reasoning tokens of one answer, over all its reasoning blocks. The markers and the inserted ending do
+    /// not count.
     pub most_tokens: u32,
-    /// The ids that open a thought, at least one.
+    /// The ids that open a reasoning block. At least one.
     pub open: Vec<u32>,
-    /// The id that closes one, or begins to.
+    /// The id that closes a reasoning block, or the first id of a longer closing marker.
     pub close: u32,
-    /// What is put where a thought has enough: perhaps some last words, then `close`, then perhaps what leads over to the answer.
-    /// `close` is among them.
+    /// The ids that are inserted when the budget is used up. They contain `close`, perhaps after some last words, and
+    /// perhaps followed by text that leads over to the answer.
     pub ending: Vec<u32>,
-    /// Whether the prompt has opened one already.
+    /// Whether the prompt has already opened a reasoning block.
     pub is_open: bool,
 }
 
 impl ThoughtCap {
-    /// What is wrong with it, if anything is. `vocab` is the number of ids that there are.
+    /// Validates the ids. `vocab` is the size of the vocabulary.
     ///
     /// # Errors
-    /// In words.
+    /// A description of the first fault.
     pub fn check(&self, vocab: u32) -> Result<(), String> {
         let Self { open, close, ending, .. } = self;
         if open.is_empty() || open.len().max(ending.len()) > MOST_MARK_IDS {

@@ -1,9 +1,10 @@
-//! Decode and prefill of models with random weights, each rate beside the limit that was measured in the same run (medians of
-//! steps). `cargo bench -p headrace-model --bench decode [-- MODEL…]`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
+//! Decode and prefill rates of models with random weights, each beside the machine limit measured in the same run.
+//! Times are medians of steps. Run with `cargo bench -p headrace-model --bench decode [-- MODEL…]`. `HEADRACE_ISA` and
+//! `HEADRACE_THREADS` select instruction set and threads.
 //!
-//! A MODEL is `SHAPE:TYPE:MODE[:KV]`, such as `1.04b:q8_0:fast`, or `PATH:MODE[:KV]` for a directory or GGUF file. Shapes are
-//! `1.04b` and `0.39b`; types `bf16` or what can be quantized to; modes `exact` and `fast`; KV types `f32`, `f16`, `bf16`, `q8`.
-//! `context=16384` among them adds decoding behind a prompt of that length.
+//! A MODEL is `SHAPE:TYPE:MODE[:KV]`, such as `1.04b:q8_0:fast`, or `PATH:MODE[:KV]` for a directory or GGUF file.
+//! Shapes are `1.04b` and `0.39b`. Types are `bf16` and all quantization types, modes are `exact` and `fast`, and KV
+//! types are `f32`, `f16`, `bf16` and `q8`. The argument `context=16384` adds decoding after a prompt of that length.
 
 #[path = "../../kernels/benches/common/mod.rs"]
 mod common;
@@ -34,7 +35,8 @@ const PROMPT: usize = 512;
 const DECODE_STEPS: usize = 24;
 const KV_BLOCKS: usize = 4096;
 
-/// The machine's limits: bytes read (measured again beside every step, since it moves) and operations done in a second.
+/// The machine's limits per second: bytes read, and operations. The read limit is measured again beside every step,
+/// because it varies.
 struct Limits {
     kernels: Kernels,
     read: ReadLimit,
@@ -86,7 +88,7 @@ fn main() -> Result<(), Failure> {
 struct Bench {
     model: Model,
     mode: ComputeMode,
-    /// Multiply-adds of a token beside its output projection, and of that.
+    /// Multiply-adds per token, without the output projection (`body`) and of the output projection (`head`).
     body: usize,
     head: usize,
     bf16: bool,
@@ -139,7 +141,7 @@ impl Bench {
             (ComputeMode::Fast, false) => (limits.int8, "int8"),
             (ComputeMode::Exact, _) => (limits.f32, "f32"),
         };
-        // The first touches its memory for the first time.
+        // Warm-up: the first prefill touches its memory for the first time.
         self.prefill(PROMPT)?;
         let mut times = [self.prefill(PROMPT)?, self.prefill(PROMPT)?, self.prefill(PROMPT)?];
         times.sort_by(f64::total_cmp);
@@ -190,8 +192,8 @@ impl Bench {
         Ok(self.model.step(&[chunk], &mut Logits::default())?)
     }
 
-    /// The median seconds of a step of `batch` sequences of one token each, from position `start` on; and the median bytes a
-    /// second that memory gave between them.
+    /// Returns the median seconds of a step of `batch` sequences with one token each, from position `start` on. Also
+    /// returns the median read rate of memory between the steps, in bytes per second.
     fn decode(&mut self, batch: usize, start: usize, limits: &mut Limits) -> Result<(f64, f64), Failure> {
         let each = (start + DECODE_STEPS).div_ceil(BLOCK_TOKENS) as u32 + 1;
         let tables: Vec<Vec<u32>> = (0..batch as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
@@ -215,7 +217,7 @@ impl Bench {
     }
 }
 
-/// With a tokenizer that the model does not read.
+/// A random model. Its tokenizer file is not read by the model.
 fn random(shape: Shape) -> Result<random::Files, Failure> {
     let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-gqa-untied/tokenizer.json");
     files(shape, VOCAB, std::fs::read(tokenizer)?)

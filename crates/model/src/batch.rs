@@ -1,19 +1,19 @@
-//! A checked batch, flattened into rows: what stands where, and which rows need logits.
-//! Must not know: weights.
+//! A checked batch, flattened into rows: token, position and KV slot of each row, and the rows that need logits. Must
+//! not know: weights.
 
 use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
 
-/// A checked batch, row by row. Reused between steps.
+/// The rows of a checked batch. Reused between steps.
 #[derive(Default)]
 pub struct Rows {
     /// The token of each row.
     pub tokens: Vec<u32>,
-    /// Its absolute position.
+    /// The absolute position of each row.
     pub positions: Vec<usize>,
-    /// Where its keys and values go.
+    /// The KV slot of each row.
     pub slots: Vec<KvSlot>,
-    /// The rows that need logits, ascending.
+    /// The rows that need logits, in ascending order.
     pub wanted: Vec<usize>,
 }
 
@@ -41,12 +41,12 @@ impl Rows {
         Ok(())
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -57,7 +57,7 @@ pub(crate) fn all_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
     spans(batch, |_| LogitsWanted::All)
 }
 
-/// Attention spans of the tokens that need logits; their output rows follow each other.
+/// Attention spans of the tokens that need logits. Their output rows are consecutive.
 pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
     spans(batch, |chunk| chunk.logits)
 }

@@ -1,5 +1,6 @@
-//! An encoder: whole sequences in, a vector or a score for each. Attention sees the whole sequence at once, so that keys and
-//! values live no longer than their layer. Must not know: who asks, how batches are made, or what becomes of a vector.
+//! An encoder: takes whole sequences, and returns a vector or a score for each. Attention sees a whole sequence at
+//! once, so keys and values are needed only within their layer. Must not know: who calls, how batches are made, or how
+//! a vector is used.
 
 mod bert;
 mod causal;
@@ -32,7 +33,7 @@ pub struct Encoder {
     rows: Rows,
 }
 
-/// The layers, and what they compute with.
+/// The layers and their working memory.
 enum Body {
     Bert(Bert, Work),
     Modern(Modern, Work),

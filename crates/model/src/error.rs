@@ -1,31 +1,30 @@
-//! Why a model could not be loaded.
-//! Must not know: what was to be done with it.
+//! Why a model could not be loaded. Must not know: what the model was for.
 
 use std::fmt;
 
 use headrace_checkpoint::CheckpointError;
 use headrace_kernels::KernelError;
 
-/// A model that could not be loaded.
+/// Why a model could not be loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The checkpoint lacks something or contradicts itself.
+    /// The checkpoint is incomplete or contradicts itself.
     Checkpoint(CheckpointError),
-    /// A tensor is not what the configuration says.
+    /// A tensor contradicts the configuration, or cannot be quantized.
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the tensor.
         problem: String,
     },
-    /// Memory, threads or the instruction set.
+    /// A kernel error: memory, threads or the instruction set.
     Kernel(KernelError),
-    /// An option that cannot be.
+    /// An option is invalid.
     Option {
-        /// Its name.
+        /// The option's name.
         name: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the option.
         problem: String,
     },
 }

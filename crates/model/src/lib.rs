@@ -1,6 +1,6 @@
-//! Architectures over loaded weights: Llama, Qwen2 and Qwen3 dense decoders behind the `Forward` seam; encoders of BERT's family,
-//! ModernBERT, and decoders read as encoders, behind `Encode`.
-//! Must not know: scheduling, sampling, requests, or how an operation is computed (that is `kernels`).
+//! Architectures over loaded weights. Llama, Qwen2 and Qwen3 dense decoders implement `Forward`. BERT-like encoders,
+//! ModernBERT, and decoders used as encoders implement `Encode`. Must not know: scheduling, sampling, requests, or how
+//! an operation is computed, which is the task of `kernels`.
 
 pub mod batch;
 mod encoder;

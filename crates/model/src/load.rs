@@ -1,5 +1,4 @@
-//! From a checkpoint to a model that can be stepped.
-//! Must not know: where the checkpoint came from, or how a step is computed.
+//! Loads a decoder from a checkpoint. Must not know: where the checkpoint came from, or how a step is computed.
 
 use std::sync::Arc;
 
@@ -16,27 +15,27 @@ use crate::model::Model;
 use crate::rope;
 use crate::weights::Loader;
 
-/// How to load a model.
+/// Options for loading a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadOptions {
-    /// The instruction set to compute with.
+    /// The instruction set.
     pub isa: Isa,
-    /// Threads, the caller of `step` included; at least 1.
+    /// Number of threads, the caller of `step` included. At least 1.
     pub threads: usize,
-    /// KV blocks of 16 tokens; at least 1. Their memory is committed as they are first written.
+    /// Number of KV blocks of 16 tokens. At least 1. The system commits their memory on the first write.
     pub kv_blocks: usize,
-    /// A bound on positions below the checkpoint's own.
+    /// A limit on positions that applies if it is below the checkpoint's own limit.
     pub max_positions: Option<usize>,
-    /// How activations are held in products.
+    /// How activations are represented in matrix products.
     pub mode: ComputeMode,
-    /// How keys and values are held.
+    /// How keys and values are stored.
     pub kv: KvType,
-    /// What dense matrices are quantized to; norms and biases stay.
+    /// The type to which dense matrices are quantized. Norms and biases are not quantized.
     pub quantize: Option<BlockType>,
 }
 
 impl LoadOptions {
-    /// Compute mode `exact`: f32 activations, keys and values, weights as stored.
+    /// Compute mode `exact`: f32 activations, keys and values, and weights as stored.
     pub fn exact(isa: Isa, threads: usize, kv_blocks: usize) -> LoadOptions {
         let (mode, kv) = (ComputeMode::Exact, KvType::F32);
         LoadOptions { isa, threads, kv_blocks, max_positions: None, mode, kv, quantize: None }
@@ -44,9 +43,11 @@ impl LoadOptions {
 }
 
 impl Model {
-    /// Loads a model with threads of its own: weights are repacked once into anonymous memory, and `progress` is called with
-    /// the tensor bytes done and their total. Afterwards the checkpoint is not needed. Errors when it contradicts itself, an
-    /// option cannot be, or there is no memory.
+    /// Loads a model with its own threads. Weights are repacked once into anonymous memory. `progress` is called with
+    /// the tensor bytes that are done and their total. The checkpoint is not needed afterwards.
+    ///
+    /// # Errors
+    /// Fails if the checkpoint contradicts itself, an option is invalid, or memory runs out.
     pub fn load(
         checkpoint: &Checkpoint,
         options: LoadOptions,
@@ -56,8 +57,8 @@ impl Model {
         Model::load_over(&workers, checkpoint, options, progress)
     }
 
-    /// The same over workers that other models share; it uses as many of their threads as the options say, as far as there
-    /// are so many. No bit of any model depends on that.
+    /// Like [`Model::load`], with worker threads that other models share. The model uses `options.threads` of them, or
+    /// all if there are fewer. Neither number changes a bit of any model's output.
     pub fn load_over(
         workers: &Arc<Workers>,
         checkpoint: &Checkpoint,

@@ -1,5 +1,5 @@
-//! How much memory a model will take, before it is loaded, so that a caller can size the KV pool.
-//! Must not know: how much there is.
+//! Estimates the memory of a model before it is loaded, so that a caller can size the KV pool. Must not know: how much
+//! memory the machine has.
 
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::attention::{KvShape, KvType};
@@ -15,20 +15,23 @@ pub(crate) fn kv_shape(config: &ModelConfig) -> KvShape {
     KvShape { layers: config.layers, kv_heads: config.kv_heads, head_dim: config.head_dim }
 }
 
-/// Bytes of KV per block of 16 tokens over all layers.
+/// KV bytes per block of 16 tokens, over all layers.
 pub fn kv_bytes_per_block(config: &ModelConfig, kv: KvType) -> usize {
     kv.block_bytes(kv_shape(config))
 }
 
-/// Bytes that the packed matrices will take when dense ones are quantized as asked (norms and biases, which are small, left out).
-/// Errors when a tensor is missing.
+/// Bytes of the packed matrices if dense ones are quantized to `quantize`. Norms and biases are small and are not
+/// counted.
+///
+/// # Errors
+/// Fails if a tensor is missing.
 pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Result<usize, ModelError> {
     let config = checkpoint.config();
     let mut total = 0_usize;
     let mut add = |names: &[(&str, usize)], role: Role, k: usize| -> Result<(), ModelError> {
         let mut parts = Vec::new();
         for &(name, rows) in names {
-            // Asking for a tensor that is missing or of another type gives the refusal with its name.
+            // Requesting a tensor that is missing or of another type returns an error with its name.
             let dtype =
                 checkpoint.dtype(name).map_or_else(|| checkpoint.tensor(name).map(|t| t.dtype), Ok)?;
             let stored = weight_type(dtype);

@@ -1,5 +1,5 @@
-//! A decoder-only transformer with grouped-query attention and SwiGLU, computed step by step over paged KV blocks.
-//! Must not know: who owns a block, why a chunk is as long as it is, or what becomes of the logits.
+//! A decoder-only transformer with grouped-query attention and SwiGLU, computed step by step over paged KV blocks. Must
+//! not know: who owns a block, why a chunk has its length, or how the logits are used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,11 +21,11 @@ pub struct Model {
     rows: Rows,
 }
 
-/// What the arithmetic of a step touches.
+/// Everything that the arithmetic of a step reads or writes.
 pub(crate) struct Core {
     pub(crate) kernels: Kernels,
     pub(crate) weights: Weights,
-    /// Of as many layers as the model has, or of one, where each step brings whole sequences.
+    /// Has as many layers as the model, or only one if each step computes whole sequences.
     pub(crate) kv: KvStore,
     pub(crate) rope: RopeTable,
     pub(crate) scratch: Scratch,
@@ -42,9 +42,9 @@ pub(crate) struct Scratch {
     qkv: Vec<f32>,
     /// Attention's output, `rows × heads·head_dim`.
     attended: Vec<f32>,
-    /// Gates and ups, `rows × 2·intermediate`.
+    /// Outputs of the gate and up projections, `rows × 2·intermediate`.
     gate_up: Vec<f32>,
-    /// Their product, `rows × intermediate`.
+    /// Products of gate and up, `rows × intermediate`.
     inner: Vec<f32>,
 }
 
@@ -62,7 +62,7 @@ impl Model {
         Model { config, shape, numerics, core, rows: Rows::default() }
     }
 
-    /// The configuration it was loaded with.
+    /// The configuration of the loaded checkpoint.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -94,7 +94,7 @@ impl Forward for Model {
     }
 }
 
-/// Runs a step; a panic is an error.
+/// Runs a step and turns a panic into an error.
 pub(crate) fn contained(step: impl FnOnce() -> Result<(), KernelError>) -> Result<(), ForwardError> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(Ok(())) => Ok(()),
@@ -122,7 +122,8 @@ impl Core {
         self.kernels.matmul(states, wanted, self.weights.head(), out.values_mut(), Write::Set)
     }
 
-    /// The normalized last hidden states of the rows that are wanted, which it leaves in `scratch.normed`, one below the other.
+    /// Computes the normalized last hidden states of the wanted rows. Leaves them in `scratch.normed`, in ascending
+    /// order of rows.
     pub(crate) fn states(
         &mut self,
         config: &ModelConfig,
@@ -155,12 +156,12 @@ impl Core {
         self.kernels.rms_norm(stream, &self.weights.final_norm, config.rms_norm_eps, normed)
     }
 
-    /// The layer of the store that a layer's keys and values are in.
+    /// The layer of the KV store that holds the keys and values of layer `index`.
     fn stored_in(&self, index: usize) -> usize {
         index % self.kv.shape().layers.max(1)
     }
 
-    /// Query, key and value heads of every row, rotated; keys and values are stored.
+    /// Computes the query, key and value heads of every row, rotates queries and keys, and stores keys and values.
     fn heads(&mut self, config: &ModelConfig, index: usize, rows: &Rows) -> Result<(), KernelError> {
         let stored_in = self.stored_in(index);
         let Core { kernels, weights, kv, rope, scratch } = self;
@@ -185,7 +186,7 @@ impl Core {
         kernels.store_kv(kv, stored_in, qkv, config.heads * config.head_dim, &rows.slots)
     }
 
-    /// Attention of `spans`, over `count` rows of heads.
+    /// Computes attention for `spans`, over `count` rows of heads.
     fn attend(
         &mut self,
         config: &ModelConfig,
@@ -205,7 +206,8 @@ impl Core {
         self.kernels.attention(&self.kv, stored_in, queries, spans, attended)
     }
 
-    /// The rest of a layer over `count` rows of the stream: output projection, MLP, both added to the stream.
+    /// Computes the rest of a layer for `count` rows of the stream: output projection and MLP, both added to the
+    /// stream.
     fn finish_layer(&mut self, config: &ModelConfig, index: usize, count: usize) -> Result<(), KernelError> {
         let Core { kernels, weights, scratch, .. } = self;
         let Some(layer): Option<&Layer> = weights.layers.get(index) else { return Ok(()) };
@@ -222,7 +224,8 @@ impl Core {
     }
 }
 
-/// The first `length` elements, growing the memory where it is too short. They hold whatever was left there.
+/// Returns the first `length` elements, and grows the vector if it is too short. The elements hold arbitrary old
+/// values.
 pub(crate) fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if memory.len() < length {
         memory.resize(length, 0.0);

@@ -1,5 +1,5 @@
-//! Quantizing at load: which type a matrix becomes, and the work on the pool's threads.
-//! Must not know: files, or what a matrix means beyond being an output projection.
+//! Quantization at load time: chooses the type of each matrix, and converts rows on the pool's threads. Must not know:
+//! files, or the meaning of a matrix except whether it is an output projection.
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -10,20 +10,21 @@ use headrace_quant::{BlockType, QuantError};
 
 use crate::error::ModelError;
 
-/// Rows quantized in one task.
+/// Number of rows quantized in one task.
 const TASK_ROWS: usize = 8;
 
-/// What a matrix does in the model.
+/// The role of a matrix in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// The output projection, also where it is the embedding at the same time: small errors there move every logit.
+    /// The output projection, even if it is also the embedding. Small errors here move every logit.
     Head,
-    /// Any other.
+    /// Any other matrix.
     Inner,
 }
 
-/// The type that weights stored as `stored` become when `asked` for: dense ones the nearest that divides a row of `k`, those that
-/// are quantized already stay. The head is not taken below six bits.
+/// Returns the type to which weights stored as `stored` are converted if `asked` is requested. Dense weights become
+/// `asked`, or its stand-in with shorter blocks if `k` is not a multiple of the block length. If neither fits, they
+/// stay dense. Weights that are already quantized stay as they are. The head gets at least six bits.
 pub(crate) fn target(asked: Option<BlockType>, stored: WeightType, role: Role, k: usize) -> WeightType {
     let Some(asked) = asked.filter(|_| !matches!(stored, WeightType::Block(_))) else { return stored };
     let wanted = match role {
@@ -34,7 +35,7 @@ pub(crate) fn target(asked: Option<BlockType>, stored: WeightType, role: Role, k
     fitting.into_iter().find(|kind| k.is_multiple_of(kind.block_weights())).map_or(stored, WeightType::Block)
 }
 
-/// The type with blocks of 32 that stands in for one with 256, at no fewer bits: the same that llama.cpp takes.
+/// The stand-in with blocks of 32 for a type with blocks of 256, with no fewer bits. llama.cpp makes the same choice.
 fn short_block(kind: BlockType) -> BlockType {
     match kind {
         BlockType::Q4K => BlockType::Q5_0,
@@ -44,7 +45,7 @@ fn short_block(kind: BlockType) -> BlockType {
     }
 }
 
-/// The rows of the tensor called `name`, `k` weights each, stored as `stored`, as `target`.
+/// Converts the rows of the tensor `name` from type `stored` to `target`. Rows have `k` weights.
 pub(crate) fn convert<'a>(
     pool: &mut Pool,
     name: &str,
@@ -61,7 +62,7 @@ pub(crate) fn convert<'a>(
     }
     let rows = bytes.len() / from;
     let mut out = vec![0; rows * to];
-    // Each task takes its own piece out; a lock per eight rows costs nothing beside them.
+    // Each task locks its own piece. One lock per eight rows costs almost nothing.
     let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(to * TASK_ROWS).map(Mutex::new).collect();
     let failed: Mutex<Option<(usize, QuantError)>> = Mutex::new(None);
     pool.run(pieces.len(), |task, _| {

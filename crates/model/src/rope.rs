@@ -1,11 +1,11 @@
-//! Tables of the rotary angles, as `transformers.modeling_rope_utils` defines the frequencies.
-//! Must not know: how heads are rotated.
+//! Tables of the rotary angles, with the frequencies that `transformers.modeling_rope_utils` defines. Must not know:
+//! how heads are rotated.
 
 use headrace_checkpoint::{Rope, RopeScaling};
 use headrace_kernels::{RopeTable, math};
 
-/// cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as the models were trained; cos
-/// and sin are of our own, so that no bit depends on the system's library.
+/// Computes cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as in training. Cos
+/// and sin are our own implementations, so that no bit depends on the system's library.
 pub fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = frequencies(rope, head_dim);
     let factor = attention_factor(&rope.scaling);
@@ -24,7 +24,7 @@ pub fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
     table
 }
 
-/// Radians a position for each pair of a head: `theta^(−2i / head_dim)`, scaled.
+/// Radians per position for each pair of a head: `theta^(−2i / head_dim)`, scaled.
 fn frequencies(rope: &Rope, width: usize) -> Vec<f32> {
     let head_dim = width as f64;
     let (theta, scaling) = (rope.theta, &rope.scaling);
@@ -36,7 +36,7 @@ fn frequencies(rope: &Rope, width: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What a pair's frequency comes from.
+/// Parameters of the unscaled frequencies.
 #[derive(Clone, Copy)]
 struct Base {
     theta: f64,
@@ -76,14 +76,14 @@ fn scaled(frequency: f64, pair: usize, base: Base, scaling: &RopeScaling) -> f64
 }
 
 impl Base {
-    /// The pair, as a fraction, that turns so often over `positions`.
+    /// The fractional index of the pair that makes `turns` turns over `positions`.
     fn pair_of_turns(self, turns: f64, positions: f64) -> f64 {
         let wavelength = positions / (turns * 2.0 * std::f64::consts::PI);
         self.head_dim * math::ln(wavelength) / (2.0 * math::ln(self.theta))
     }
 }
 
-/// What cos and sin are multiplied with.
+/// The factor on cos and sin.
 fn attention_factor(scaling: &RopeScaling) -> f64 {
     let RopeScaling::Yarn { factor, attention_factor, mscales, .. } = scaling else { return 1.0 };
     let grown = |scale: f64| 0.1 * scale * math::ln(*factor) + 1.0;
@@ -106,7 +106,7 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_positions: 64,
         };
-        // Wavelengths 6.3 (kept), 628 (scaled in full) and 32 (between: a third of the way).
+        // Wavelengths 6.3 (kept), 628 (fully scaled) and 32 (between: a third of the way).
         let between = 2.0 * std::f64::consts::PI / 32.0;
         for (frequency, scaling, expected) in [
             (0.25, RopeScaling::None, 0.25),

@@ -1,5 +1,5 @@
-//! The weights of a decoder, packed for the kernels, and the names they have in Hugging Face checkpoints.
-//! Must not know: how a step is computed.
+//! The weights of a decoder, packed for the kernels, and their names in Hugging Face checkpoints. Must not know: how a
+//! step is computed.
 
 use std::borrow::Cow;
 
@@ -11,26 +11,27 @@ use headrace_quant::BlockType;
 use crate::error::ModelError;
 use crate::quantize::{self, Role};
 
-/// Everything a step reads.
+/// All weights that a step reads.
 pub(crate) struct Weights {
-    /// `vocab × hidden`; also the output projection where the checkpoint ties them.
+    /// `vocab × hidden`. Also the output projection if the checkpoint ties them.
     pub(crate) embedding: Matrix,
-    /// `vocab × hidden`, where it is a matrix of its own.
+    /// `vocab × hidden`. `None` if the embedding is the output projection.
     pub(crate) head: Option<Matrix>,
     /// `hidden`.
     pub(crate) final_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
 }
 
-/// One decoder layer. Projections of the same input stand in one matrix: fewer operations, more columns to share out.
+/// One decoder layer. Projections of the same input share one matrix: fewer operations, and more columns to distribute
+/// over threads.
 pub(crate) struct Layer {
     /// `hidden`.
     pub(crate) attention_norm: Vec<f32>,
     /// Query, key and value heads: `(heads + 2·kv_heads)·head_dim × hidden`.
     pub(crate) qkv: Matrix,
-    /// `head_dim`, where the architecture normalizes queries.
+    /// `head_dim`. `None` if the architecture does not normalize queries.
     pub(crate) query_norm: Option<Vec<f32>>,
-    /// `head_dim`, where the architecture normalizes keys.
+    /// `head_dim`. `None` if the architecture does not normalize keys.
     pub(crate) key_norm: Option<Vec<f32>>,
     /// `hidden × heads·head_dim`.
     pub(crate) output: Matrix,
@@ -48,7 +49,7 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Bytes held.
+    /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
         let vectors = |layer: &Layer| {
             let optional = |norm: &Option<Vec<f32>>| norm.as_ref().map_or(0, Vec::len);
@@ -64,7 +65,7 @@ impl Weights {
     }
 }
 
-/// The type of a tensor in the kernels' terms.
+/// Converts an element type to the kernels' weight type.
 pub(crate) fn weight_type(dtype: DType) -> WeightType {
     match dtype {
         DType::F32 => WeightType::F32,
@@ -78,7 +79,7 @@ pub(crate) fn embedding_name() -> &'static str {
     "model.embed_tokens.weight"
 }
 
-/// What the embedding does beside looking tokens up.
+/// The embedding's role: it is also the head if the embeddings are tied.
 pub(crate) fn embedding_role(config: &ModelConfig) -> Role {
     if config.tie_embeddings { Role::Head } else { Role::Inner }
 }
@@ -103,11 +104,11 @@ impl LayerNames {
     }
 }
 
-/// Where tensors come from.
+/// A source of tensors.
 pub(crate) trait Tensors {
-    /// The tensor of that name.
+    /// Returns the tensor with the given name.
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError>;
-    /// What was read is not needed again soon.
+    /// Releases the mapped pages of the tensors that were read, which are not needed again soon.
     fn release_pages(&self);
 }
 
@@ -131,22 +132,23 @@ impl Tensors for EncoderCheckpoint {
     }
 }
 
-/// Packs a checkpoint's tensors one by one, telling how many of their bytes are done.
+/// Packs a checkpoint's tensors one by one, and reports the bytes that are done.
 pub(crate) struct Loader<'a> {
     pub(crate) tensors: &'a dyn Tensors,
     pub(crate) pool: &'a mut Pool,
-    /// What dense matrices are quantized to.
+    /// The type to which dense matrices are quantized.
     pub(crate) quantize: Option<BlockType>,
     pub(crate) done: u64,
     pub(crate) total: u64,
     pub(crate) progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// A projection to load: its name (within the layer, or whole), its outputs, whether it has a bias.
+/// A projection to load: its name (within the layer, or in full), its number of outputs, and whether it has a bias.
 pub(crate) type Projection<'n> = (&'n str, usize, bool);
 
 impl<'a> Loader<'a> {
-    /// Everything. The mapped pages are let go of after each layer, so that there is never a second copy of the whole.
+    /// Loads all weights. Mapped pages are released after each layer, so that there are never two copies of all
+    /// weights.
     pub(crate) fn load(mut self, config: &ModelConfig) -> Result<Weights, ModelError> {
         let tensors = self.tensors;
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
@@ -213,7 +215,7 @@ impl<'a> Loader<'a> {
         self.dense(k, &whole)
     }
 
-    /// Dense layers of the same `k` inputs as one matrix, one below the other; whole names.
+    /// Packs dense layers with the same `k` inputs into one matrix, one below the other. The names are full names.
     pub(crate) fn dense(&mut self, k: usize, of: &[Projection<'_>]) -> Result<Matrix, ModelError> {
         let mut tensors = Vec::with_capacity(of.len());
         for &(name, rows, has_bias) in of {
@@ -254,7 +256,7 @@ impl<'a> Loader<'a> {
         self.widened(name, &[length])
     }
 
-    /// All elements of a tensor, row by row.
+    /// Returns all elements of a tensor as f32, row by row.
     pub(crate) fn widened(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let (tensor, length) = (self.tensor(name, shape)?, shape.iter().product::<usize>());
         let values = weight_type(tensor.dtype).widen(&tensor.bytes);

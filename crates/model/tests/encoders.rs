@@ -1,5 +1,5 @@
-//! Encoders against answers computed elsewhere (transformers, float32, from the same stored weights), and the same bits alone, in
-//! batches and on any number of threads. Every instruction set is exercised.
+//! Compares encoders with reference answers (transformers, float32, the same stored weights). Also checks for identical
+//! bits alone, in batches and with any number of threads. Every instruction set is exercised.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::common::isas;
 
-/// How far an element may be from the oracle's.
+/// Maximum distance of an element from the oracle's.
 const TOLERANCE: f32 = 1e-4;
 
 const EMBEDDERS: [&str; 5] = ["bert-embed", "xlmr-embed", "qwen3-embed", "roberta-embed", "modernbert-embed"];
@@ -30,7 +30,7 @@ struct Expected {
     out: Vec<Answers>,
 }
 
-/// What transformers gives for one text; a family's usual poolings.
+/// The answers of transformers for one text, with the usual poolings of each family.
 #[derive(Deserialize)]
 struct Answers {
     mean: Option<Vec<f32>>,
@@ -43,9 +43,9 @@ struct Answers {
 
 #[derive(Deserialize)]
 struct Scored {
-    /// Ids of each pair, and where the second text begins.
+    /// Token ids of each pair, and the index at which the second text begins.
     pairs: Vec<(Vec<u32>, usize)>,
-    /// As the classifier gives them.
+    /// The classifier's raw outputs.
     logits: Vec<f32>,
 }
 
@@ -57,7 +57,7 @@ fn expected<T: for<'de> Deserialize<'de>>(name: &str) -> T {
     serde_json::from_slice(&std::fs::read(data(name).join("expected.json")).unwrap()).unwrap()
 }
 
-/// A copy of the checkpoint with that configuration file, and sentence-transformers' files for the pooling.
+/// A copy of the checkpoint with the given configuration file, and with sentence-transformers' files for the pooling.
 fn with(name: &str, config: &str, pooling: Option<(Pooling, bool)>) -> EncoderCheckpoint {
     let copy = tempfile::tempdir().unwrap();
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -106,7 +106,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 fn close(what: &str, got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (at, (got, want)) in got.iter().zip(want).enumerate() {
-        // The oracles are written with six digits.
+        // The oracles are stored with six digits.
         let allowed = TOLERANCE * want.abs().max(1.0);
         assert!((got - want).abs() <= allowed, "{what}: element {at} is {got}, expected {want}");
     }
@@ -181,7 +181,7 @@ fn scores_are_those_of_transformers() {
     }
 }
 
-/// Sequences of many lengths, some with two texts, within what a checkpoint takes.
+/// Sequences of many lengths, some with two texts, within the checkpoint's limits.
 fn sequences(vocab: usize, max_tokens: usize) -> Vec<(Vec<u32>, usize)> {
     let mut state = 0x1234_5678_9abc_def1_u64;
     let mut random = |below: usize| {

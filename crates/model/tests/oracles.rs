@@ -1,5 +1,5 @@
-//! Models against answers computed elsewhere (transformers, float32, from the same stored weights), and the same bits however
-//! a sequence is cut into chunks, shared a batch with or spread over threads. Every instruction set is exercised.
+//! Compares models with reference answers (transformers, float32, the same stored weights). Also checks for identical
+//! bits with any chunking of a sequence, any batch and any number of threads. Every instruction set is exercised.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,9 +18,9 @@ use serde::Deserialize;
 
 use crate::common::isas;
 
-/// How far a logit or logprob may be from the oracle's.
+/// Maximum distance of a logit or log-probability from the oracle's.
 const TOLERANCE: f32 = 1e-3;
-/// A greedy choice may differ where the oracle's best two are closer than this.
+/// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
 const CHECKPOINTS: [&str; 7] = [
@@ -69,7 +69,7 @@ fn expected<T: for<'de> Deserialize<'de>>(dir: &Path) -> T {
     serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap()
 }
 
-/// The checkpoint with `config` for its configuration.
+/// The checkpoint, with the file `config` as its configuration.
 fn checkpoint(dir: &Path, config: &str) -> Checkpoint {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -95,7 +95,7 @@ fn blocks(positions: usize, seed: u32) -> Vec<u32> {
     (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + seed) % 64).collect()
 }
 
-/// Every row of logits of `ids`, computed in chunks of at most `size` tokens.
+/// All rows of logits of `ids`, computed in chunks of at most `size` tokens.
 fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let (mut out, mut rows) = (Logits::default(), Vec::new());
     for (index, tokens) in ids.chunks(size).enumerate() {
@@ -169,7 +169,7 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
     }
 }
 
-/// The same weights as GGUF files, read with names, order of rows and RoPE of their own.
+/// The same weights as GGUF files, which have their own names, row order and RoPE.
 #[test]
 fn gguf_files_give_the_oracles_answers_on_every_instruction_set() {
     for isa in isas() {
@@ -241,7 +241,8 @@ fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() 
     }
 }
 
-/// All cases at once: their first tokens in one step, the rest in a second, the last of which alone is asked for.
+/// Computes all cases in two steps: the first tokens of each, then the rest. The second step requests only the last row
+/// of each case, and no row of the second case.
 fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], what: &str) {
     let tables: Vec<Vec<u32>> =
         (0..cases.len() as u32).map(|case| (case * 8..case * 8 + 8).rev().collect()).collect();

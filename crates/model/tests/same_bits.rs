@@ -1,5 +1,5 @@
-//! Same bits, for every weight format, compute mode, KV type and instruction set: a sequence's logits are identical alone, among
-//! others, prefilled in any chunks beside decoding neighbours, in other blocks, and on one thread and two.
+//! Same bits for every weight format, compute mode, KV type and instruction set. A sequence's logits are identical
+//! alone and among others, in any chunks beside decoding neighbours, in other blocks, and on one thread or two.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ const VOCAB: usize = 130;
 const LENGTH: usize = 270;
 const BLOCKS: usize = 96;
 
-/// A small Llama of random bf16 weights.
+/// A small Llama with random bf16 weights.
 fn checkpoint() -> Checkpoint {
     let config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
@@ -80,7 +80,7 @@ fn checkpoint() -> Checkpoint {
     .unwrap()
 }
 
-/// One way of computing.
+/// One configuration of the computation.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     isa: Isa,
@@ -99,7 +99,7 @@ fn tokens(sequence: u32) -> Vec<u32> {
     (0..LENGTH as u32).map(|i| (i * 37 + sequence * 11 + i * i) % VOCAB as u32).collect()
 }
 
-/// The bits of every position's logits of `sequence`, computed alone in one piece.
+/// The bits of the logits at every position of `sequence`, computed alone in one piece.
 fn alone(model: &mut Model, sequence: u32) -> Vec<Vec<u32>> {
     let blocks: Vec<u32> = (0..LENGTH.div_ceil(BLOCK_TOKENS) as u32).collect();
     let mut out = Logits::default();
@@ -113,13 +113,13 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Four sequences in one batch, each cut in its own way (whole prefills beside single tokens), over scattered blocks.
-/// The first difference from `expected`, if any.
+/// Computes four sequences in one batch over scattered blocks. Each is cut differently, so that whole prefills run
+/// beside single tokens. Returns the first difference from `expected`, if there is one.
 fn mixed(model: &mut Model, expected: &[Vec<Vec<u32>>]) -> Option<String> {
     let all: Vec<Vec<u32>> = (0..4).map(tokens).collect();
     let cuts = [vec![LENGTH], vec![7; 60], vec![100, 1, 1, 1, 64, 130], vec![33; 20]];
     let per_sequence = LENGTH.div_ceil(BLOCK_TOKENS) as u32;
-    // Blocks of the four interleave, the last ones first.
+    // Blocks of the four sequences interleave, in descending order.
     let tables: Vec<Vec<u32>> =
         (0..4_u32).map(|s| (0..per_sequence).map(|b| BLOCKS as u32 - 1 - (b * 4 + s)).collect()).collect();
     let mut done = [0_usize; 4];
@@ -161,11 +161,11 @@ fn ways() -> Vec<Way> {
         for mode in ComputeMode::ALL {
             let formats = BlockType::ALL.into_iter().map(Some).chain([None]);
             for (at, quantize) in formats.enumerate() {
-                // The plain path is slow: a third of the formats in each mode, others in the other.
+                // The scalar path is slow, so each mode tests a different third of the formats.
                 if isa == Isa::Scalar && at % 3 != mode as usize {
                     continue;
                 }
-                // Each format with one KV type; bf16 weights with all of them.
+                // Each format is tested with one KV type, and bf16 weights with all of them.
                 let kvs = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8];
                 let kvs = if quantize.is_none() { &kvs[..] } else { &kvs[at % 4..=at % 4] };
                 ways.extend(kvs.iter().map(|&kv| Way { isa, mode, kv, quantize }));
@@ -189,7 +189,7 @@ fn logits_do_not_depend_on_batch_chunks_blocks_or_threads_in_any_format_or_mode(
             assert_eq!(difference, None, "{way:?}, {threads} threads");
         }
     }
-    // The fingerprint tells every instruction set, mode and KV type apart.
+    // The fingerprint distinguishes every instruction set, mode and KV type.
     let fast = Isa::supported().len() - 1;
     assert!(numerics.len() >= fast * 2 * 4, "{numerics:?}");
 }

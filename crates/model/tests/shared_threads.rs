@@ -1,5 +1,5 @@
-//! Two models in one process: they share its threads, compute at the same time, and give the bits that each gives alone.
-//! A test program of its own, because it counts the threads of its process.
+//! Two models in one process share its threads and compute at the same time. Each must give the same bits as alone.
+//! This is a separate test program because it counts the threads of its process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,14 +14,14 @@ use headrace_model::{LoadOptions, Model};
 
 const THREADS: usize = 3;
 const BLOCKS: usize = 16;
-/// Decode steps behind the prompt.
+/// Decode steps after the prompt.
 const STEPS: usize = 40;
 
 fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
 }
 
-/// The bits of all logits of a prompt and of some steps behind it.
+/// The bits of all logits of a prompt and of the decode steps after it.
 fn answer(model: &mut Model) -> Vec<Vec<u32>> {
     let blocks: Vec<u32> = (0..BLOCKS as u32).collect();
     let vocab = model.shape().vocab as u32;
@@ -42,7 +42,7 @@ fn answer(model: &mut Model) -> Vec<Vec<u32>> {
     rows
 }
 
-/// Threads of this process that belong to a pool; `None` where the system does not say.
+/// Threads of this process that belong to a pool. `None` if the system does not report threads.
 fn kernel_threads() -> Option<usize> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());

@@ -1,4 +1,5 @@
-//! How many answers a second are on the disk, of one writer and of many at once, who share its fsync. `cargo bench -p headrace-store`.
+//! Measures how many answers per second reach the disk, from one writer and from many at once, which share its fsync.
+//! Run with `cargo bench -p headrace-store`.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use headrace_domain::{ProjectId, RequestId, UnixNanos};
 use headrace_objects::{ObjectLimits, ObjectStore, ResponseRecord, ResponseStatus};
 use headrace_store::objects::SqliteObjects;
 
-/// Bytes of an answer.
+/// Bytes per answer.
 const BODY: usize = 4_000;
 const FOR: Duration = Duration::from_secs(2);
 

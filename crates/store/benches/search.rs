@@ -1,5 +1,6 @@
-//! What a page of a search costs in a file of many traces: `cargo bench -p headrace-store --bench search [-- ROWS [FILE]]`. Prints the
-//! time to store a trace, and for each question its time to the first page, warm and over all pages.
+//! Measures the cost of a search page in a file with many traces. Run with `cargo bench -p headrace-store --bench
+//! search [-- ROWS [FILE]]`. Prints the time to store a trace, and for each query the time of its first page, warm, and
+//! of all pages.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ fn timed<T>(ask: impl FnOnce() -> Result<T, TraceError>) -> Result<(Duration, T)
     ask().map(|answer| (start.elapsed(), answer))
 }
 
-/// Calls of twenty organisations and two hundred projects, one in ten of them refused, one in a hundred failed.
+/// Writes calls of twenty organisations and two hundred projects. One in ten is refused, and one in a hundred failed.
 fn fill(path: &std::path::Path, rows: u64) -> Result<(), Box<dyn std::error::Error>> {
     let golden = decode_record(include_str!("../../trace/tests/data/completed.json"))?;
     let refused = decode_record(include_str!("../../trace/tests/data/refused.json"))?;

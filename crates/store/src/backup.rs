@@ -1,4 +1,5 @@
-//! Copies of a store's file that are whole at one moment, also while a server writes to it. Knows nothing of what is in it.
+//! Copies of a store's file. Each is consistent as of one moment, even while a server writes to the file. Knows nothing
+//! of the file's content.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use sqlx::Connection;
 
 use crate::sqlite::{Durability, block_on, create_private, open};
 
-/// Why a file was not copied.
+/// Why a file could not be copied.
 #[derive(Debug)]
 pub struct CopyError {
     from: PathBuf,
@@ -22,13 +23,13 @@ impl fmt::Display for CopyError {
 
 impl std::error::Error for CopyError {}
 
-/// Writes the content of a store's file, as it was at one moment, to a new file that only its owner can read. Blocks for as long as
-/// copying takes, and no writer waits for it.
+/// Copies the content of a store's file, as of one moment, to a new file that only its owner can read. Blocks until the
+/// copy is finished. Writers do not wait for it.
 ///
 /// Source: <https://www.sqlite.org/lang_vacuum.html>, `VACUUM INTO`.
 ///
 /// # Errors
-/// If the file cannot be read, or the new one not written. A part of it may be there then.
+/// Fails if the file cannot be read or the new file cannot be written. A part of the new file may exist then.
 pub fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
     let failed = |why: String| CopyError { from: from.to_owned(), why };
     let target = to.to_str().ok_or_else(|| failed(format!("{} is not UTF-8", to.display())))?;
@@ -36,7 +37,7 @@ pub fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
     let copied = block_on(async {
         let mut connection = open(from, Durability::Normal, true).await?;
         let copied = sqlx::query("VACUUM INTO ?").bind(target).execute(&mut connection).await;
-        // It wrote nothing here; a close that fails loses nothing.
+        // The connection wrote nothing, so a failed close loses nothing.
         let _ = connection.close().await;
         copied.map(drop)
     });

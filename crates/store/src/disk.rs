@@ -1,5 +1,5 @@
-//! Free space of a file system: the part that data of customers leaves to the ledger and the identities, and a file whose
-//! space those two get when a disk is full all the same. Knows no store.
+//! Free space of a file system. Customer data must leave a reserve for the ledger and the identities. A ballast file
+//! gives those two its space if the disk is full nevertheless. Knows no store.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -11,40 +11,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_objects::ObjectError;
 
-/// The most that is left free where nothing is configured.
+/// Maximum default reserve.
 const MOST_MIN_FREE_BYTES: u64 = 512 << 20;
-/// On a small file system: this part of it.
+/// The default reserve is this fraction of a small file system: one tenth.
 const MIN_FREE_PART: u64 = 10;
 
-/// The ballast takes this part of its file system, within these bounds.
+/// The ballast takes one part in this many of its file system, within [`BALLAST_BYTES`].
 const BALLAST_PART: u64 = 32;
 const BALLAST_BYTES: (u64, u64) = (1 << 20, 16 << 20);
-/// The ballast gives its space in this number of steps.
+/// The ballast releases its space in this number of steps.
 const BALLAST_STEPS: u64 = 16;
-/// Less free space than this counts as a full disk.
+/// A disk with less free space than this counts as full.
 const FULL_BYTES: u64 = 256 << 10;
 
 /// Space of a file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// What this process may still write.
+    /// Bytes that this process may still write.
     pub free: u64,
-    /// The size of the file system.
+    /// Size of the file system.
     pub total: u64,
 }
 
 impl DiskSpace {
-    /// The space of the file system that `path` is on.
+    /// Reads the space of the file system of `path`.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Returns the operating system's error.
     pub fn of(path: &Path) -> Result<Self> {
         let found = rustix::fs::statvfs(path)?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Self { free: bytes(found.f_bavail), total: bytes(found.f_blocks) })
     }
 
-    /// The bytes that stay free where nothing is configured: a tenth, at most 512 MiB.
+    /// The default reserve: a tenth of the file system, at most 512 MiB.
     #[must_use]
     pub const fn default_min_free(self) -> u64 {
         let part = self.total / MIN_FREE_PART;
@@ -55,29 +55,29 @@ impl DiskSpace {
 /// Reads the space of a file system.
 pub type SpaceProbe = Arc<dyn Fn() -> Result<DiskSpace> + Send + Sync>;
 
-/// Refuses writes of customers' data that would take the last free space. Clones share their last finding.
+/// Refuses writes of customer data that would use up the last free space. Clones share the last result.
 #[derive(Clone)]
 pub struct DiskGuard {
     probe: SpaceProbe,
-    /// `None` for [`DiskSpace::default_min_free`].
+    /// Configured reserve in bytes. `None` for [`DiskSpace::default_min_free`].
     min_free: Option<u64>,
     was_full: Arc<AtomicBool>,
 }
 
 impl DiskGuard {
-    /// Guards the file system that `dir` is on.
+    /// Guards the file system of `dir`.
     pub fn of(dir: &Path, min_free: Option<u64>) -> Self {
         let dir = dir.to_owned();
         Self::probed(Arc::new(move || DiskSpace::of(&dir)), min_free)
     }
 
-    /// Guards what `probe` reads.
+    /// Guards the file system that `probe` measures.
     pub fn probed(probe: SpaceProbe, min_free: Option<u64>) -> Self {
         Self { probe, min_free, was_full: Arc::default() }
     }
 
-    /// Checks that `more` bytes can be written and the reserve stays free. A file system that does not say how much it has free
-    /// is not guarded: its own error comes with the write.
+    /// Checks that `more` bytes can be written while the reserve stays free. A file system that does not report its
+    /// free space is not guarded. A full disk then shows as the error of the write.
     ///
     /// # Errors
     /// [`ObjectError::DiskFull`]
@@ -96,7 +96,7 @@ impl DiskGuard {
         Err(ObjectError::DiskFull { why })
     }
 
-    /// Whether less than the reserve was free when it was last looked at. Reads memory alone.
+    /// Whether less than the reserve was free at the last check. Reads only memory.
     pub fn was_full(&self) -> bool {
         self.was_full.load(Ordering::Relaxed)
     }
@@ -108,28 +108,29 @@ impl fmt::Debug for DiskGuard {
     }
 }
 
-/// A file whose space is set aside. When the disk is full, whatever filled it, the file shrinks step by step, and the ledger and the
-/// identities write into the space that comes free. It grows again when there is room.
+/// A file that sets space aside. When the disk is full, for any reason, the file shrinks step by step, and the ledger
+/// and the identities use the space that becomes free. The file grows again when there is room.
 #[derive(Debug)]
 pub struct Ballast {
     path: PathBuf,
-    /// The bytes that the file has. `None` until the first look.
+    /// Size of the file in bytes. `None` until it is first read.
     held: Mutex<Option<u64>>,
 }
 
 impl Ballast {
-    /// The ballast of a directory. Gives a step at once if the disk is full, so that the stores there can be opened; otherwise sets
-    /// its space aside.
+    /// Opens the ballast of a directory and sets its space aside if there is room. If the disk is full, releases one
+    /// step at once, so that the stores in the directory can be opened.
     pub fn open(dir: &Path) -> Self {
         let ballast = Self { path: dir.join("ballast"), held: Mutex::default() };
-        // A file of an earlier process, with another mode, becomes its owner's alone. Most often there is none.
+        // A file that an earlier process created with another mode becomes private to its owner. Usually there is no
+        // file yet.
         let _ = std::fs::set_permissions(&ballast.path, std::os::unix::fs::PermissionsExt::from_mode(0o600));
         ballast.refill();
         ballast.relieve();
         ballast
     }
 
-    /// Gives one step of its space. `false` if it has none left.
+    /// Releases one step of the space. Returns `false` if none is left or the file cannot be truncated.
     pub fn give(&self) -> bool {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let has = held.unwrap_or_else(|| self.size());
@@ -152,14 +153,14 @@ impl Ballast {
         }
     }
 
-    /// Gives one step if the disk is full.
+    /// Releases one step if the disk is full.
     pub fn relieve(&self) {
         if DiskSpace::of(&self.path).is_ok_and(|space| space.free < FULL_BYTES) {
             self.give();
         }
     }
 
-    /// Sets its space aside again, if the disk has four times as much free.
+    /// Sets the missing space aside again, if the disk has four times as much free.
     pub fn refill(&self) {
         let Some(whole) = self.whole() else { return };
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +169,7 @@ impl Ballast {
         let Some(missing) = whole.checked_sub(has).filter(|missing| *missing > 0) else { return };
         let dir = self.path.parent().unwrap_or(&self.path);
         if DiskSpace::of(dir).is_ok_and(|space| space.free / 4 >= missing) {
-            // A disk that takes less keeps less.
+            // A smaller disk keeps a smaller ballast.
             if let Err(error) = set_aside(&self.path, has, missing) {
                 tracing::debug!(%error, "space for the ledger cannot be set aside now");
             }
@@ -176,7 +177,7 @@ impl Ballast {
         }
     }
 
-    /// The bytes that the file should have.
+    /// Target size of the file in bytes.
     fn whole(&self) -> Option<u64> {
         let space = DiskSpace::of(self.path.parent().unwrap_or(&self.path)).ok()?;
         let (least, most) = BALLAST_BYTES;
@@ -188,13 +189,13 @@ impl Ballast {
     }
 }
 
-/// Appends `missing` bytes to the file, with blocks of the disk behind them.
+/// Appends `missing` bytes to the file, backed by allocated disk blocks.
 fn set_aside(path: &Path, from: u64, missing: u64) -> Result<()> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     if rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), from, missing).is_err() {
-        // File systems that cannot set space aside take bytes.
+        // File systems without `fallocate` get the bytes written.
         fill(&file, from, missing)?;
     }
     file.sync_all()

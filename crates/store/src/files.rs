@@ -1,6 +1,6 @@
-//! Files of clients, uploads and batches in one SQLite file of its own, so that storing an answer never waits for a gigabyte of
-//! another client. The bytes of files are segments in a folder beside it, so that what is removed is free disk space at once. What was
-//! finished is on the disk. Knows no form and no dialect.
+//! Clients' files, uploads and batches in a SQLite file of their own, so that storing an answer never waits for another
+//! client's gigabyte. The bytes of files are segments in a folder beside it, so that deleting a file frees disk space
+//! at once. A finished file is on the disk. Knows no form and no dialect.
 
 mod batches;
 mod rows;
@@ -22,8 +22,8 @@ use crate::sqlite::Format;
 
 use segments::Segments;
 
-/// The statements that keep `batch.bytes` and `held` true. The answers of a batch from a file count twice: they stand in its rows and
-/// then in its files. Each request and each batch count 256 bytes for what stands around them.
+/// The triggers that keep `batch.bytes` and `held` correct. Answers of a batch from a file count twice, because they
+/// are stored in rows and then in the result files. Each request and each batch adds 256 bytes of overhead.
 macro_rules! triggers {
     () => {
         "
@@ -54,7 +54,7 @@ macro_rules! triggers {
     };
 }
 
-/// The file's format.
+/// The database format.
 const FORMAT: Format = Format {
     what: "store of files",
     application_id: i32::from_be_bytes(*b"HRfi"),
@@ -146,7 +146,8 @@ const FORMAT: Format = Format {
     shrinks: true,
 };
 
-/// A file of version 1 has the bytes of its files in `chunk` alone, and counts no batches. The rows of `chunk` stay and are read.
+/// Upgrades a file of version 1, which stores file bytes only in `chunk` and does not count batches. The rows of
+/// `chunk` stay and are still read.
 const UPGRADE: &str = concat!(
     "
     CREATE TABLE segment (file TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (file, at)) STRICT;
@@ -161,29 +162,29 @@ const UPGRADE: &str = concat!(
     triggers!()
 );
 
-/// Files, uploads and batches that one sweep removes at most, so that none takes long.
+/// Maximum files, uploads and batches that one sweep removes, so that no sweep takes long.
 const SWEPT_AT_ONCE: i64 = 64;
 
-/// What is written beside the bytes that are counted: rows and pages of the write-ahead log.
+/// Bytes written in addition to those that are counted: rows, and pages of the write-ahead log.
 const AROUND_BYTES: u64 = 64 << 10;
 
-/// See the top of the file.
+/// The store of files. See the top of the file.
 pub struct SqliteFiles {
     pair: Pair,
     segments: Segments,
     limits: FileLimits,
     guard: Option<DiskGuard>,
     ballast: Option<Arc<Ballast>>,
-    /// What an earlier process was writing or removing. `None` until the file could be read.
+    /// Ids of files that an earlier process was writing or removing. `None` until the database could be read.
     left: Mutex<Option<Vec<String>>>,
 }
 
 impl SqliteFiles {
-    /// Opens the file, creating it if it is missing. What another process was writing when it ended is removed. A file that the disk
-    /// does not let it open now is opened by the first call that can.
+    /// Opens the database, and creates it if it is missing. Removes what an earlier process left unfinished. If the
+    /// disk currently prevents opening, the first call that can open the database does so.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] for one that holds something else.
+    /// [`ObjectError::Unavailable`] if the file is not a store of files.
     pub fn open(path: &Path, limits: FileLimits) -> Result<Self, ObjectError> {
         let store = Self {
             pair: Pair::open(path, FORMAT, None)?,
@@ -199,14 +200,14 @@ impl SqliteFiles {
         Ok(store)
     }
 
-    /// Leaves the reserve of a disk free, and removes files with the ballast's help where the disk is full.
+    /// Keeps the disk's reserve free. If the disk is full, removals use space from the ballast.
     #[must_use]
     pub fn guarded(mut self, guard: DiskGuard, ballast: Option<Arc<Ballast>>) -> Self {
         (self.guard, self.ballast) = (Some(guard), ballast);
         self
     }
 
-    /// Checks that the disk has room for so many bytes.
+    /// Checks that the disk has room for `more` bytes.
     fn check(&self, more: u64) -> Result<(), ObjectError> {
         self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_add(AROUND_BYTES)))
     }
@@ -218,7 +219,8 @@ impl SqliteFiles {
         }
     }
 
-    /// Removes a file that no client sees any more: its bytes first, then its rows, piece by piece, as others write in between.
+    /// Removes a file that clients no longer see: first its bytes, then its rows in small transactions, so that others
+    /// can write in between.
     fn remove(&self, id: &str) -> Result<(), ObjectError> {
         self.remove_bytes(id)?;
         self.relieve();
@@ -231,7 +233,7 @@ impl SqliteFiles {
         names.iter().try_for_each(|name| self.segments.remove(name)).map_err(of_disk)
     }
 
-    /// Removes what an earlier process was writing or removing, as far as that was not done yet.
+    /// Removes the rest of what an earlier process was writing or removing.
     fn tidy(&self) -> Result<(), ObjectError> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = self.find_left(&mut left)?;
@@ -242,7 +244,8 @@ impl SqliteFiles {
         Ok(())
     }
 
-    /// Finds what an earlier process left. This happens before this process begins a file, so that none of its own is among them.
+    /// Finds what an earlier process left. This must run before this process begins its first file, so that none of its
+    /// own is included.
     fn find_left<'a>(&self, left: &'a mut Option<Vec<String>>) -> Result<&'a mut Vec<String>, ObjectError> {
         match left {
             Some(ids) => Ok(ids),
@@ -257,7 +260,7 @@ impl SqliteFiles {
         }
     }
 
-    /// Bytes of a file from a place on.
+    /// Returns some bytes of a file, starting at position `at`.
     fn bytes(&self, id: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
         let found = self.pair.read(async |connection| rows::segment_at(connection, id, at).await)?;
         if let Some((from, name)) = found {
@@ -270,7 +273,7 @@ impl SqliteFiles {
         self.pair.read(async |connection| rows::bytes(connection, id, at).await)
     }
 
-    /// Gives pages that are free back, if they are many or the disk has no room.
+    /// Returns free pages to the disk if there are many of them, or if the disk has no room.
     fn shrink(&self) -> Result<(), ObjectError> {
         let is_low = self.guard.as_ref().is_some_and(|guard| guard.check(0).is_err());
         if is_low {
@@ -280,7 +283,7 @@ impl SqliteFiles {
     }
 }
 
-/// An error of the folder of segments.
+/// Converts an I/O error of the segment folder.
 fn of_disk(error: std::io::Error) -> ObjectError {
     let why = format!("the bytes of a file: {error}");
     match error.kind() {
@@ -305,7 +308,7 @@ impl FileStore for SqliteFiles {
 
     fn append(&self, id: &str, at: u64, bytes: &[u8]) -> Result<(), ObjectError> {
         self.pair.write(async |connection| {
-            // Within the transaction, so that no two writers count on the same space.
+            // Checked within the transaction, so that no two writers count on the same space.
             self.check(bytes.len() as u64)?;
             rows::append(connection, &self.limits, id, at, bytes).await?;
             self.segments.write(id, at, bytes).map_err(of_disk)?;
@@ -347,7 +350,7 @@ impl FileStore for SqliteFiles {
         let hide = || self.pair.write(async |connection| rows::hide(connection, project, id, now).await);
         let mut hidden = hide();
         if matches!(hidden, Err(ObjectError::DiskFull { .. })) && self.file(project, id, now)?.is_some() {
-            // Its own bytes are the room that its removal needs.
+            // The file's own bytes make the room that its removal needs.
             self.remove_bytes(id)?;
             hidden = hide();
         }

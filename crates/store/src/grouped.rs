@@ -1,5 +1,6 @@
-//! Changes of several callers in one transaction of SQLite: whoever comes while another one writes joins it, and one commit, with one fsync,
-//! is for all of them. What one of them does wrong is undone for itself. Knows no table.
+//! Groups the changes of several callers in one SQLite transaction. A caller that arrives while another one writes
+//! joins its transaction, and one commit with one fsync covers all of them. A failed change is undone alone. Knows no
+//! table.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,19 +12,19 @@ use sqlx::sqlite::SqliteConnection;
 use crate::objects::rows::Looked;
 use crate::sqlite::{Database, FormatError};
 
-/// Changes that share one commit at most, so that the first of them does not wait for ever.
+/// Maximum changes that share one commit, so that the first of them does not wait forever.
 pub(crate) const MOST_IN_GROUP: u32 = 64;
 
-/// See the top of the file.
+/// The group writer. See the top of the file.
 pub(crate) struct Grouped {
     writer: Mutex<Writer>,
-    /// Callers who wait for their turn: as long as there is one, somebody comes who will commit.
+    /// Number of callers that wait for the lock. While there is one, a later caller will commit.
     waiting: AtomicU32,
 }
 
 struct Writer {
     database: Database,
-    /// The changes that are made and not committed.
+    /// Changes that are made and not yet committed.
     group: Option<Group>,
 }
 
@@ -32,7 +33,7 @@ struct Group {
     changes: u32,
 }
 
-/// What became of a group, once that is known.
+/// The outcome of a group, once it is known.
 #[derive(Default)]
 struct Outcome {
     told: Mutex<Option<Result<(), ObjectError>>>,
@@ -61,10 +62,10 @@ impl Grouped {
         Self { writer: Mutex::new(Writer { database, group: None }), waiting: AtomicU32::new(0) }
     }
 
-    /// Runs `change`: all of it is kept, or none. What returns well is on the disk.
+    /// Runs `change` and keeps all of it or none. When this returns `Ok`, the change is on the disk.
     ///
     /// # Errors
-    /// What `change` says, or the disk.
+    /// Returns the error of `change` or of the disk.
     pub(crate) fn write<T>(
         &self,
         change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
@@ -72,13 +73,13 @@ impl Grouped {
         let mut writer = self.turn();
         let (done, outcome) = writer.make(false, change)?;
         let committed = self.leave(writer, &outcome);
-        // What failed is undone already; whatever becomes of the others.
+        // A failed change is already undone. The outcome of the others does not matter.
         let done = done?;
         committed.map(|()| done)
     }
 
-    /// Runs changes that save themselves (see [`Database::share`]), each as by [`Self::write`], one after the other; what becomes of
-    /// each. There are at most [`MOST_IN_GROUP`].
+    /// Runs changes that save themselves (see [`Database::share`]), each as [`Self::write`] does, in order. Returns the
+    /// result of each. The caller passes at most [`MOST_IN_GROUP`].
     pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
     where
         C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
@@ -87,7 +88,7 @@ impl Grouped {
         let made: Vec<_> = changes.map(|change| writer.make(true, change)).collect();
         let open = writer.group.as_ref().map(|group| Arc::clone(&group.outcome));
         if let Some(outcome) = open {
-            // Told to each of them below.
+            // Each change gets the outcome below.
             let _ = self.leave(writer, &outcome);
         } else {
             drop(writer);
@@ -100,20 +101,20 @@ impl Grouped {
     /// Runs `work` on the file itself, between two groups.
     ///
     /// # Errors
-    /// What `work` says.
+    /// Returns the error of `work`.
     pub(crate) fn between<T>(
         &self,
         work: impl FnOnce(&mut Database) -> Result<T, FormatError>,
     ) -> Result<T, ObjectError> {
         let mut writer = self.turn();
         if writer.group.is_some() {
-            // Its callers hear of it by their outcome.
+            // The group's callers get the result through their outcome.
             let _ = writer.commit();
         }
         work(&mut writer.database).map_err(Looked::from).map_err(ObjectError::from)
     }
 
-    /// Commits the open group, unless somebody comes who will, and waits for what becomes of it.
+    /// Commits the open group, unless a waiting caller will, and waits for the outcome.
     fn leave(&self, mut writer: MutexGuard<'_, Writer>, outcome: &Outcome) -> Result<(), ObjectError> {
         if writer.is_waited_for(self.waiting.load(Ordering::Acquire)) {
             drop(writer);
@@ -131,7 +132,7 @@ impl Grouped {
 }
 
 impl Writer {
-    /// Joins the group that is there, or begins one.
+    /// Joins the open group, or begins one.
     fn join(&mut self) -> Result<Arc<Outcome>, ObjectError> {
         if self.group.is_none() {
             self.database.begin().map_err(Looked::from).map_err(ObjectError::from)?;
@@ -141,10 +142,10 @@ impl Writer {
         Ok(Arc::clone(&group.outcome))
     }
 
-    /// Makes a change in the group: what came of it, and where it is told what becomes of the group.
+    /// Makes a change in the group. Returns its result, and the outcome through which the group's result is reported.
     ///
     /// # Errors
-    /// The group is lost, or was not begun.
+    /// Fails if the group was lost or could not begin.
     fn make<T>(
         &mut self,
         saves_itself: bool,
@@ -166,7 +167,7 @@ impl Writer {
         }
     }
 
-    /// Whether somebody comes who joins the group, and commits it then.
+    /// Whether a waiting caller will join the group and commit it.
     fn is_waited_for(&self, waiting: u32) -> bool {
         waiting > 0 && self.group.as_ref().is_some_and(|group| group.changes < MOST_IN_GROUP)
     }
@@ -177,7 +178,7 @@ impl Writer {
         committed
     }
 
-    /// Nothing of the group is kept.
+    /// Undoes all changes of the group.
     fn give_up(&mut self, why: &str) {
         self.database.abandon();
         self.end(&Err(unavailable(why.to_owned())));
@@ -243,7 +244,7 @@ mod tests {
                         let id = thread * EACH + at;
                         let done = grouped.write(async |connection| {
                             add(connection, id, "x").await?;
-                            // Every fifth one fails behind its change: it is undone.
+                            // Every fifth change fails after its first statement and is undone.
                             if id % 5 == 0 { add(connection, id, "again").await } else { Ok(()) }
                         });
                         assert_eq!(done.is_ok(), id % 5 != 0, "{id}: {done:?}");
@@ -263,7 +264,8 @@ mod tests {
         let grouped = Grouped::new(open(dir.path()));
         let alone = grouped.write(async |connection| add(connection, 0, "x").await);
         assert!(alone.is_ok());
-        // The first one leads, as long as somebody waits; the last one, which finds nobody, ends it with a panic.
+        // The first caller leads while others wait. The last caller finds no other waiting, and its panic ends the
+        // group.
         std::thread::scope(|scope| {
             let mut writer = grouped.turn();
             let first = scope.spawn(|| grouped.write(async |connection| add(connection, 1, "x").await));
@@ -280,7 +282,7 @@ mod tests {
             drop(writer);
             let first = first.join().unwrap();
             assert!(last.join().is_err());
-            // Whoever was committed before the panic stands; whoever shared with it is told that it is lost.
+            // A change committed before the panic is kept. A change that shared the transaction fails with an error.
             assert_eq!(ids(dir.path()).contains(&1), first.is_ok());
         });
         assert!(grouped.write(async |connection| add(connection, 2, "x").await).is_ok());
@@ -305,7 +307,8 @@ mod tests {
         };
         assert_eq!(write(&[(1, 2, false), (3, 1, false), (4, 5, false)]), [true, false, true]);
         assert_eq!(ids(dir.path()), [1, 2, 4, 5], "3 is undone with its change alone");
-        // What is whole in the transaction cannot be undone for itself: nothing of it is kept, and everybody is told.
+        // A failure after the change was released cannot be undone alone. Nothing of the group is kept, and every
+        // caller gets an error.
         assert_eq!(write(&[(6, 7, false), (8, 9, true), (10, 11, false)]), [false, false, true]);
         assert_eq!(ids(dir.path()), [1, 2, 4, 5, 10, 11]);
     }

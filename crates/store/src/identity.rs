@@ -1,6 +1,5 @@
-//! Organisations, projects, keys and the audit log in a SQLite file of their own, behind `identity`'s seam.
-//! Every change and its audit row are one `synchronous=FULL` transaction. Knows hashes only, never a key's
-//! secret.
+//! Organisations, projects, keys and the audit log in their own SQLite file, behind the `identity` crate's seam. Every
+//! change and its audit row are one `synchronous=FULL` transaction. Knows only hashes, never a key's secret.
 
 use std::fmt;
 use std::path::Path;
@@ -38,10 +37,10 @@ const FORMAT: Format = Format {
     shrinks: false,
 };
 
-/// The format of a file in which somebody is pinned to regions: a program that does not know of that must not pass over it.
+/// Format of a file that contains region pins. A program that does not know region pins must refuse such a file.
 const PINNED: i32 = 2;
 
-/// Format 1. Limits, models and endpoints are JSON, times are Unix nanoseconds.
+/// Format 1. Limits, models and endpoints are JSON. Times are Unix nanoseconds.
 const SCHEMA: &str = "
 CREATE TABLE orgs (
     id      TEXT NOT NULL PRIMARY KEY,
@@ -95,8 +94,8 @@ CREATE TABLE secret_check (
 ) STRICT;
 ";
 
-/// What format 1 has since it was first written, in files from before as well: programs that do not know it pass
-/// over it.
+/// Additions to format 1 since its first version. They are also created in older files. Programs that do not know them
+/// ignore them.
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS announced (
     seq INTEGER PRIMARY KEY REFERENCES audit (seq),
@@ -120,30 +119,29 @@ CREATE TABLE IF NOT EXISTS operators (
     revoked INTEGER
 ) STRICT;
 ";
-/// Whose regions a row of `regions` holds; without a row, anywhere.
+/// Values of `regions.kind`. An owner without a row may be served anywhere.
 const OF_ORG: &str = "org";
 const OF_KEY: &str = "key";
 
-/// Rows of the audit log that are read at a time while it is checked.
+/// Rows of the audit log that are read at a time during verification.
 const VERIFY_PAGE: usize = 1_000;
 
-/// Identities in a SQLite file. Calls may come from anywhere; they block until the disk has answered.
+/// Identities in a SQLite file. Calls may come from any thread, and block until the disk has answered.
 pub struct SqliteKeyStore {
     database: Mutex<Database>,
     reserve: Mutex<Reserve>,
-    /// Why the file could not be written last time; `None` since it was.
+    /// The last write error. `None` after a successful write.
     failing: Mutex<Option<String>>,
-    /// Gives space when the disk is full.
+    /// Releases space if the disk is full.
     ballast: Option<Arc<Ballast>>,
 }
 
 impl SqliteKeyStore {
-    /// Opens the file at `path`, creating it (readable by its owner only) if it is not there, and the reserve beside
-    /// it, in which revocations are noted while the disk is full.
+    /// Opens the file at `path`, and creates it (readable only by its owner) if it is missing. Also opens the reserve
+    /// file beside it, in which revocations are noted while the disk is full.
     ///
     /// # Errors
-    /// [`StoreError::Newer`] if a newer program wrote it; [`StoreError::Corrupt`] if it is another kind of
-    /// file.
+    /// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::Corrupt`] if it is another kind of file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let database = Database::open(path, Durability::Full, FORMAT);
         let mut database = database.map_err(|error| Failure::from(error).while_doing("opening"))?;
@@ -161,7 +159,7 @@ impl SqliteKeyStore {
         })
     }
 
-    /// The same store, which writes into the space of a ballast when the disk is full.
+    /// Returns the store with a ballast, whose space it uses if the disk is full.
     #[must_use]
     pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
         self.ballast = Some(ballast);
@@ -185,14 +183,14 @@ impl SqliteKeyStore {
         let done = locked(&self.database).write(change);
         *locked(&self.failing) = match &done {
             Err(Failure::Sqlite(error)) => Some(error.to_string()),
-            // What the store refuses, it can do.
+            // A store that refuses a change is able to write.
             Ok(_) | Err(Failure::Store(_)) => None,
         };
         done.map_err(|failure| failure.while_doing(doing))
     }
 }
 
-/// A panic elsewhere leaves nothing half done here.
+/// Locks a mutex. Poisoning is ignored, because a panic leaves no half-done state behind.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -441,7 +439,7 @@ impl KeyStore for SqliteKeyStore {
     }
 }
 
-/// Writes where somebody's calls may be worked on, within the caller's transaction.
+/// Writes the regions of an organisation or a key, within the caller's transaction.
 async fn pin(
     connection: &mut SqliteConnection,
     kind: &str,
@@ -465,7 +463,7 @@ async fn pin(
     Ok(stamp(connection, PINNED).await?)
 }
 
-/// Gives a pin to whom it is of.
+/// Assigns the regions in a row to their organisation or key.
 fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), Failure> {
     let (kind, id): (&str, &str) = (row.try_get("kind")?, row.try_get("id")?);
     let kept = match kind {
@@ -483,7 +481,7 @@ fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts a row at the end of the log, within the caller's transaction.
+/// Appends a row to the log, within the caller's transaction.
 async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Failure> {
     let row = audit.chained(&end(connection).await?);
     let seq = i64::try_from(row.seq).map_err(|error| corrupt("the audit log", error))?;
@@ -512,7 +510,7 @@ async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(),
     Ok(())
 }
 
-/// Where the log ends, by its own record.
+/// The end of the log, as the store recorded it.
 async fn end(connection: &mut SqliteConnection) -> Result<AuditSummary, Failure> {
     let row = sqlx::query("SELECT seq, hash FROM audit_end").fetch_optional(connection).await?;
     row.map_or(Ok(AuditSummary::EMPTY), |row| {
@@ -520,7 +518,7 @@ async fn end(connection: &mut SqliteConnection) -> Result<AuditSummary, Failure>
     })
 }
 
-/// At most `limit` rows of the log after row `after`.
+/// Returns at most `limit` rows of the log after row `after`.
 async fn page(connection: &mut SqliteConnection, after: u64, limit: usize) -> Result<Vec<AuditRow>, Failure> {
     let rows = sqlx::query(
         "SELECT seq, at, actor, act, subject, detail, previous, hash FROM audit WHERE seq > ? ORDER BY seq LIMIT ?",

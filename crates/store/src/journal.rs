@@ -1,5 +1,6 @@
-//! The ledger's journal in a SQLite file: a row per group commit, on the disk when `append` returns; and `verify`,
-//! which reads the same file beside a running server. Knows the shape of rows, not what their payloads mean.
+//! The ledger's journal in a SQLite file. Each group commit is a row, which is on the disk when `append` returns.
+//! `verify_file` reads the same file beside a running server. Knows the shape of rows, not the meaning of their
+//! payloads.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,7 @@ use sqlx::{Connection, Row};
 use crate::disk::Ballast;
 use crate::sqlite::{self, Durability, Format, FormatError, block_on};
 
-/// Snapshots kept: one is enough to start from, the others let `verify` compare more often.
+/// Number of snapshots kept. One is enough to start from, and the others let `verify_file` compare more often.
 const SNAPSHOTS_KEPT: i64 = 3;
 /// Rows read at a time.
 const PAGE_ROWS: i64 = 256;
@@ -31,7 +32,7 @@ const FORMAT: Format = Format {
     shrinks: false,
 };
 
-/// Format 1. The triggers keep the journal append-only against any other hand as well.
+/// Format 1. The triggers keep the journal append-only for other programs, too.
 const SCHEMA: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 INSERT INTO meta VALUES ('recoveries', 0);
@@ -56,37 +57,38 @@ CREATE TABLE snapshot (
 ) STRICT;
 ";
 
-/// A journal in a SQLite file. One process at a time may write to it: a second one's rows collide and are refused.
+/// A journal in a SQLite file. Only one process at a time may write to it, because a second one's rows collide and are
+/// refused.
 pub struct SqliteJournal {
     path: PathBuf,
     durability: Durability,
-    /// Which file it is, whatever its name points to later.
+    /// Identity of the opened file, even if its name later points to another file.
     file: Option<FileId>,
-    /// `None` after a failure, until `recover` opens it anew.
+    /// `None` after a failure, until `recover` reopens the file.
     connection: Option<SqliteConnection>,
-    /// Told how long each append took that became durable.
+    /// Receives the duration of each append that became durable.
     timed: Option<CommitTimes>,
-    /// Gives space when the disk is full.
+    /// Releases space if the disk is full.
     ballast: Option<Arc<Ballast>>,
 }
 
-/// Takes the time of each commit, on the thread that made it.
+/// Receives the duration of each commit, on the thread that made it.
 pub type CommitTimes = Box<dyn Fn(Duration) + Send>;
 
 impl SqliteJournal {
-    /// Opens or creates the file, with every commit on the disk when `append` returns. May be called on any thread,
-    /// inside an asynchronous runtime or not; it blocks.
+    /// Opens or creates the file. Every commit is on the disk when `append` returns. May be called on any thread,
+    /// inside an asynchronous runtime or not. It blocks.
     ///
     /// # Errors
-    /// When the file cannot be opened, is not a ledger's journal or has a newer format.
+    /// Fails if the file cannot be opened, is not a ledger's journal, or has a newer format.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         Self::open_with(path, Durability::Full)
     }
 
-    /// As [`SqliteJournal::open`], with another promise on commit. A ledger needs [`Durability::Full`].
+    /// Like [`SqliteJournal::open`], with another durability of commits. A ledger needs [`Durability::Full`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`SqliteJournal::open`].
     pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
         let mut journal = Self {
             path: path.to_owned(),
@@ -101,24 +103,24 @@ impl SqliteJournal {
         Ok(journal)
     }
 
-    /// The same journal, which tells how long each commit took.
+    /// Returns the journal with a callback that receives the duration of each commit.
     #[must_use]
     pub fn timed(mut self, times: CommitTimes) -> Self {
         self.timed = Some(times);
         self
     }
 
-    /// The same journal, which writes into the space of a ballast when the disk is full.
+    /// Returns the journal with a ballast, whose space it uses if the disk is full.
     #[must_use]
     pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
         self.ballast = Some(ballast);
         self
     }
 
-    /// Writes rows, all or none.
+    /// Writes all rows or none.
     fn insert_all(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
         self.with(|connection| async move {
-            // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
+            // A single statement is its own transaction, and needs one trip to SQLite's thread instead of three.
             if let [row] = rows {
                 return insert(connection, row).await;
             }
@@ -130,8 +132,8 @@ impl SqliteJournal {
         })
     }
 
-    /// That the file's name still points to it: what is written into a file that was removed is on no disk that
-    /// anybody can open again, and opening the name anew would begin an empty journal.
+    /// Checks that the file's name still points to the opened file. Data written to a removed file can never be read
+    /// again, and reopening the name would begin an empty journal.
     fn still_there(&self) -> Result<(), JournalError> {
         match (file_id(&self.path), self.file) {
             (Ok(found), Some(opened)) if found != opened => {
@@ -157,7 +159,7 @@ impl SqliteJournal {
 
     fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
-            // Whatever closing says, what was committed is committed.
+            // Commits stay committed, even if closing fails.
             let _ = block_on(connection.close());
         }
     }
@@ -210,14 +212,14 @@ impl Journal for SqliteJournal {
 
     fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
         for row in rows {
-            // Refused before anything is written.
+            // Checked before anything is written.
             signed(row.sequence)?;
             signed(row.time.get())?;
         }
         self.still_there()?;
         let started = Instant::now();
         let mut written = self.insert_all(rows);
-        // A full disk undoes all of the write: it is made again in space that the ballast gives.
+        // A full disk undoes the whole write. It is retried in space that the ballast releases.
         while matches!(written, Err(JournalError::Full(_)))
             && self.ballast.as_ref().is_some_and(|ballast| ballast.give())
         {
@@ -253,7 +255,7 @@ impl Journal for SqliteJournal {
         self.still_there()
     }
 
-    /// Opens the file anew and commits a write of no meaning, to see that the disk takes it.
+    /// Reopens the file and commits a dummy write, to check that the disk accepts writes.
     fn recover(&mut self) -> Result<(), JournalError> {
         self.reopen()?;
         let tried = self.with(|connection| async {
@@ -283,7 +285,7 @@ fn gone(path: &Path, why: &dyn fmt::Display) -> JournalError {
 }
 
 async fn insert(connection: &mut SqliteConnection, row: &JournalRow) -> Result<(), sqlx::Error> {
-    // `append` has shown that both fit; SQLite's integers are signed.
+    // `append` has checked that both fit. SQLite's integers are signed.
     let (sequence, time) = (row.sequence.cast_signed(), row.time.get().cast_signed());
     sqlx::query("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)")
         .bind(sequence)
@@ -297,12 +299,12 @@ async fn insert(connection: &mut SqliteConnection, row: &JournalRow) -> Result<(
         .map(|_| ())
 }
 
-/// Checks every invariant of the ledger in a file, from its first row, and the file itself. Reads only, beside a
-/// running or a stopped server, and sees one moment of it.
+/// Verifies a file: every invariant of the ledger, from its first row, and the file itself. Only reads, as of one
+/// moment. A server may be running.
 ///
 /// # Errors
-/// When the file cannot be read, is not a ledger's journal or has a newer format. What is wrong *in* it is in the
-/// report.
+/// Fails if the file cannot be read, is not a ledger's journal, or has a newer format. Faults *in* the journal are in
+/// the report.
 pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
     let mut connection = open_to_read(path)?;
     let report = block_on(async {
@@ -346,20 +348,20 @@ pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
     report.map_err(|error: sqlx::Error| sql_error(path, &error))
 }
 
-/// Reads a file's rows in order, beside its writer or without one.
+/// Reads a file's rows in order. A writer may have the file open.
 pub(crate) struct JournalReader {
     path: PathBuf,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     connection: Option<SqliteConnection>,
 }
 
 impl JournalReader {
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
         Ok(Self { path: path.to_owned(), connection: Some(open_to_read(path)?) })
     }
 
-    /// At most so many rows after one.
+    /// Returns at most `limit` rows after row `sequence`.
     pub(crate) fn after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         let Some(connection) = &mut self.connection else { return Ok(Vec::new()) };
         let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
@@ -371,19 +373,19 @@ impl JournalReader {
 }
 
 impl Drop for JournalReader {
-    /// Closes before returning: a reader that lingers keeps the writer from folding the write-ahead log in.
+    /// Closes before returning, because an open reader would keep the writer from folding in the write-ahead log.
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            // It wrote nothing; a close that fails loses nothing.
+            // The connection wrote nothing, so a failed close loses nothing.
             let _ = block_on(connection.close());
         }
     }
 }
 
-/// Looks for a transaction after row `sequence` of a file, beside its writer or without one.
+/// Searches a file for a transaction after row `sequence`, beside its writer or without one.
 ///
 /// # Errors
-/// When the file cannot be read, or a row of it.
+/// Fails if the file or one of its rows cannot be read.
 pub fn find_after(
     path: &Path,
     sequence: u64,
@@ -403,10 +405,10 @@ pub fn find_after(
     }
 }
 
-/// Reads everything in a file: for tests and small ledgers.
+/// Reads a whole file. For tests and small ledgers.
 ///
 /// # Errors
-/// As [`verify_file`], and when a row cannot be read.
+/// Same as [`verify_file`]. Also fails if a row cannot be read.
 pub fn load_file(path: &Path) -> Result<Loaded, JournalError> {
     let mut connection = open_to_read(path)?;
     let read = block_on(async {
@@ -507,7 +509,7 @@ mod tests {
         JournalRow { sequence, format_version: 1, time, previous, checksum, payload: vec![7; 20_000] }
     }
 
-    /// Lets the open connection write no further page, as a full disk does: a connection that is opened anew may.
+    /// Keeps the open connection from writing another page, like a full disk. A reopened connection may write.
     fn fill(journal: &mut SqliteJournal) {
         let full = "PRAGMA max_page_count = 1";
         journal

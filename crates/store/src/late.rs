@@ -1,5 +1,5 @@
-//! The writing side of a trace file that the disk may not let be opened or written now. Each write tries again, so that traces are
-//! stored as soon as there is room; until then the recorder keeps and drops them. Knows no record.
+//! The writing side of a trace file that the disk may currently not allow to open or write. Each write tries again, so
+//! that traces are stored as soon as there is room. Until then the recorder keeps and drops them. Knows no records.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use headrace_trace::{Pace, Recorded, TraceError, TraceStore};
 use crate::disk::DiskGuard;
 use crate::trace::{SqliteTraceStore, TraceRetention};
 
-/// What a trace takes on the disk at most, as far as the guard counts: in the log and then in the file.
+/// Maximum disk space of a trace in the guard's estimate: first in the log, then in the file.
 const RECORD_BYTES: u64 = 8 << 10;
 
-/// See the top of the file.
+/// A trace store that opens its file when it can. See the top of the file.
 pub struct LateTraceStore {
     path: PathBuf,
     retention: TraceRetention,
@@ -24,11 +24,11 @@ pub struct LateTraceStore {
 }
 
 impl LateTraceStore {
-    /// Opens the file, now or by a later write. The oldest records go where the file has `max_bytes`, and none is written that would
-    /// take the last free space of the disk.
+    /// Opens the file, now or in a later write. The oldest records are removed if the file reaches `max_bytes`. No
+    /// record is written that would use up the last free space of the disk.
     ///
     /// # Errors
-    /// As [`SqliteTraceStore::open`], except for a file that cannot be opened now.
+    /// Same as [`SqliteTraceStore::open`], except that a file that cannot be opened now is not an error.
     pub fn open(
         path: &Path,
         retention: TraceRetention,

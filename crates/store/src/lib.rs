@@ -1,4 +1,5 @@
-//! SQLite behind the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no engine.
+//! SQLite implementations of the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no
+//! engine.
 
 pub mod backup;
 pub mod disk;

@@ -1,5 +1,5 @@
-//! Objects of clients in one SQLite file: responses, and conversations with their items. What was written is on the disk
-//! (`synchronous=FULL`): a client may have been told of it. Knows no dialect.
+//! Clients' objects in one SQLite file: responses, and conversations with their items. A stored object is on the disk
+//! (`synchronous=FULL`), because clients may rely on it. Knows no dialect.
 
 mod kept;
 mod put;
@@ -24,7 +24,7 @@ use kept::Kept;
 use put::{Put, Putter};
 use rows::integer;
 
-/// What the items of a project's conversations come to, kept true by triggers.
+/// The bytes of the items of each project's conversations, kept correct by triggers.
 macro_rules! held_items {
     () => {
         "
@@ -42,7 +42,7 @@ macro_rules! held_items {
     };
 }
 
-/// The file's format.
+/// The database format.
 const FORMAT: Format = Format {
     what: "store of objects",
     application_id: i32::from_be_bytes(*b"HRob"),
@@ -102,29 +102,29 @@ const FORMAT: Format = Format {
     shrinks: true,
 };
 
-/// Objects that one sweep removes at most, so that none takes long.
+/// Maximum objects that one sweep removes, so that no sweep takes long.
 const SWEPT_AT_ONCE: i64 = 256;
 
-/// See the top of the file.
+/// The store of objects. See the top of the file.
 pub struct SqliteObjects {
     kept: Arc<Kept>,
     putter: Putter,
 }
 
 impl SqliteObjects {
-    /// Opens the file, creating it if it is missing.
+    /// Opens the database, and creates it if it is missing.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] for one that holds something else.
+    /// [`ObjectError::Unavailable`] if the file is not a store of objects.
     pub fn open(path: &Path, limits: ObjectLimits) -> Result<Self, ObjectError> {
         Self::open_guarded(path, limits, None)
     }
 
-    /// As [`Self::open`], leaving the reserve of a disk free. A file that the disk does not let it open now is opened by the first call
-    /// that can.
+    /// Like [`Self::open`], and keeps the disk's reserve free. If the disk currently prevents opening, the first call
+    /// that can open the database does so.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub fn open_guarded(
         path: &Path,
         limits: ObjectLimits,
@@ -366,7 +366,7 @@ impl ObjectStore for SqliteObjects {
             }
             Ok((responses.len() + conversations.len()) as u64)
         })?;
-        // Pages that are free in the file are the room that others need.
+        // Free pages in the file are room that others need.
         self.kept.pair.shrink(self.kept.check(0).is_err())?;
         Ok(swept)
     }

@@ -1,5 +1,5 @@
-//! One file of clients' objects with a connection to write and one to read, so that who looks waits for nobody who stores. Knows no
-//! table.
+//! One database of clients' objects with one connection to write and one to read, so that readers never wait for
+//! writers. Knows no table.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -11,26 +11,26 @@ use crate::grouped::Grouped;
 use crate::objects::rows::Looked;
 use crate::sqlite::{Database, Durability, Format, FormatError};
 
-/// Pages that are given back to the disk in one transaction: 4 MiB, as others write in between.
+/// Pages returned to the disk in one transaction: 4 MiB, so that others can write in between.
 const PAGES_GIVEN: u32 = 1024;
 
-/// Bytes that are free in a file and worth giving back: pages behind them move.
+/// Free bytes in a file that are worth returning, because the pages after them must be moved.
 const MUCH_FREE_BYTES: u64 = 32 << 20;
 
-/// See the top of the file.
+/// A writer and a reader of one database. See the top of the file.
 pub(crate) struct Pair {
     writer: Grouped,
     reader: Mutex<Database>,
-    /// Why the last write failed. `None` after a write that did not.
+    /// The last write error. `None` after a successful write.
     failing: Mutex<Option<String>>,
 }
 
 impl Pair {
-    /// Opens the file, creating it if it is missing. What is written is on the disk when it is told. A file that the disk does not let
-    /// it open or create now is opened by the first call that can.
+    /// Opens the database, and creates it if it is missing. A change is on the disk when its write returns. If the disk
+    /// currently prevents opening or creating it, the first call that can open it does so.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] for one that holds something else.
+    /// [`ObjectError::Unavailable`] if the file has another content.
     pub(crate) fn open(path: &Path, format: Format, most_bytes: Option<u64>) -> Result<Self, ObjectError> {
         let closed = || Database::closed(path, Durability::Full, format, most_bytes);
         let (mut writer, mut reader) = (closed(), closed());
@@ -43,10 +43,10 @@ impl Pair {
         Ok(Self { writer: Grouped::new(writer), reader, failing })
     }
 
-    /// Runs `change`: all of it is kept, or none. Those who come while another one writes share its commit.
+    /// Runs `change` and keeps all of it or none. Callers that arrive while another one writes share its commit.
     ///
     /// # Errors
-    /// What `change` says, or the disk.
+    /// Returns the error of `change` or of the disk.
     pub(crate) fn write<T>(
         &self,
         change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
@@ -56,7 +56,7 @@ impl Pair {
         written
     }
 
-    /// Runs changes that save themselves, each as by [`Self::write`]; what becomes of each.
+    /// Runs changes that save themselves, each as [`Self::write`] does. Returns the result of each.
     pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
     where
         C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
@@ -68,10 +68,10 @@ impl Pair {
         written
     }
 
-    /// Runs `query` on one moment of the file.
+    /// Runs `query` on the database as of one moment.
     ///
     /// # Errors
-    /// What `query` says, or the disk.
+    /// Returns the error of `query` or of the disk.
     pub(crate) fn read<T>(
         &self,
         query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
@@ -80,10 +80,10 @@ impl Pair {
         reader.read(query).map_err(ObjectError::from)
     }
 
-    /// Gives what is free in the file back to the disk: all of it if the disk `is_low`, otherwise where it is much.
+    /// Returns free pages to the disk: all of them if the disk `is_low`, otherwise only if there are many.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Returns the disk's error.
     pub(crate) fn shrink(&self, is_low: bool) -> Result<(), ObjectError> {
         let free = self.read(async |connection| {
             let (free,): (i64,) = sqlx::query_as(
@@ -100,7 +100,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Why the last write failed. After a failure it is tried whether the disk takes one now.
+    /// The last write error. After a failure, first checks whether the disk accepts a write now.
     pub(crate) fn failing(&self) -> Option<String> {
         if self.last_failure().is_some() {
             let tried = self.writer.between(Database::probe);
@@ -117,7 +117,7 @@ impl Pair {
         let why = match error {
             None => None,
             Some(ObjectError::DiskFull { why } | ObjectError::Unavailable { why }) => Some(why.clone()),
-            // What a bound refuses says nothing of the disk.
+            // A refusal by a limit says nothing about the disk.
             Some(ObjectError::Full { .. } | ObjectError::Grew) => return,
         };
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);

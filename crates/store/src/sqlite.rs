@@ -1,5 +1,5 @@
-//! How a SQLite file is opened and written, once for every store in this crate: WAL, the durability asked for, a busy
-//! timeout, a format version checked before anything is read, and a way back after a failure. Knows no table.
+//! Opens and writes SQLite files, for every store in this crate: WAL, the chosen durability, a busy timeout, a check of
+//! the format version before anything is read, and recovery after a failure. Knows no table.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -16,34 +16,35 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-/// What a commit promises when the power fails right after it.
+/// What a commit guarantees if the power fails right after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// It is on the disk (`synchronous=FULL`: one fsync of the write-ahead log per commit).
+    /// The commit is on the disk (`synchronous=FULL`: one fsync of the write-ahead log per commit).
     Full,
-    /// The file is whole, but the last commits may be gone (`synchronous=NORMAL`).
+    /// The file is intact, but the last commits may be lost (`synchronous=NORMAL`).
     Normal,
-    /// Nothing at all (`synchronous=OFF`). For tests that prove that a lost write is noticed.
+    /// Nothing (`synchronous=OFF`). For tests that prove that a lost write is noticed.
     Off,
 }
 
 /// How long a statement waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a page in a new file of [`Durability::Normal`]: such files take many rows at a time, of some kilobytes each. A quarter as many
-/// pages go to the log, and from there to the file, as of SQLite's own 4 KiB; an older file keeps its size.
+/// Page size of a new file with [`Durability::Normal`], in bytes. Such files get many rows of some kilobytes at a time.
+/// Compared with SQLite's default of 4 KiB, a quarter of the pages go to the log and from there to the file. An
+/// existing file keeps its page size.
 const BULK_PAGE_BYTES: u32 = 16 << 10;
-/// How long the log of such a file gets before it is folded into the file, in bytes. It is folded in one go, which takes a core for as long:
-/// with SQLite's own 4 MB that was 15 ms, which calls on the same core waited for.
+/// Length of such a file's log before it is folded into the file, in bytes. Folding runs in one go and occupies a core.
+/// With SQLite's default of 4 MB it took 15 ms, and calls on the same core had to wait.
 const BULK_LOG_BYTES: u32 = 1 << 20;
-/// A write-ahead log that grew beyond this is cut back to it once it is folded into its file, in bytes. SQLite folds it after each
-/// thousand pages, so that it is longer only after a large transaction, or while a reader kept it.
+/// A longer write-ahead log is truncated to this length after it is folded into its file, in bytes. SQLite folds it
+/// every thousand pages, so it is longer only after a large transaction, or while a reader prevents folding.
 const LOG_KEPT_BYTES: u32 = 8 << 20;
-/// A write-ahead log that readers keep from being folded in is folded in by force at this length, in bytes: the writer waits until
-/// each reader has ended what it reads, and no reader begins meanwhile.
+/// Length at which a write-ahead log is folded in by force if readers prevent folding, in bytes. The writer then waits
+/// until each reader has finished, and no reader starts meanwhile.
 const MOST_LOG_BYTES: u64 = 32 << 20;
 
-/// Opens a file, creating it unless `read_only`. Write-ahead logging, so that readers never block the writer.
+/// Opens a file, and creates it unless `read_only`. Uses write-ahead logging, so that readers never block the writer.
 pub(crate) async fn open(
     path: &Path,
     durability: Durability,
@@ -52,7 +53,7 @@ pub(crate) async fn open(
     open_as(path, durability, read_only, false).await
 }
 
-/// As [`open`]. A new file that `shrinks` can give pages back to the disk, by [`Database::shrink`].
+/// Like [`open`]. If `shrinks`, a new file can return pages to the disk with [`Database::shrink`].
 async fn open_as(
     path: &Path,
     durability: Durability,
@@ -75,27 +76,27 @@ async fn open_as(
     };
     let is_bulk = durability == Durability::Normal && !read_only;
     let options = if is_bulk { options.page_size(BULK_PAGE_BYTES) } else { options };
-    // Of a new file alone: an older one keeps what it began with.
+    // Applies only to new files. An existing file keeps its setting.
     let options = if shrinks { options.auto_vacuum(SqliteAutoVacuum::Incremental) } else { options };
     let mut connection = options.connect().await?;
     if !read_only {
-        // A number of this program's.
+        // The number is a constant of this program.
         let cut = AssertSqlSafe(format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"));
         sqlx::raw_sql(cut).execute(&mut connection).await?;
     }
     if is_bulk {
         let (page_bytes,): (u32,) = sqlx::query_as("PRAGMA page_size").fetch_one(&mut connection).await?;
         let pages = BULK_LOG_BYTES / page_bytes.max(1);
-        // A number of this program's.
+        // The number comes from this program.
         let fold = AssertSqlSafe(format!("PRAGMA wal_autocheckpoint = {pages}"));
         sqlx::raw_sql(fold).execute(&mut connection).await?;
     }
     Ok(connection)
 }
 
-/// Makes the file if there is none, readable by its owner only; one that others may read is closed to them, with
-/// what SQLite keeps beside it. A file that is there is not opened: closing it would give up the locks that this
-/// process's other connections hold on it.
+/// Creates the file if there is none, readable only by its owner. If an existing file is readable by others, its mode
+/// is restricted, and so are the modes of SQLite's companion files. An existing file is not opened, because closing it
+/// would release the locks that other connections of this process hold on it.
 pub(crate) fn create_private(path: &Path) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -123,16 +124,16 @@ pub(crate) fn create_private(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says to where a change is undone that shares its transaction.
+/// Starts a change that shares its transaction. A rollback returns to this point.
 pub(crate) const SAVE: &str = "SAVEPOINT change";
-/// Says that it is whole.
+/// Ends a change that shares its transaction.
 pub(crate) const RELEASE: &str = "RELEASE change";
 
 /// A file and the one connection that writes it.
 ///
-/// A full disk can end a transaction in SQLite while the driver still counts it as open, and from then on every other
-/// one is refused. So a connection that did not end its transaction cleanly is let go, and the next call opens the
-/// file anew: a failure costs the call that met it and no other.
+/// A full disk can end a transaction in SQLite while the driver still counts it as open, and the driver then refuses
+/// every further one. Therefore a connection that did not end its transaction cleanly is closed, and the next call
+/// reopens the file. A failure affects only the call that met it.
 #[derive(Debug)]
 pub(crate) struct Database {
     path: PathBuf,
@@ -140,21 +141,21 @@ pub(crate) struct Database {
     format: Format,
     /// `None` after a failure, until the next call.
     connection: Option<SqliteConnection>,
-    /// The most bytes that the file may have. `None` for SQLite's own bound.
+    /// Maximum size of the file in bytes. `None` for SQLite's own limit.
     most_bytes: Option<u64>,
-    /// The length of the write-ahead log at which it is folded in by force.
+    /// Length of the write-ahead log at which it is folded in by force.
     fold_at: u64,
 }
 
 impl Database {
-    /// Opens the file, creating it for its owner alone if it is missing.
+    /// Opens the file, and creates it for its owner only if it is missing.
     pub(crate) fn open(path: &Path, durability: Durability, format: Format) -> Result<Self, FormatError> {
         let mut database = Self::closed(path, durability, format, None);
         block_on(database.connected())?;
         Ok(database)
     }
 
-    /// A file that the first call opens, as each call does after a failure. The file gets at most `most_bytes`.
+    /// Describes a file that the first call opens, like each call after a failure. The file gets at most `most_bytes`.
     pub(crate) fn closed(
         path: &Path,
         durability: Durability,
@@ -179,7 +180,7 @@ impl Database {
                 if let Some(most) = self.most_bytes {
                     let (page,): (u32,) = sqlx::query_as("PRAGMA page_size").fetch_one(&mut fresh).await?;
                     let pages = (most / u64::from(page.max(1))).clamp(1, u64::from(u32::MAX - 1));
-                    // A number of this program's.
+                    // The number comes from this program.
                     let bound = AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
                     sqlx::raw_sql(bound).execute(&mut fresh).await?;
                 }
@@ -189,7 +190,7 @@ impl Database {
         Ok(self.connection.insert(open))
     }
 
-    /// Runs `change` in a transaction and commits it: all of it is kept, or none.
+    /// Runs `change` in a transaction and commits it, so that all of it is kept, or none.
     pub(crate) fn write<T, E, F>(&mut self, change: F) -> Result<T, E>
     where
         E: From<sqlx::Error> + From<FormatError>,
@@ -200,7 +201,7 @@ impl Database {
                 Ok(connection) => connection,
                 Err(error) => return (Err(error.into()), false),
             };
-            // At once for writing: a read that becomes a write can fail in the middle.
+            // Starts as a write transaction, because a read that becomes a write can fail midway.
             let mut transaction = match connection.begin_with("BEGIN IMMEDIATE").await {
                 Ok(transaction) => transaction,
                 Err(error) => return (Err(error.into()), false),
@@ -222,11 +223,12 @@ impl Database {
         done
     }
 
-    /// Begins a transaction that several changes share, each by [`Self::share`], until [`Self::commit`] or [`Self::abandon`].
+    /// Begins a transaction that several changes share through [`Self::share`], until [`Self::commit`] or
+    /// [`Self::abandon`].
     pub(crate) fn begin(&mut self) -> Result<(), FormatError> {
         let begun = block_on(async {
             let connection = self.connected().await?;
-            // At once for writing: a read that becomes a write can fail in the middle.
+            // Starts as a write transaction, because a read that becomes a write can fail midway.
             sqlx::query("BEGIN IMMEDIATE").execute(connection).await?;
             Ok(())
         });
@@ -236,8 +238,9 @@ impl Database {
         begun
     }
 
-    /// Runs `change` in the transaction that was begun, and undoes it alone where it fails; whether the transaction is still whole.
-    /// A change that saves itself says [`SAVE`] before all else and [`RELEASE`] behind it, and takes two trips to SQLite's thread less.
+    /// Runs `change` in the open transaction, and undoes it alone if it fails. Also returns whether the transaction is
+    /// still intact. A change that saves itself runs [`SAVE`] first and [`RELEASE`] last, which saves two trips to
+    /// SQLite's thread.
     pub(crate) fn share<T, E, F>(&mut self, saves_itself: bool, change: F) -> (Result<T, E>, bool)
     where
         E: From<sqlx::Error> + From<FormatError>,
@@ -257,7 +260,7 @@ impl Database {
                     Err(error) => (Err(error.into()), false),
                 },
                 Err(error) => {
-                    // A full disk may have undone more than the change: then there is no such place any more.
+                    // A full disk may have undone more than the change, and then the savepoint no longer exists.
                     let undone = sqlx::query("ROLLBACK TO change").execute(&mut *connection).await.is_ok();
                     let released = undone && sqlx::query(RELEASE).execute(connection).await.is_ok();
                     (Err(error), released)
@@ -266,7 +269,7 @@ impl Database {
         })
     }
 
-    /// Commits what was shared: all of it is kept, or none.
+    /// Commits the shared changes, so that all of them are kept, or none.
     pub(crate) fn commit(&mut self) -> Result<(), sqlx::Error> {
         let committed = match self.connection.as_mut() {
             Some(connection) => block_on(sqlx::query("COMMIT").execute(connection)).map(drop),
@@ -280,21 +283,22 @@ impl Database {
         committed
     }
 
-    /// Folds the write-ahead log in by force if readers have kept it from that for too long.
+    /// Folds the write-ahead log in by force if readers have prevented that for too long.
     fn bound_log(&mut self) {
         let length = log_bytes(&self.path);
         if length < self.fold_at {
             return;
         }
         let Some(connection) = self.connection.as_mut() else { return };
-        // A reader that does not end within the busy timeout keeps the log: it is asked again when the log has grown as much again.
+        // If a reader does not finish within the busy timeout, the log stays. The next attempt follows when the log has
+        // doubled.
         let folded = block_on(sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection)).is_ok();
         let length = log_bytes(&self.path);
         self.fold_at = if folded && length < MOST_LOG_BYTES { MOST_LOG_BYTES } else { length * 2 };
     }
 
-    /// Gives free pages back to the disk, `most` of them at a time; whether there may be more. Only a file of a format that shrinks
-    /// has pages to give.
+    /// Returns at most `most` free pages to the disk. The result says whether there may be more. Only files of a format
+    /// that shrinks have pages to return.
     pub(crate) fn shrink(&mut self, most: u32) -> Result<bool, FormatError> {
         let left = self.write(async |connection| {
             let free = "PRAGMA freelist_count";
@@ -302,26 +306,26 @@ impl Database {
             if before == 0 {
                 return Ok::<_, FormatError>(false);
             }
-            // A number of this program's.
+            // The number comes from this program.
             let give = AssertSqlSafe(format!("PRAGMA incremental_vacuum({most})"));
             sqlx::raw_sql(give).execute(&mut *connection).await?;
             let (after,): (i64,) = sqlx::query_as(free).fetch_one(&mut *connection).await?;
             Ok(after > 0 && after < before)
         })?;
         if !left && let Some(connection) = self.connection.as_mut() {
-            // The file itself becomes shorter when the log is folded in.
+            // The file itself gets shorter when the log is folded in.
             block_on(sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection))?;
         }
         Ok(left)
     }
 
-    /// Undoes what was shared.
+    /// Undoes the shared changes.
     pub(crate) fn abandon(&mut self) {
-        // Closing undoes what was not committed, whatever state the connection is in.
+        // Closing undoes uncommitted changes in any state of the connection.
         self.close();
     }
 
-    /// Runs `query` on one moment of the file.
+    /// Runs `query` on the file as of one moment.
     pub(crate) fn read<T, E, F>(&mut self, query: F) -> Result<T, E>
     where
         E: From<sqlx::Error> + From<FormatError>,
@@ -345,10 +349,10 @@ impl Database {
         found
     }
 
-    /// Writes nothing of meaning, to see whether the disk takes it.
+    /// Makes a dummy write, to check whether the disk accepts it.
     pub(crate) fn probe(&mut self) -> Result<(), FormatError> {
         self.write(async move |connection| {
-            // The one that is there.
+            // Writes the version that the file already has.
             let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *connection).await?;
             Ok(stamp(connection, found).await?)
         })
@@ -356,35 +360,35 @@ impl Database {
 
     fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
-            // Whatever closing says: what was committed is committed, and the next opening reads what is left.
+            // Even if closing fails, commits stay committed, and the next opening reads the rest.
             let _ = block_on(connection.close());
         }
     }
 }
 
 impl Drop for Database {
-    /// Closes before returning, so that whoever comes next finds the write-ahead log folded in.
+    /// Closes before returning, so that the next opener finds the write-ahead log folded in.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Which format a file holds: its `application_id` says what it is and its `user_version` which version of that.
+/// The format of a file. `application_id` says which kind of file it is, and `user_version` which version of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Format {
-    /// What the file holds, for messages: `ledger journal`.
+    /// The file's content, for messages, such as `ledger journal`.
     pub(crate) what: &'static str,
     /// Four bytes of SQLite's header.
     pub(crate) application_id: i32,
-    /// The version that this program writes, unless what it writes needs a newer one.
+    /// The version that this program writes, unless the content needs a newer one.
     pub(crate) version: i32,
-    /// The newest version that it knows.
+    /// The newest version that this program knows.
     pub(crate) newest: i32,
-    /// The statements that make an empty file one of this version.
+    /// The statements that create this version in an empty file.
     pub(crate) schema: &'static str,
-    /// The statements that make a file of version 1 one of this version; empty if there are none.
+    /// The statements that upgrade a file of version 1 to this version. Empty if there are none.
     pub(crate) upgrade: &'static str,
-    /// Whether a file gives pages that are free back to the disk.
+    /// Whether a file returns free pages to the disk.
     pub(crate) shrinks: bool,
 }
 
@@ -395,30 +399,30 @@ fn log_bytes(path: &Path) -> u64 {
     std::fs::metadata(log).map_or(0, |found| found.len())
 }
 
-/// Why a file was not taken.
+/// Why a file was refused.
 #[derive(Debug)]
 pub(crate) enum FormatError {
-    /// SQLite could not read or write it.
+    /// SQLite could not read or write the file.
     Sqlite(sqlx::Error),
-    /// It is some other program's or store's file.
+    /// The file belongs to another program or another store.
     Foreign {
-        /// What was expected.
+        /// The expected content.
         what: &'static str,
         /// The application id found.
         found: i32,
     },
-    /// A newer Headrace wrote it.
+    /// A newer Headrace wrote the file.
     Newer {
-        /// What it holds.
+        /// The file's content.
         what: &'static str,
-        /// Its version.
+        /// The file's version.
         found: i32,
-        /// The newest that this program reads.
+        /// The newest version that this program reads.
         known: i32,
     },
-    /// It was opened to read and holds nothing yet.
+    /// The file was opened for reading and is still empty.
     Empty {
-        /// What was expected.
+        /// The expected content.
         what: &'static str,
     },
 }
@@ -426,7 +430,7 @@ pub(crate) enum FormatError {
 /// SQLite's primary result code for a full disk.
 const SQLITE_FULL: &str = "13";
 
-/// Whether an error says that the disk is full.
+/// Whether an error means that the disk is full.
 pub(crate) fn is_full(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() == ErrorKind::StorageFull,
@@ -458,14 +462,14 @@ impl From<sqlx::Error> for FormatError {
     }
 }
 
-/// Checks that the file is of this format, and makes it so if it is empty and may be written.
+/// Checks that the file has this format. Creates the format if the file is empty and writable.
 pub(crate) async fn ensure_format(
     connection: &mut SqliteConnection,
     format: Format,
     read_only: bool,
 ) -> Result<(), FormatError> {
     let Format { what, application_id, version, newest, schema, upgrade, shrinks: _ } = format;
-    // One transaction, so that two processes that start at once do not both create the tables.
+    // One transaction, so that two processes that start together do not both create the tables.
     let begin = if read_only { "BEGIN" } else { "BEGIN IMMEDIATE" };
     let mut transaction = connection.begin_with(begin).await?;
     let (found_id,): (i32,) = sqlx::query_as("PRAGMA application_id").fetch_one(&mut *transaction).await?;
@@ -477,7 +481,7 @@ pub(crate) async fn ensure_format(
             return Err(FormatError::Empty { what });
         }
         sqlx::raw_sql(schema).execute(&mut *transaction).await?;
-        // PRAGMA takes no bound parameters; both values are this program's own integers.
+        // PRAGMA takes no bound parameters. Both values are integers of this program.
         let stamp = format!("PRAGMA application_id = {application_id}; PRAGMA user_version = {version};");
         sqlx::raw_sql(AssertSqlSafe(stamp)).execute(&mut *transaction).await?;
         transaction.commit().await?;
@@ -499,16 +503,16 @@ pub(crate) async fn ensure_format(
     Ok(())
 }
 
-/// Says in the file which version of its format it has from now on.
+/// Sets the version of the file's format.
 pub(crate) async fn stamp(connection: &mut SqliteConnection, version: i32) -> Result<(), sqlx::Error> {
-    // PRAGMA takes no bound parameters; the value is a number.
+    // PRAGMA takes no bound parameters. The value is a number.
     let stamp = format!("PRAGMA user_version = {version}");
     sqlx::raw_sql(AssertSqlSafe(stamp)).execute(connection).await?;
     Ok(())
 }
 
-/// Waits for a future on this thread. SQLite's driver works on a thread of its own per connection and needs no
-/// runtime, and with none the stores can be called from anywhere, from inside an async runtime too.
+/// Waits for a future on this thread. SQLite's driver has its own thread per connection and needs no runtime. Without a
+/// runtime the stores can be called from anywhere, even from inside an async runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {

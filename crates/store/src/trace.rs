@@ -1,5 +1,6 @@
-//! Trace records in one SQLite file: written by the recorder's thread, read beside it by the API and the command line.
-//! Durability is `NORMAL`: a power cut may take the last traces, never the file. Knows nothing of what a record means.
+//! Trace records in one SQLite file: written by the recorder's thread, and read at the same time by the API and the
+//! command line. Durability is `NORMAL`: a power cut may lose the last traces, but never the file. Knows nothing of a
+//! record's meaning.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -28,28 +29,29 @@ pub(crate) use self::table::integer;
 use self::table::{Counts, FORMAT, INDEXES, REFUSED, SHADOWS, STRANGERS, count};
 use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, open};
 
-/// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no
-/// write takes long.
+/// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no write
+/// takes long.
 const PRUNED_PER_WRITE: u64 = 512;
 
-/// The size of the file is looked at once in this number of writes.
+/// The file's size is checked once in this number of writes.
 const WRITES_PER_LOOK: u64 = 16;
 
-/// Records that are in memory at once where all are shown.
+/// Maximum records in memory at once when all are shown.
 const RECORDS_AT_ONCE: i64 = 1000;
 
-/// Refusals of callers who are not known may take this part of the file.
+/// Refusals of unknown callers may take one part in this many of the file.
 const STRANGERS_PART: u64 = 16;
-/// Refusals of callers who are known may take this part.
+/// Refusals of known callers may take one part in this many.
 const REFUSED_PART: u64 = 4;
 
 /// How many traces are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceRetention {
-    /// Most records; the first written go first. At least 1. Refusals have a quarter of it, those of callers who are
-    /// not known a sixteenth, so that no flood of them pushes out the traces of calls that ran.
+    /// Maximum records, at least 1. The first written are removed first. Refusals of known callers get at most a
+    /// quarter of it, and those of unknown callers a sixteenth. So a flood of refusals never displaces the traces of
+    /// calls that ran.
     pub max_records: u64,
-    /// Records that started longer before the newest one are removed.
+    /// Maximum age. Records that started earlier than this before the newest one are removed.
     pub max_age: Option<Duration>,
 }
 
@@ -60,35 +62,35 @@ impl Default for TraceRetention {
     }
 }
 
-/// The writing side: the one writer of its file.
+/// The writing side. A file has only one writer.
 pub struct SqliteTraceStore {
     path: PathBuf,
     database: Database,
     retention: TraceRetention,
     stored: Counts,
-    /// Bytes of the file beyond which the oldest records go.
+    /// Size of the file in bytes beyond which the oldest records are removed.
     max_bytes: u64,
-    /// Whether the file had more at the last look.
+    /// Whether the file exceeded the size at the last check.
     is_long: bool,
-    /// Writes since the store was opened.
+    /// Number of writes since the store was opened.
     writes: u64,
-    /// Makes the rows that searches look through of records that an older program wrote; stopped when it is dropped.
+    /// Indexes the records that an older program wrote. It stops when it is dropped.
     _filler: Option<Filler>,
 }
 
 impl SqliteTraceStore {
-    /// Opens the file, creating it if it is missing.
+    /// Opens the file, and creates it if it is missing.
     ///
     /// # Errors
-    /// `Config` for a retention that keeps nothing, `NewerFormat` for a file of a newer program, `Store` for one that
-    /// cannot be opened or is not a trace store.
+    /// `Config` for a retention that keeps nothing, and `NewerFormat` for a file of a newer program. `Store` if the
+    /// file cannot be opened or is not a trace store.
     pub fn open(path: &Path, retention: TraceRetention) -> Result<Self, TraceError> {
         if retention.max_records == 0 {
             return Err(TraceError::Config { field: "max_records", why: "must be at least 1" });
         }
         let database = Database::open(path, Durability::Normal, FORMAT);
         let mut database = database.map_err(|error| refused("open", path, &error))?;
-        // On a disk without room for them, removing is slower and that is all.
+        // If the disk has no room for the indexes, only removals get slower.
         let _ = database.write(async |connection| {
             sqlx::raw_sql(INDEXES).execute(connection).await?;
             Ok::<_, FormatError>(())
@@ -104,14 +106,14 @@ impl SqliteTraceStore {
         Ok(Self { path, database, retention, stored, max_bytes, is_long, writes, _filler: filler })
     }
 
-    /// The same store, whose oldest records go where the file has `max_bytes`.
+    /// Returns the store with a size limit. The oldest records are removed if the file exceeds `max_bytes`.
     #[must_use]
     pub fn within(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// Records in the file.
+    /// Number of records in the file.
     pub fn stored(&self) -> u64 {
         self.stored.all
     }
@@ -141,7 +143,7 @@ impl SqliteTraceStore {
                 is_long = used_bytes(connection).await? > max_bytes;
             }
             if is_long {
-                // More go than came, until the others fit.
+                // More records are removed than were added, until the rest fits.
                 let fewer = now.all.saturating_sub(added.saturating_add(PRUNED_PER_WRITE));
                 retention.max_records = retention.max_records.min(fewer).max(1);
             }
@@ -163,7 +165,7 @@ impl TraceStore for SqliteTraceStore {
     }
 }
 
-/// The reading side. It never writes and may be open beside the writer, in the same process or another.
+/// The reading side. It never writes, and may be open beside the writer, in the same process or another.
 pub struct SqliteTraceReader {
     path: PathBuf,
     /// `None` until the first read of a reader that opens late.
@@ -171,15 +173,15 @@ pub struct SqliteTraceReader {
 }
 
 impl SqliteTraceReader {
-    /// A reader that opens the file when it is first asked, and again while it cannot.
+    /// Creates a reader that opens the file on the first read, and retries while that fails.
     pub fn late(path: &Path) -> Self {
         Self { path: path.to_owned(), connection: Mutex::default() }
     }
 
-    /// Opens an existing file to read.
+    /// Opens an existing file for reading.
     ///
     /// # Errors
-    /// As [`SqliteTraceStore::open`]; a file that is missing is `Store`.
+    /// Same as [`SqliteTraceStore::open`]. A missing file is `Store`.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let connection = block_on(connect(path))?;
         Ok(Self { path: path.to_owned(), connection: Mutex::new(Some(connection)) })
@@ -213,11 +215,11 @@ impl SqliteTraceReader {
 }
 
 impl Drop for SqliteTraceReader {
-    /// Closes before returning: a reader that lingers keeps the writer from folding the write-ahead log in.
+    /// Closes before returning, because an open reader would keep the writer from folding in the write-ahead log.
     fn drop(&mut self) {
         let connection = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(connection) = connection.take() {
-            // It wrote nothing; a close that fails loses nothing.
+            // The connection wrote nothing, so a failed close loses nothing.
             let _ = block_on(connection.close());
         }
     }
@@ -300,7 +302,7 @@ impl TraceReader for SqliteTraceReader {
     ) -> Result<bool, TraceError> {
         let (mut before, mut left) = ((integer(until.get()), i64::MIN), most);
         loop {
-            // One more than is shown says whether there are more.
+            // One extra record shows whether there are more.
             let count = integer(left.saturating_add(1)).min(RECORDS_AT_ONCE);
             let page: Vec<(i64, i64, String)> = self.rows(async |connection| {
                 sqlx::query_as(
@@ -349,10 +351,10 @@ impl fmt::Debug for SqliteTraceReader {
     }
 }
 
-/// A record as it is bound to the insert.
+/// A record with the values that are bound to the insert.
 struct Row<'a> {
     record: &'a TraceRecord,
-    /// Its place in the order in which records were stored.
+    /// Sequence number in the order in which records were stored.
     number: i64,
     started: i64,
     json: String,
@@ -367,22 +369,23 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Makes what searches look through of records that an older program wrote, in a file that no server has open: they can then be
-/// found. It is done already where a server has opened the file, and goes on beside one.
+/// Indexes the records that an older program wrote, so that searches find them. For a file that no server has open. A
+/// server that opens a file does this itself, in the background.
 ///
 /// # Errors
-/// As [`SqliteTraceStore::open`].
+/// Same as [`SqliteTraceStore::open`].
 pub fn index(path: &Path) -> Result<(), TraceError> {
     fill::fill(path).map_err(|error| refused("index the records of", path, &error))
 }
 
-/// How a record is put in. Of two with one id the first stays.
+/// Inserts records. If two have the same id, the first stays.
 const INSERTS: Inserts = Inserts {
     head: "INSERT OR IGNORE INTO trace (seq, id, started, duration, org, project, key, outcome, record) ",
     columns: 9,
 };
 
-/// Adds the rows whose id is new; how many those were. Numbers go on from the highest, as the file's one writer knows them.
+/// Inserts the rows whose id is new, and returns their number. Sequence numbers continue after the highest one, which
+/// the file's only writer knows.
 async fn insert(
     connection: &mut SqliteConnection,
     rows: &mut [Row<'_>],
@@ -430,16 +433,16 @@ async fn insert(
     Ok(new.len() as u64)
 }
 
-/// The numbers that are taken beyond one.
+/// Returns the sequence numbers in use above `number`.
 async fn numbers_after(connection: &mut SqliteConnection, number: i64) -> Result<HashSet<i64>, sqlx::Error> {
     let found = sqlx::query_as("SELECT seq FROM trace WHERE seq > ?").bind(number);
     let found: Vec<(i64,)> = found.fetch_all(connection).await?;
     Ok(found.into_iter().map(|(number,)| number).collect())
 }
 
-/// Removes what the retention no longer keeps, a bounded number at a time. Refusals beyond their part of the file go
-/// before anything else does. Age is counted from the newest record, not from now: it needs no clock, and a machine
-/// that stood still for a month forgets nothing.
+/// Removes records beyond the retention, a bounded number at a time. Refusals beyond their part of the file are removed
+/// first. Age is measured from the newest record of this write, not from the current time. So it needs no clock, and a
+/// machine that was off for a month loses nothing.
 async fn prune(
     connection: &mut SqliteConnection,
     retention: TraceRetention,
@@ -457,7 +460,7 @@ async fn prune(
     remove(connection, &mut stored, &mut left, "TRUE", all).await?;
     if let Some(age) = retention.max_age {
         let oldest = newest.saturating_sub(integer(age.as_nanos()));
-        // Mostly there is none, and to look costs a fraction of what it takes SQLite to make the plan of a removal.
+        // Usually no record is too old. This check costs a fraction of what SQLite needs to plan a deletion.
         let look = "SELECT count(*) FROM (SELECT 1 FROM trace WHERE started < ? LIMIT 1)";
         let (old,): (i64,) = sqlx::query_as(look).bind(oldest).fetch_one(&mut *connection).await?;
         if old == 0 {
@@ -471,7 +474,7 @@ async fn prune(
     Ok(stored)
 }
 
-/// Removes the oldest `excess` rows of a kind, but no more than are left to remove.
+/// Removes the oldest `excess` rows of a kind, but no more than `left`.
 async fn remove(
     connection: &mut SqliteConnection,
     stored: &mut Counts,
@@ -494,7 +497,7 @@ async fn remove(
     Ok(())
 }
 
-/// Bytes of a file that hold something.
+/// Bytes of the file's pages in use.
 async fn used_bytes(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
     let (pages, free, page): (i64, i64, i64) = sqlx::query_as(
         "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
@@ -504,7 +507,7 @@ async fn used_bytes(connection: &mut SqliteConnection) -> Result<u64, sqlx::Erro
     Ok(pages.saturating_sub(free).saturating_mul(page).unsigned_abs())
 }
 
-/// Opens a file that is there, to read it.
+/// Opens an existing file for reading.
 async fn connect(path: &Path) -> Result<SqliteConnection, TraceError> {
     let opened = async {
         let mut connection = open(path, Durability::Normal, true).await?;
@@ -529,7 +532,7 @@ fn failed(doing: &str, path: &Path, error: &dyn fmt::Display) -> TraceError {
     TraceError::Store { doing: format!("cannot {doing} {}", path.display()), why: error.to_string() }
 }
 
-/// An id as it stands in the file: 16 bytes, so that it sorts by time.
+/// An id as stored in the file: 16 bytes that sort by time.
 fn key(id: RequestId) -> Vec<u8> {
     id.bits().to_be_bytes().to_vec()
 }

@@ -1,8 +1,9 @@
-//! Usage as hours of sums, made from the ledger's journal and from the traces: the journal says what was charged to whom for which
-//! model, the traces with which key and by whose server. The file is a projection: it can be thrown away and is made again.
+//! Hourly usage sums, made from the ledger's journal and the traces. The journal says who was charged how much for
+//! which model. The traces add the key and the upstream. The file is a projection, which can be deleted and is then
+//! rebuilt.
 //!
-//! Every look first catches up with the journal, so that sums are those of the books at that moment. A call whose trace is not
-//! there (yet) counts under no key; for a while its trace is looked for again.
+//! Every query first catches up with the journal, so that sums match the ledger at that moment. A call without a stored
+//! trace counts under no key, and its trace is searched for again for some time.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -32,14 +33,14 @@ pub(crate) const FORMAT: Format = Format {
     shrinks: false,
 };
 
-/// Rows of the journal that are taken in at a time.
+/// Journal rows that are processed at a time.
 const JOURNAL_ROWS_PER_STEP: usize = 256;
-/// Ledger time for which the trace of a settled call is looked for.
+/// Ledger time during which the trace of a settled call is searched for.
 const TRACE_WAIT_NS: u64 = 600 * 1_000_000_000;
-/// Settled calls without a trace that are remembered; of more, the oldest stay without a key.
+/// Maximum settled calls without a trace that are remembered. Beyond this, the oldest stay without a key.
 const WAITING_CALLS: i64 = 50_000;
 
-/// See the top of the file.
+/// The projection of usage. See the top of the file.
 pub struct SqliteUsage {
     path: PathBuf,
     inner: Mutex<Inner>,
@@ -49,18 +50,18 @@ struct Inner {
     database: Database,
     journal: PathBuf,
     traces: PathBuf,
-    /// Whether the file is of this program's format.
+    /// Whether the file has this program's format.
     is_ready: bool,
 }
 
 impl SqliteUsage {
-    /// Opens the projection, creating it if it is missing, of the journal and the traces at these places. Either may be written by
-    /// another process meanwhile, and so may the projection.
+    /// Opens the projection of the given journal and traces, and creates it if it is missing. Other processes may write
+    /// to all three files at the same time.
     ///
-    /// A file that the disk does not let it open or create now is opened when usage is first asked for.
+    /// If the disk currently prevents opening or creating the file, the first query opens it.
     ///
     /// # Errors
-    /// For a file that holds something else or is of a newer program.
+    /// Fails if the file has another content or comes from a newer program.
     pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
         let database = Database::closed(path, Durability::Normal, FORMAT, None);
         let (journal, traces) = (journal.to_owned(), traces.to_owned());
@@ -74,10 +75,11 @@ impl SqliteUsage {
         Ok(Self { path: path.to_owned(), inner: Mutex::new(inner) })
     }
 
-    /// Takes in what the journal and the traces have by now: as often as it pleases, so that who asks does not wait for it.
+    /// Processes the new rows of the journal and the traces. May be called at any time, so that queries need not wait
+    /// for it.
     ///
     /// # Errors
-    /// Where one of the files cannot be read or written.
+    /// Fails if one of the files cannot be read or written.
     pub fn catch_up(&self) -> Result<(), TraceError> {
         self.lock().catch_up().map_err(|error| self.failed(error))
     }
@@ -116,7 +118,7 @@ impl UsageReader for SqliteUsage {
 }
 
 impl Inner {
-    /// Makes the file one of this program's format, once.
+    /// Upgrades the file to this program's format, once.
     fn prepare(&mut self) -> Result<(), FormatError> {
         if !self.is_ready {
             self.database.write(rows::bring_up_to_date)?;
@@ -136,7 +138,7 @@ impl Inner {
         self.count_refusals()
     }
 
-    /// Takes in some rows of the journal; whether there may be more.
+    /// Processes some rows of the journal. Returns whether there may be more.
     fn step(&mut self, journal: &mut JournalReader) -> Result<bool, UsageError> {
         let from = self.database.read(async |open| Ok::<_, FormatError>(rows::journal_row(open).await?))?;
         let page = journal.after(from, JOURNAL_ROWS_PER_STEP)?;
@@ -163,7 +165,7 @@ impl Inner {
             step.add(call.group, &call.sums);
         }
         self.database.write(async |open| {
-            // Another process may have taken these rows in meanwhile.
+            // Another process may have processed these rows in the meantime.
             if rows::journal_row(open).await? == from {
                 rows::add(open, &step, &waiting).await?;
                 rows::reached(open, last, step.time).await?;
@@ -173,7 +175,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Looks again for the traces of calls that had none.
+    /// Searches again for the traces of calls that had none.
     fn find_traces(&mut self) -> Result<(), UsageError> {
         let waiting = self.database.read(async |open| Ok::<_, FormatError>(rows::waiting(open).await?))?;
         let traced = traced::look_up(&self.traces, waiting.iter().map(|(hold, ..)| *hold))?;
@@ -183,7 +185,7 @@ impl Inner {
         self.database.write(async |open| {
             for (hold, group, sums) in &waiting {
                 let Some(trace) = traced.get(hold) else { continue };
-                // Another process may have found it meanwhile.
+                // Another process may have found the trace in the meantime.
                 if rows::no_longer_waits(open, *hold).await? {
                     let (mut moved, mut to) = (*sums, group.clone());
                     trace.complete(&mut to, &mut moved);
@@ -196,7 +198,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts calls that were refused, as far as they were traced.
+    /// Counts refused calls, as far as they were traced.
     fn count_refusals(&mut self) -> Result<(), UsageError> {
         loop {
             let from = self.database.read(async |open| Ok::<_, FormatError>(rows::trace_row(open).await?))?;
@@ -246,7 +248,7 @@ impl Step {
         }
     }
 
-    /// Whose a hold was that ends.
+    /// Closes a hold and returns its organisation and project.
     fn close(
         &mut self,
         hold: HoldId,
@@ -278,7 +280,7 @@ impl Step {
             loss: settled.loss,
             ..UsageSums::default()
         };
-        // A call has one model: that of all of its lines.
+        // A call has one model, the same in all of its lines.
         let model = settled.lines.first().map_or("", |line| line.model.as_str());
         let group = Group::new(time, org.as_str(), project.as_str(), model);
         self.settled.push(Call { hold: settled.hold, time: time.get(), group, sums });
@@ -294,7 +296,7 @@ fn hold_of(transaction: &Transaction) -> Option<HoldId> {
     }
 }
 
-/// What can go wrong between three files.
+/// Errors of the three files.
 enum UsageError {
     File(FormatError),
     Journal(String),

@@ -1,5 +1,5 @@
-//! The ledger on SQLite through `kill -9`, power cuts and a full disk: a child process works, is struck down, and what
-//! it was told is durable is there, once. `HEADRACE_CRASHES=200` kills it so many times; `HEADRACE_CUTS=all` cuts the
+//! The ledger on SQLite through `kill -9`, power cuts and a full disk. A child process works and is killed, and every
+//! acknowledged change must be there, once. `HEADRACE_CRASHES=200` kills it 200 times. `HEADRACE_CUTS=all` cuts the
 //! power at every write boundary of the script.
 #![cfg(target_os = "linux")]
 #![allow(

@@ -1,5 +1,5 @@
-//! Stores on a disk without room: what would take the reserve is refused by name, what is removed is free at once, nothing has to be
-//! opened anew once there is room, and what batches copy counts as files do.
+//! Stores on a full disk. Writes that would use the reserve are refused by name, and removals free space at once.
+//! Nothing needs to be reopened once there is room. Copies in batches count like files.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -20,10 +20,10 @@ use headrace_store::trace::{SqliteTraceReader, TraceRetention};
 use headrace_trace::{TraceReader, TraceStore};
 
 const NOW: UnixNanos = UnixNanos::new(1_000);
-/// Bytes that a write of some bytes may count beside them.
+/// Bytes that a write may count in addition to its own.
 const AROUND: u64 = 1 << 20;
 
-/// A disk whose free space the test chooses.
+/// A disk whose free space the test sets.
 #[derive(Clone)]
 struct Disk(Arc<AtomicU64>);
 
@@ -112,7 +112,7 @@ fn rule<T: std::fmt::Debug>(told: Result<T, ObjectError>) -> &'static str {
     }
 }
 
-/// Bytes of all files below a directory whose names have a part in them.
+/// Bytes of all files below a directory whose names contain `part`.
 fn on_disk(dir: &Path, part: &str) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let bytes = entries.filter(|entry| entry.file_name().to_string_lossy().contains(part)).map(|entry| {
@@ -130,7 +130,7 @@ fn a_disk_without_room_refuses_each_piece_and_gives_back_what_was_written_at_onc
     put(&store, "before", "vision", 3 << 20).unwrap();
     let kept = on_disk(dir.path(), "segments");
     assert_eq!(kept, 3 << 20);
-    // The disk fills while a file comes.
+    // The disk fills up while a file is being written.
     store.begin(&draft("big", "vision")).unwrap();
     store.append("big", 0, &vec![1; 2 << 20]).unwrap();
     disk.has((1 << 20) - 1);
@@ -139,7 +139,7 @@ fn a_disk_without_room_refuses_each_piece_and_gives_back_what_was_written_at_onc
     disk.is_full();
     store.give_up("big").unwrap();
     assert_eq!(on_disk(dir.path(), "segments"), kept);
-    // Whatever stores something new is refused, and whatever only looks or removes is not.
+    // Every call that stores something new is refused. Calls that only read or remove are not.
     assert!(store.failing().unwrap().contains("min_free_disk"));
     assert!(is_full(put(&store, "more", "vision", 1)) && is_full(put(&store, "out", OUTPUT_PURPOSE, 1)));
     assert!(is_full(store.create_batch(&batch("b", Endpoint::ChatCompletions, None))));
@@ -149,7 +149,7 @@ fn a_disk_without_room_refuses_each_piece_and_gives_back_what_was_written_at_onc
     assert_eq!(store.read("before", (3 << 20) - 1).unwrap(), [7]);
     assert!(store.delete_file(&project(), "before", NOW).unwrap());
     assert_eq!(on_disk(dir.path(), "segments"), 0);
-    // There is room again: nothing was opened anew.
+    // There is room again, and nothing was reopened.
     disk.has(AROUND + 2);
     put(&store, "after", "vision", 2).unwrap();
     assert_eq!(store.failing(), None);
@@ -235,21 +235,21 @@ fn requests_and_answers_of_batches_count_as_files_do_and_are_given_back() {
     put(&store, "input", "batch", 40_000).unwrap();
     let of_file = |id: &str| batch(id, Endpoint::ChatCompletions, Some("input"));
     store.create_batch(&of_file("b1")).unwrap();
-    // The room for its requests is the batch's before its file is read, and is not taken twice.
+    // The room for its requests is reserved for the batch before its file is read, and is not taken twice.
     assert_eq!(rule(store.create_batch(&of_file("b2"))), "max_file_bytes_per_project");
     assert_eq!(store.add_lines("b1", &[line(0, 20_000), line(1, 20_000)]).unwrap(), None);
-    // A second copy of the file would pass the bound: the batch is refused, and so are its requests.
+    // A second copy of the file would exceed the limit, so the batch and its requests are refused.
     assert_eq!(rule(store.create_batch(&of_file("b2"))), "max_file_bytes_per_project");
     assert_eq!(rule(store.add_lines("b1", &[line(2, 20_000)])), "max_file_bytes_per_project");
     assert_eq!(store.batch(&project(), "b1").unwrap().unwrap().counts.total, 2, "nothing of it was added");
     assert_eq!(rule(fits(20_000)), "max_file_bytes_per_project");
-    // An answer counts as a row, and as a line of the file that it goes into.
+    // An answer counts as a row, and as a line of the result file.
     assert_eq!(rule(store.note_answer("b1", 0, "r", &"a".repeat(10_000))), "max_file_bytes_per_project");
     store.note_answer("b1", 0, "r", &"a".repeat(9_000)).unwrap();
     store.check_room(&project()).unwrap();
     let runs = |state: &mut BatchState| state.status = BatchStatus::InProgress;
     store.change_batch("b1", UnixNanos::new(50), &mut { runs }).unwrap().unwrap();
-    // What ended gives its request back.
+    // An ended request returns the room of its body.
     store.end_line("b1", 0, LineEnd::Completed, 200, None).unwrap();
     fits(15_000).unwrap();
     store.end_rest("b1", LineEnd::Cancelled).unwrap();
@@ -257,10 +257,10 @@ fn requests_and_answers_of_batches_count_as_files_do_and_are_given_back() {
     assert_eq!(rule(fits(45_000)), "max_file_bytes_per_project");
     store.forget_lines("b1").unwrap();
     fits(59_000).unwrap();
-    // The results are a file, which counts and is not refused.
+    // The result file counts, but is never refused.
     put(&store, "results", OUTPUT_PURPOSE, 30_000).unwrap();
     assert_eq!(rule(fits(35_000)), "max_file_bytes_per_project");
-    // Messages come with their requests, and their answers stay rows.
+    // Message batches bring their own requests, and their answers stay in rows.
     store.create_batch(&batch("m", Endpoint::Messages, None)).unwrap();
     assert_eq!(store.add_lines("m", &[line(0, 10_000)]).unwrap(), None);
     assert_eq!(rule(store.note_answer("m", 0, "r", &"ä".repeat(10_000))), "max_file_bytes_per_project");
@@ -384,7 +384,7 @@ fn a_file_of_format_1_is_read_counted_and_emptied() {
         sqlx::raw_sql(FORMAT_1).execute(&mut open).await.unwrap();
         open.close().await.unwrap();
     });
-    // What is counted of the batch: 256 and `{}`, 256 and its request's five bytes.
+    // The batch counts 256 bytes and `{}`, and its request 256 and five bytes.
     let held = 6 + 256 + 2 + 256 + 5;
     let limits = FileLimits { max_file_bytes_per_project: held + 10, ..FileLimits::default() };
     let store = SqliteFiles::open(&path, limits).unwrap();

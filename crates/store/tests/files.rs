@@ -1,5 +1,5 @@
-//! The file of files: what was begun and not finished is gone, bounds hold whatever is removed in between, parts become a file whole or
-//! not at all, and each request of a batch ends once.
+//! The store of files. Unfinished files are removed, and limits hold through any removals. Parts become a file as a
+//! whole or not at all. Each request of a batch ends once.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
@@ -37,7 +37,7 @@ fn file(id: &str, purpose: &str) -> Draft {
     })
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 fn content(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8 ^ seed).collect()
 }
@@ -184,7 +184,7 @@ fn parts_become_a_file_whole_or_not_at_all() {
     assert!(all(&store, "left").is_empty() && store.read_part("u", "p1", 0).unwrap().is_empty());
     assert!(!put(&store, part("late"), b"x").unwrap(), "it takes no parts any more");
     store.give_up("late").unwrap();
-    // What the parts took is the file's, and is free with it.
+    // The parts' bytes belong to the file, and become free with it.
     assert!(store.delete_file(&project("p"), "file", NOW).unwrap());
     for id in ["1", "2"] {
         assert!(put(&store, self::file(id, "vision"), &content(1_000_000, 7)).unwrap());

@@ -1,4 +1,4 @@
-//! The ledger's SQLite file by itself: what it refuses, and what can be read beside it.
+//! The ledger's SQLite file alone: what it refuses, and what can be read beside it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -73,7 +73,7 @@ fn settle(n: u64) -> Command {
     Command::Settle { hold: hold_id(n), lines, loss: nano(2), outcome, answer: None }
 }
 
-/// A ledger with some calls in it: 1 settled, 2 released, 3 open.
+/// A ledger with three calls: 1 is settled, 2 is released, 3 is open.
 fn with_calls(path: &Path) -> Ledger {
     let ledger = open(path);
     let (kind, reference) = (GrantKind::Paid, String::new());
@@ -149,7 +149,7 @@ fn the_journal_is_append_only() {
         let error = sql(&path, statement).unwrap_err().to_string();
         assert!(error.contains("append-only"), "{statement}: {error}");
     }
-    // Whoever takes the lock off the door is seen by `verify`.
+    // `verify_file` detects changes that were made after the triggers were dropped.
     sql(&path, "DROP TRIGGER journal_never_updated; UPDATE journal SET payload = x'00' WHERE sequence = 3")
         .unwrap();
     let report = verify_file(&path).unwrap();
@@ -205,7 +205,7 @@ fn several_rows_are_written_all_or_none() {
     let copy = directory.path().join("copy.sqlite");
     let mut journal = SqliteJournal::open(&copy).unwrap();
     journal.append(&rows[..3]).unwrap();
-    // The third collides; the fourth, written before it, must go as well.
+    // The third row collides. The fourth, written before it, must be undone as well.
     assert!(journal.append(&[rows[3].clone(), rows[2].clone()]).is_err());
     assert_eq!(journal.rows_after(0, 9).unwrap(), rows[..3]);
     journal.append(&rows[3..]).unwrap();
@@ -237,7 +237,7 @@ fn a_file_that_is_removed_takes_nothing_more_and_is_not_begun_anew() {
     journal.append(&rows[2..]).unwrap();
 }
 
-/// Format 1 stays readable for ever: a file that this format's first program wrote.
+/// Format 1 stays readable forever. The file was written by the first program with this format.
 #[test]
 fn a_file_of_format_1_opens() {
     let golden = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ledger-v1.sqlite"));

@@ -1,5 +1,5 @@
-//! The file of objects beside the store in memory: the same answers to the same requests, whatever they are, and the same after the
-//! file was closed and opened.
+//! Compares the file of objects with the store in memory. Both must give the same answers to any requests, also after
+//! the file was closed and reopened.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::sync::mpsc::channel;
@@ -48,7 +48,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (some(), maybe(), maybe(), 0..500_usize, any::<bool>()).prop_map(
             |((id, project), previous, conversation, bytes, ended)| Act::Put {
-                // What goes on from another is newer, so that no chain bites its tail.
+                // A response continues only one with a lower number, so that no chain forms a cycle.
                 id, project, previous: previous.filter(|previous| *previous < id), conversation, bytes, ended,
             }
         ),
@@ -92,7 +92,7 @@ fn put_then(
     told.recv().unwrap()
 }
 
-/// The size of a history and the history, which has that size. A smaller bound refuses it.
+/// Reads a history and its size, and checks that they match. A lower limit must refuse it.
 fn continued(store: &dyn ObjectStore, whose: u8, of: History<'_>, now: UnixNanos) -> String {
     let whose = project(whose);
     let size = store.size(&whose, Stored::History(of), now);
@@ -111,7 +111,8 @@ fn continued(store: &dyn ObjectStore, whose: u8, of: History<'_>, now: UnixNanos
     format!("{lists:?}")
 }
 
-/// What a store answers, as text. Conversations have fresh ids in life: here one that was made is not made again.
+/// A store's answer as text. Real conversations have fresh ids, so a conversation that was created is not created
+/// again.
 fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> String {
     let now = UnixNanos::new(step as u64 * 1_000_000_000);
     let later = UnixNanos::new((step as u64 + LIMITS.retention_seconds) * 1_000_000_000);
@@ -120,7 +121,7 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
     match act {
         Act::Put { id, project: whose, previous, conversation, bytes, ended } => {
             let response = ResponseRecord {
-                // Nobody else's response has its id.
+                // No other project's response has this id.
                 id: format!("{}_{whose}", resp(*id)),
                 project: project(*whose),
                 created: now,
@@ -135,11 +136,11 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             };
             let known = store.response(&response.project, &response.id, now).unwrap().is_some();
             if known && !made.is_empty() && !*ended {
-                // What has ended does not begin again.
+                // An ended response does not begin again.
                 return "left".to_owned();
             }
             let items = items(step, usize::from(*ended));
-            // Both ways of storing, as it happens.
+            // Chooses one of both ways of storing.
             let waits = *bytes % 2 == 0;
             let put =
                 if waits { store.put_response(&response, &items) } else { put_then(store, response, items) };
@@ -154,7 +155,7 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
                 size,
                 found.as_ref().map(|found| found.as_ref().map(ResponseRecord::bytes)).map_err(Clone::clone)
             );
-            // When it was created and expires is of its first writing.
+            // The times of creation and expiry are those of the first write.
             format!("{:?}", found.map(|found| found.map(|found| (found.status, found.body, found.events))))
         }
         Act::Delete { id, project: whose } => {
@@ -254,7 +255,8 @@ fn response(number: usize, status: ResponseStatus, body: &str) -> ResponseRecord
     }
 }
 
-/// Of callers who do not wait, each is told of its own, one response's are stored in their order, and nothing is lost with the store.
+/// Callers that do not wait each get their own result. Writes of one response are stored in order, and dropping the
+/// store loses nothing.
 #[test]
 fn what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself() {
     const EACH: usize = 100;
@@ -271,7 +273,7 @@ fn what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself() {
             let (store, tell) = (&store, tell.clone());
             scope.spawn(move || {
                 for number in (thread * EACH..).take(EACH) {
-                    // Every tenth ends with more than may be stored.
+                    // Every tenth response ends with a body that is too large.
                     let end = if number % 10 == 0 { "e".repeat(1_000) } else { format!("end of {number}") };
                     for (status, body) in
                         [(ResponseStatus::InProgress, "begun"), (ResponseStatus::Ended, end.as_str())]
@@ -345,7 +347,7 @@ fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
         }
         assert!(store.history(&project(0), of, u64::MAX, now).is_err());
     }
-    // Long ones come as several lists of the same items.
+    // Long histories come as several lists of the same items.
     let long =
         ObjectLimits { max_history_bytes: 1 << 20, max_conversation_bytes_per_project: 1 << 20, ..limits };
     drop(file);

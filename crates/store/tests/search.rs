@@ -1,5 +1,5 @@
-//! The search for calls: memory, which is its plain meaning, and the file answer alike, page by page, while calls are added and
-//! removed, and in files of older programs.
+//! Compares the search in the file with the search in memory, which is the plain definition. Both must answer alike,
+//! page by page, while calls are added and removed, and in files of older programs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,10 +15,10 @@ use headrace_trace::{CallPage, CallQuery, MemoryTraces, TraceReader, TraceStore}
 use sqlx::{Connection, SqliteConnection};
 
 const SECOND: u64 = 1_000_000_000;
-/// As many rows as one question looks at.
+/// The maximum rows that one query examines.
 const ROWS_PER_QUESTION: usize = 20_000;
 
-/// Numbers that look random and are the same every time.
+/// Pseudorandom numbers with a fixed sequence.
 struct Numbers(u64);
 
 impl Numbers {
@@ -28,7 +28,7 @@ impl Numbers {
     }
 }
 
-/// A call of some kind. Several begin in the same nanosecond.
+/// A call of some kind. Several start in the same nanosecond.
 fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
     let started = UnixNanos::new(1_795_000_000 * SECOND + n / 3 * SECOND);
     let ms = 1_000_000;
@@ -117,7 +117,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
 
 fn records(count: u64, seed: u64) -> Vec<TraceRecord> {
     let mut numbers = Numbers(seed);
-    // In an order that is not that of their beginning: long calls are stored late.
+    // Not in the order of their start, because long calls are stored late.
     let mut all: Vec<_> = (0..count).map(|n| record(n, &mut numbers)).collect();
     all.sort_by_key(|record| record.started.get() + record.duration_ns);
     all
@@ -181,7 +181,7 @@ fn store(path: &Path) -> SqliteTraceStore {
     SqliteTraceStore::open(path, TraceRetention { max_records: 1_000_000, max_age: None }).unwrap()
 }
 
-/// Every page of an answer, one after the other.
+/// Reads all pages of an answer in order.
 fn pages(reader: &dyn TraceReader, query: &CallQuery, limit: usize) -> Vec<CallPage> {
     let mut pages = Vec::new();
     let mut after = None;
@@ -239,7 +239,7 @@ fn memory_and_the_file_find_the_same_calls_in_the_same_order_and_on_the_same_pag
     }
 }
 
-/// A page is not moved by what is added, and shows nothing twice; what is removed is gone from it, and nothing else.
+/// Added calls do not shift a page, and nothing is shown twice. Removed calls disappear from it, and no others do.
 #[test]
 fn cursors_stay_right_while_calls_are_added_and_removed() {
     let (_folder, path) = folder();
@@ -259,7 +259,7 @@ fn cursors_stay_right_while_calls_are_added_and_removed() {
         after = page.next;
     }
     while let Some(cursor) = after {
-        // Cursors go out and come back as text.
+        // Cursors are passed as text.
         let cursor = cursor.to_string().parse().unwrap();
         let page = reader.search(&CallQuery::default(), Some(cursor), 50).unwrap();
         seen.extend(page.calls.iter().map(|row| row.id));
@@ -271,7 +271,7 @@ fn cursors_stay_right_while_calls_are_added_and_removed() {
     assert_eq!(once.len(), seen.len(), "nothing is shown twice");
     let old: Vec<_> = seen.iter().filter(|id| before.contains(id)).copied().collect();
     assert_eq!(old, before, "nothing that was there is passed over");
-    // The oldest go: what is kept is found as before.
+    // The oldest calls are removed. The rest is found as before.
     drop(file);
     let retention = TraceRetention { max_records: 300, max_age: None };
     let mut file = SqliteTraceStore::open(&path, retention).unwrap();
@@ -283,7 +283,7 @@ fn cursors_stay_right_while_calls_are_added_and_removed() {
     }
 }
 
-/// What one question cannot look through is asked for again, from where it ended.
+/// Calls that one query cannot examine are found by the next, which continues where it ended.
 #[test]
 fn a_question_looks_through_a_bounded_number_of_calls_and_the_next_one_goes_on() {
     let (_folder, path) = folder();
@@ -310,12 +310,12 @@ fn a_question_looks_through_a_bounded_number_of_calls_and_the_next_one_goes_on()
     let searched_to: Vec<_> = pages_of.iter().map(|page| page.searched_to.map(UnixNanos::seconds)).collect();
     let bound = ROWS_PER_QUESTION as u64;
     assert_eq!(searched_to, [Some(count - bound - 1), Some(count - 2 * bound - 1), None]);
-    // Where most calls never are, the few that were are found without looking at the others.
+    // For a stage in which few calls stay, the search finds them without examining the others.
     let aside = query(&[("org", "acme"), ("model", "usual"), ("stage", "authorize")]);
     assert_eq!(pages(&reader, &aside, 10), [CallPage::default()]);
     let rare = query(&[("org", "acme"), ("model", "rare")]);
     assert_eq!(ids(&pages(&reader, &rare, 10)), [RequestId::from_bits(4_000)]);
-    // By time alone no row is in vain, however far back it lies.
+    // With a time range only, every examined row is a result, however old it is.
     let old = query(&[("to", "1970-01-01T00:00:05Z"), ("org", "acme")]);
     let page = reader.search(&old, None, 3).unwrap();
     assert_eq!((page.calls.len(), page.searched_to), (3, None));
@@ -333,7 +333,7 @@ async fn execute(path: &Path, sql: &'static str) -> Vec<String> {
     rows.into_iter().map(|(row,)| row).collect()
 }
 
-/// Takes away everything that a program of before searches did not know.
+/// Removes everything that programs without search did not have.
 const AS_BEFORE: &str = "DROP TRIGGER call_gone; DROP TABLE call; DROP TABLE unfilled;";
 
 #[tokio::test]
@@ -346,11 +346,11 @@ async fn a_file_of_an_older_program_is_indexed_behind_its_back_and_found_whole()
     file.append(&all[..1_300]).unwrap();
     drop(file);
     execute(&path, AS_BEFORE).await;
-    // Read beside nobody: it cannot be searched, and says so.
+    // Without a writer, the file cannot be searched, and the page reports that.
     let reader = SqliteTraceReader::open(&path).unwrap();
     let page = reader.search(&CallQuery::default(), None, 10).unwrap();
     assert_eq!((page.calls.len(), page.unindexed), (0, 1_300));
-    // The server's start indexes it, while new calls come.
+    // A server that opens the file indexes it while new calls arrive.
     let mut file = store(&path);
     file.append(&all[1_300..]).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -361,7 +361,7 @@ async fn a_file_of_an_older_program_is_indexed_behind_its_back_and_found_whole()
     for query in queries() {
         assert_eq!(pages(&memory, &query, 90), pages(&reader, &query, 90), "{query:?}");
     }
-    // An older program writes beside it: then it is done again.
+    // An older program writes to the file, so it is indexed again.
     drop(file);
     execute(&path, "DELETE FROM call WHERE seq % 7 = 0;").await;
     index(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The trace store in its file: what is written is read, by whom it may be, for as long as it is kept.
+//! The trace store in its file: records are read as written, and kept as long as the retention says.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -86,7 +86,7 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     let mut writer = store(&path, 1_000, None);
     let reader = SqliteTraceReader::open(&path).unwrap();
     assert_eq!(reader.last(5).unwrap(), []);
-    // More than one statement's rows, in an order that is neither by time nor by duration.
+    // More rows than one statement takes, in an order that is neither by time nor by duration.
     writer.append(&records((1..=150).rev())).unwrap();
     let check = |reader: &SqliteTraceReader| {
         assert_eq!(reader.get(RequestId::from_bits(77)).unwrap(), Some(record(77)));
@@ -135,7 +135,7 @@ fn a_call_is_found_by_the_names_that_others_gave_it() {
     let mut memory = all.clone();
     memory.append(&reader.last(9).unwrap()).unwrap();
     assert_eq!(numbers(&all.named(w3c).unwrap()), [3, 2]);
-    // Names go with their calls.
+    // Names are removed with their calls.
     writer.append(&records(100..200)).unwrap();
     assert!(found("chatcmpl-qf70").is_empty() && found(w3c).is_empty());
     let left: Vec<(i64,)> = {
@@ -162,7 +162,7 @@ fn the_oldest_go_where_the_file_is_longer_than_it_may_be() {
     assert!((100..20_000).contains(&writer.stored()), "{}", writer.stored());
     drop((reader, writer));
     let found = std::fs::metadata(&path).unwrap().len();
-    // It is looked at once in some writes.
+    // The size is checked only once in several writes.
     assert!(found < 6 * MOST_BYTES, "{found}");
 }
 
@@ -180,7 +180,7 @@ fn copies_of_calls_are_found_by_the_key_that_they_are_traced_under() {
     assert_eq!(numbers(&reader.shadows(1, UnixNanos::new(0)).unwrap()), [9]);
 }
 
-/// A slow upload is the client's own time: such a call is not slow.
+/// A slow upload is the client's own time, so such a call is not slow.
 #[test]
 fn the_slowest_are_those_that_took_the_server_longest() {
     let (_folder, path) = folder();
@@ -256,7 +256,7 @@ fn a_flood_of_refusals_pushes_out_no_call_that_ran() {
     }
     assert_eq!(count(&reader), (50 + 40 + 10, 40, 10));
     drop(writer);
-    // Counted anew; calls that ran may use the whole file.
+    // The records are counted again on opening. Calls that ran may use the whole file.
     let mut writer = store(&path, 160, None);
     assert_eq!(writer.stored(), 100);
     writer.append(&records(5_000..5_200)).unwrap();
@@ -288,7 +288,7 @@ fn files_that_are_not_ours_to_read_are_refused() {
     assert!(said(&text).contains("not a database"), "{}", said(&text));
 
     drop(store(&path, 10, None));
-    // The header's user_version is the big-endian word at 60, its application_id the one at 68.
+    // The header's user_version is the big-endian word at offset 60, and its application_id the one at 68.
     let header = |at: usize, value: u8| {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[at + 3] = value;
@@ -311,7 +311,7 @@ fn files_that_are_not_ours_to_read_are_refused() {
     ));
 }
 
-/// A file of format 1 as the first version wrote it. With `HEADRACE_BLESS=1` it is written anew.
+/// A file of format 1 as the first version wrote it. `HEADRACE_BLESS=1` rewrites it.
 #[test]
 fn a_file_of_format_1_stays_readable() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces-v1.sqlite");
@@ -319,7 +319,7 @@ fn a_file_of_format_1_stays_readable() {
         let _ = std::fs::remove_file(&golden);
         store(&golden, 10, None).append(&records([1, 2, 3])).unwrap();
     }
-    // A copy, so that reading leaves nothing beside the original.
+    // Uses a copy, so that reading leaves nothing beside the original.
     let (_folder, path) = folder();
     std::fs::copy(&golden, &path).unwrap();
     let reader = SqliteTraceReader::open(&path).unwrap();
@@ -331,7 +331,7 @@ fn a_file_of_format_1_stays_readable() {
     assert_eq!(writer.stored(), 4);
 }
 
-/// A log is folded into its file in one go, on a core that calls may wait for.
+/// A log is folded into its file in one go, on a core for which calls may wait.
 #[test]
 fn the_log_beside_a_file_stays_short_whatever_the_size_of_its_pages() {
     let log_bytes = |path: &Path| {
@@ -350,7 +350,7 @@ fn the_log_beside_a_file_stays_short_whatever_the_size_of_its_pages() {
         let mut store = store(&path, 1_000_000, None);
         for batch in 0..100_u64 {
             store.append(&records(1_000 + batch * 100..1_100 + batch * 100)).unwrap();
-            // So much is folded in, and the write that it was folded behind.
+            // The limit is the part that is folded in at once, plus the write that triggered it.
             assert!(log_bytes(&path) < 2 << 20, "{} bytes", log_bytes(&path));
         }
         drop(store);

@@ -1,4 +1,5 @@
-//! Usage and statements: made from a real ledger's journal and real traces, and held to the ledger's own sums, to the nano-dollar.
+//! Usage and statements, made from a real ledger's journal and real traces. They must match the ledger's own sums to
+//! the nano-dollar.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,10 +20,10 @@ use headrace_trace::{Month, TraceStore, UsageBy, UsageInterval, UsageQuery, Usag
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 const SECOND: u64 = 1_000_000_000;
-/// 2026-11-30T20:00:00Z: the month turns while the test goes on.
+/// 2026-11-30T20:00:00Z: the month changes during the test.
 const START: u64 = 1_796_068_800;
 
-/// Numbers that look random and are the same every time.
+/// Pseudorandom numbers with a fixed sequence.
 struct Numbers(u64);
 
 impl Numbers {
@@ -45,7 +46,7 @@ fn project(n: u64) -> ProjectId {
     ProjectId::new(&format!("project-{n}")).unwrap()
 }
 
-/// Two projects to an organisation.
+/// Each organisation has two projects.
 fn org(n: u64) -> OrgId {
     OrgId::new(&format!("org-{}", n / 2)).unwrap()
 }
@@ -86,7 +87,8 @@ impl World {
         SqliteUsage::open(&at("usage.sqlite"), &at("ledger.sqlite"), &at("traces.sqlite")).unwrap()
     }
 
-    /// A call that is held for, and settled some time later in one of the ways in which calls end; its trace, if it leaves one.
+    /// Makes a call with a hold, and settles it some time later in one of the possible ways. Returns its trace, if it
+    /// leaves one.
     fn call(&mut self, second: u64) -> Option<TraceRecord> {
         self.calls += 1;
         let id = RequestId::from_bits(u128::from(self.calls) << 64 | u128::from(self.numbers.below(1 << 30)));
@@ -120,7 +122,7 @@ impl World {
             .enumerate()
             .filter(|(at, _)| how > 1 && (*at < 3 || how == 9))
             .map(|(at, class)| {
-                // Two prices: one from December on.
+                // Two prices: the second applies from December on.
                 let price = NanoDollarsPerMillion::new(if later < START + 14_400 {
                     150_000_001
                 } else {
@@ -171,7 +173,7 @@ fn trace(
     record
 }
 
-/// What the journal itself says, added up apart: charged by project and day, all charged and all lost.
+/// The journal's own sums, added up separately: charges by project and day, all charges, and all losses.
 fn by_the_journal(path: &Path) -> (BTreeMap<(String, u64), i64>, i64, i64) {
     let (mut whose, mut days, mut charged, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0, 0);
     for row in load_file(path).unwrap().rows {
@@ -207,7 +209,7 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
     let usage = world.usage();
     let mut late = Vec::new();
     for n in 0..400_u64 {
-        // Some traces come late, some never: whoever looks meanwhile sees the same charges.
+        // Some traces come late, and some never. Queries in between see the same charges.
         let trace = world.call(START + n * 97);
         late.extend(trace);
         if n % 3 == 0 {
@@ -248,7 +250,7 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
         })
         .collect();
     assert_eq!(found, days);
-    // The last hour of a key is the last one with a call or a refusal of it.
+    // The last hour of a key is the last one with a call or a refusal of that key.
     let by_hour = usage.usage(&query(&[("by", "key"), ("interval", "hour")])).unwrap();
     let mut last = BTreeMap::new();
     for row in by_hour.rows.iter().filter(|row| row.sums.calls > 0 || row.sums.refused > 0) {
@@ -260,7 +262,7 @@ fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_look
     for row in &by_key.rows {
         assert_eq!(row.last_hour, last.get(&row.of[0]).copied().flatten(), "{:?}", row.of);
     }
-    // Made anew from the files, it is the same but for keys of which no trace is left: all are here.
+    // Rebuilt from the files, the projection is the same except for keys whose traces are gone. Here all traces exist.
     drop(usage);
     let all = query(&[("by", "org,project,key,model,upstream,user"), ("interval", "hour")]);
     let before = world.usage().usage(&all).unwrap();
@@ -283,7 +285,7 @@ fn keys_and_what_upstreams_charge_come_from_the_traces_and_the_rest_stands_under
             Some(trace) => {
                 *by_key.entry(trace.key.as_ref().map(ToString::to_string)).or_insert(0) += 1;
                 paid += trace.paid.map_or(0, NanoDollars::get);
-                // Looked at between the settlement and its trace.
+                // Queried between the settlement and the arrival of its trace.
                 usage.catch_up().unwrap();
                 world.traces.append(&[trace]).unwrap();
             }
@@ -308,7 +310,7 @@ fn of_very_many_users_in_an_hour_of_a_project_the_first_are_told_apart() {
     let mut world = World::new();
     let usage = world.usage();
     let model = ModelName::new("small").unwrap();
-    // Two refusals each: the second ones come when the first are counted.
+    // Two refusals each. The second ones arrive after the first are counted.
     for round in 0..2_u64 {
         let refused = |user: u64| {
             let id = RequestId::from_bits(u128::from(round) << 64 | u128::from(user));
@@ -318,7 +320,7 @@ fn of_very_many_users_in_an_hour_of_a_project_the_first_are_told_apart() {
         world.traces.append(&(0..1_100).map(refused).collect::<Vec<_>>()).unwrap();
         usage.catch_up().unwrap();
     }
-    // Another project has its own thousand.
+    // Another project has its own thousand users.
     let id = RequestId::from_bits(u128::from(u64::MAX));
     let user = EndUser::named("user 1099");
     world.traces.append(&[TraceRecord { user, ..trace(id, 1, START, &model, None, true) }]).unwrap();
@@ -341,7 +343,7 @@ fn a_file_that_knew_no_users_keeps_its_sums() {
     }
     let all = query(&[("by", "org,project,key,model,upstream"), ("interval", "hour")]);
     let before = world.usage().usage(&all).unwrap();
-    // As the first version had its table.
+    // The table as in the first version.
     let path = world.dir.join("usage.sqlite");
     let columns = "hour, org, project, key, model, upstream, sum(calls) AS calls, sum(completed) AS completed, \
                    sum(cancelled) AS cancelled, sum(failed) AS failed, sum(released) AS released, sum(refused) AS refused, \
@@ -412,7 +414,7 @@ fn a_statement_is_what_the_ledger_charged_a_project_in_a_month() {
     assert_eq!(starts, ["2026-11", "2026-12"].map(|text| text.parse::<Month>().unwrap().start().seconds()));
 }
 
-/// Changes a file as no program of ours does.
+/// Changes a file in a way that this project's programs never do.
 fn edit(path: &Path, sql: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

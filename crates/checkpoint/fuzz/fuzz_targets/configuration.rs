@@ -1,4 +1,4 @@
-//! Any bytes as each of the JSON files: reading them must not panic, and what is accepted is within the limits.
+//! Feeds arbitrary bytes to each JSON reader. Reading must not panic, and accepted values must be within the limits.
 //! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run configuration`.
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Any bytes as a GGUF file: the reader must not panic, what it accepts must lie inside the bytes, and a tokenizer that it
-//! makes must be JSON. Run in `crates/checkpoint` with
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run gguf fuzz/corpus/gguf fuzz/seeds/gguf -- -dict=fuzz/gguf.dict -max_len=4096`.
+//! Feeds arbitrary bytes to the GGUF reader. It must not panic, accepted tensors must be inside the bytes, and a
+//! generated tokenizer must be JSON. Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run gguf
+//! fuzz/corpus/gguf fuzz/seeds/gguf -- -dict=fuzz/gguf.dict -max_len=4096`.
 #![no_main]
 
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use headrace_checkpoint::gguf::Header;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Two ways in: the bytes are the file, or they are what follows its magic and version.
+    // Two variants: the bytes are the whole file, or they follow its magic and version.
     let framed = [b"GGUF\x03\0\0\0", bytes].concat();
     for file in [bytes, &framed] {
         if let Ok(header) = Header::parse("m.gguf", file) {

@@ -1,6 +1,6 @@
-//! Any bytes as a weight file: the reader must not panic, and what it accepts must lie inside the bytes.
-//! Run in `crates/checkpoint` with
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run safetensors fuzz/corpus/safetensors fuzz/seeds/safetensors -- -max_len=4096`.
+//! Feeds arbitrary bytes to the safetensors reader. It must not panic, and accepted tensors must be inside the bytes.
+//! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run safetensors fuzz/corpus/safetensors
+//! fuzz/seeds/safetensors -- -max_len=4096`.
 #![no_main]
 
 use std::borrow::Cow;
@@ -9,12 +9,12 @@ use headrace_checkpoint::Checkpoint;
 use headrace_checkpoint::safetensors::Header;
 use libfuzzer_sys::fuzz_target;
 
-/// A model so small that a mutated file can still be all of it.
+/// A model so small that a mutated file can still contain all of it.
 const CONFIG: &[u8] = br#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 2, "num_hidden_layers": 1,
     "num_attention_heads": 1, "intermediate_size": 1, "vocab_size": 3, "tie_word_embeddings": true}"#;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Two ways in: the bytes are the file, or they are its header and the data is eight zeros.
+    // Two variants: the bytes are the whole file, or they are its header and the data is eight zeros.
     let framed = [&(bytes.len() as u64).to_le_bytes(), bytes, &[0; 8]].concat();
     for file in [bytes, &framed] {
         let Ok(header) = Header::parse("model.safetensors", file) else { continue };

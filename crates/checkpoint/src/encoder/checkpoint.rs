@@ -1,5 +1,5 @@
-//! [`EncoderCheckpoint`]: opens the directory of an encoder, holds configuration against tensors, and gives out what it says.
-//! Must not know how any of it is computed with.
+//! [`EncoderCheckpoint`]: opens an encoder's directory, checks its tensors against its configuration, and gives access
+//! to both. Must not know how they are used in computation.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -19,8 +19,8 @@ use crate::tensor::Tensor;
 use crate::tokenizer_config::TokenizerConfig;
 use crate::weights::Weights;
 
-/// The directory of an encoder that was read, checked and found whole. Its weight files stay mapped as those of a
-/// [`crate::Checkpoint`] do.
+/// An encoder's directory that was read, checked and found complete. Its weight files stay mapped like those of a
+/// [`crate::Checkpoint`].
 pub struct EncoderCheckpoint {
     config: EncoderConfig,
     modules: Modules,
@@ -31,11 +31,11 @@ pub struct EncoderCheckpoint {
 }
 
 impl EncoderCheckpoint {
-    /// Whether what stands at `path` is an encoder's: a directory whose `config.json` names one, or a decoder beside whose files
-    /// sentence-transformers' `modules.json` says how to make vectors. Nothing else of it is read.
+    /// Returns whether `path` holds an encoder: a directory whose `config.json` names an encoder architecture, or a
+    /// decoder with a `modules.json` of sentence-transformers. Reads no other file.
     ///
     /// # Errors
-    /// [`CheckpointError`] where there is nothing to be read, or `config.json` is malformed.
+    /// [`CheckpointError`] if `path` cannot be read or `config.json` is malformed.
     pub fn is_one(path: &Path) -> Result<bool, CheckpointError> {
         let (mut source, file) = Source::at(path)?;
         if file.is_some() {
@@ -45,12 +45,12 @@ impl EncoderCheckpoint {
         Ok(EncoderConfig::is_one(&parse_object(CONFIG_FILE, &bytes)?, source.has(MODULES_FILE)))
     }
 
-    /// Opens a Hugging Face directory: what [`crate::Checkpoint::open`] reads of one, and sentence-transformers' files where
-    /// they are there.
+    /// Opens a Hugging Face directory: the files that [`crate::Checkpoint::open`] reads, and those of
+    /// sentence-transformers if they exist.
     ///
     /// # Errors
-    /// Any [`CheckpointError`]: a file missing, unreadable or malformed, an architecture or setting that is not supported, a
-    /// tensor that is missing or not what the configuration says.
+    /// Any [`CheckpointError`]: a file is missing, unreadable or malformed, an architecture or setting is not
+    /// supported, or a tensor is missing or contradicts the configuration.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (source, file) = Source::at(path)?;
         if let Some(file) = file {
@@ -60,10 +60,10 @@ impl EncoderCheckpoint {
         Self::load(source)
     }
 
-    /// The same from memory: (file name, contents). Files within folders are left out.
+    /// Opens an encoder from memory, given as (file name, contents). Files in subfolders are not read.
     ///
     /// # Errors
-    /// As [`EncoderCheckpoint::open`].
+    /// Same as [`EncoderCheckpoint::open`].
     pub fn from_files(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Self, CheckpointError> {
         Self::load(Source::memory(files)?)
     }
@@ -73,21 +73,23 @@ impl EncoderCheckpoint {
         &self.config
     }
 
-    /// What becomes of hidden states and texts.
+    /// Pooling, normalization, text length and prompts.
     pub fn modules(&self) -> &Modules {
         &self.modules
     }
 
-    /// Tokens of the longest text: what positions, sentence-transformers' files and the tokenizer's configuration allow together.
+    /// Maximum tokens of a text: the lowest of the limits that the positions, sentence-transformers' files and the
+    /// tokenizer's configuration set.
     pub fn max_tokens(&self) -> usize {
         let said = [self.modules.max_tokens, self.tokenizer_config.model_max_length];
         said.into_iter().flatten().fold(self.config.max_tokens, usize::min)
     }
 
-    /// The tensor of that name, without the prefix (`bert.`) that some files have; a decoder's begin with `model.` in any case.
+    /// Returns the tensor with the given name. An encoder's names have no prefix, even if the file has one (`bert.`). A
+    /// decoder's names begin with `model.`, even if the file has no prefix.
     ///
     /// # Errors
-    /// [`CheckpointError::Tensor`] when there is none.
+    /// [`CheckpointError::Tensor`] if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         self.weights.tensor(name)
     }
@@ -97,7 +99,7 @@ impl EncoderCheckpoint {
         inventory::all(&self.config).into_iter().map(|required| (required.name, required.shape)).collect()
     }
 
-    /// The `tokenizer.json`, unread.
+    /// The unparsed `tokenizer.json`.
     pub fn tokenizer_json(&self) -> &[u8] {
         &self.tokenizer_json
     }
@@ -107,17 +109,17 @@ impl EncoderCheckpoint {
         &self.tokenizer_config
     }
 
-    /// Hex BLAKE3, as [`crate::Checkpoint::fingerprint`].
+    /// BLAKE3 hash in hex, computed like [`crate::Checkpoint::fingerprint`].
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Bytes of all tensors together.
+    /// Size of all tensors together, in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }
 
-    /// Lets the operating system have the pages of the mapped weight files back.
+    /// Returns the pages of the mapped weight files to the operating system.
     pub fn release_pages(&self) {
         for file in &self.weights.files {
             file.contents.release();
@@ -158,7 +160,7 @@ impl std::fmt::Debug for EncoderCheckpoint {
     }
 }
 
-/// One spelling for files saved with a head and without, and for those of old versions.
+/// Gives tensors one spelling, for files saved with or without a head, and for files of old versions.
 fn rename(weights: &mut Weights, config: &EncoderConfig) {
     let causal = matches!(config.body, EncoderBody::Causal(_));
     let prefixes = config.prefixes();

@@ -1,5 +1,6 @@
-//! `config.json` of an encoder → [`EncoderConfig`]. Defaults are those of the architecture's class in transformers; what would
-//! change the output and is not supported is refused by field name. Must not know pooling: that is `modules`.
+//! `config.json` of an encoder → [`EncoderConfig`]. Defaults are those of the architecture's class in transformers.
+//! Fields that would change the output and are not supported are refused by name. Must not know pooling, which
+//! `modules` reads.
 
 use serde_json::{Map, Value};
 
@@ -9,14 +10,14 @@ use crate::fields::Fields;
 use crate::limits;
 use crate::rope::Rope;
 
-/// An activation function, by what it computes.
+/// An activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenAct {
     /// `x·Φ(x)`.
     Gelu,
-    /// Its approximation by the hyperbolic tangent.
+    /// Approximation of GELU by the hyperbolic tangent.
     GeluTanh,
-    /// Its approximation `x·σ(1.702·x)`.
+    /// Approximation of GELU: `x·σ(1.702·x)`.
     QuickGelu,
     /// `x·σ(x)`.
     Silu,
@@ -33,101 +34,101 @@ pub enum EncoderBody {
     Bert(BertConfig),
     /// ModernBERT.
     Modern(ModernBertConfig),
-    /// A decoder whose last hidden states are read.
+    /// A decoder whose last hidden states are used.
     Causal(ModelConfig),
 }
 
-/// BERT and RoBERTa: learned positions, norms behind what they add up.
+/// BERT and RoBERTa: learned positions, and norms after each residual sum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BertConfig {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Attention heads; they divide the hidden size.
+    /// Number of attention heads. Divides the hidden size.
     pub heads: usize,
     /// Width of the MLP.
     pub intermediate_size: usize,
-    /// Rows of the table of positions.
+    /// Rows of the position table.
     pub positions: usize,
-    /// The position of a sequence's first token: 0, or behind the padding's in RoBERTa.
+    /// The position of a sequence's first token: 0, or in RoBERTa the one after the padding id.
     pub first_position: usize,
-    /// The id that does not count as a position and has the one before the first (RoBERTa).
+    /// RoBERTa's padding id. A padding token does not count as a position. It has the position before the first.
     pub padding: Option<u32>,
-    /// Rows of the table of token types.
+    /// Rows of the token-type table.
     pub token_types: usize,
-    /// Epsilon of every norm; positive.
+    /// Epsilon of every norm. Positive.
     pub eps: f32,
-    /// Of the MLP.
+    /// Activation of the MLP.
     pub act: HiddenAct,
 }
 
-/// ModernBERT: rotary positions, gated MLPs, attention to neighbours in most layers.
+/// ModernBERT: rotary positions, gated MLPs, and attention to neighbours only in most layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModernBertConfig {
-    /// Attention heads; they divide the hidden size, and heads are of even width.
+    /// Number of attention heads. Divides the hidden size, and the width of a head is even.
     pub heads: usize,
     /// Width of the MLP.
     pub intermediate_size: usize,
-    /// Of each layer, whether it attends to the whole sequence.
+    /// For each layer, whether it attends to the whole sequence.
     pub global: Vec<bool>,
-    /// How many positions away a token sees in the other layers, on either side.
+    /// How many positions a token sees on either side in the other layers.
     pub reach: usize,
     /// Base of the rotary frequencies in global layers.
     pub global_theta: f64,
-    /// The same in the other layers.
+    /// Base of the rotary frequencies in the other layers.
     pub local_theta: f64,
-    /// Epsilon of every norm; positive.
+    /// Epsilon of every norm. Positive.
     pub eps: f32,
-    /// Norms have biases.
+    /// Whether norms have biases.
     pub norm_bias: bool,
-    /// Attention's projections have biases.
+    /// Whether the attention's projections have biases.
     pub attention_bias: bool,
-    /// The MLP's projections have biases.
+    /// Whether the MLP's projections have biases.
     pub mlp_bias: bool,
-    /// Of the MLP.
+    /// Activation of the MLP.
     pub act: HiddenAct,
 }
 
-/// How one number is made of a sequence.
+/// The head that reduces a sequence to one score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScoreHead {
-    /// BERT's: the pooler over the first token, then a row.
+    /// BERT's head: the pooler over the first token, then a projection to one value.
     Bert,
-    /// RoBERTa's: a dense layer over the first token, then a row.
+    /// RoBERTa's head: a dense layer over the first token, then a projection to one value.
     Roberta,
-    /// ModernBERT's: dense, activation, norm, then a row.
+    /// ModernBERT's head: dense layer, activation, norm, then a projection to one value.
     Modern {
-        /// Over the mean of all tokens; otherwise over the first.
+        /// Whether the head reads the mean of all tokens. If not, it reads the first token.
         mean: bool,
-        /// Of the dense layer.
+        /// Activation after the dense layer.
         act: HiddenAct,
-        /// The dense layer has a bias.
+        /// Whether the dense layer has a bias.
         dense_bias: bool,
     },
 }
 
-/// What is done to a score at last.
+/// The function that is applied to a raw score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScoreActivation {
     /// `1 / (1 + e^−x)`.
     Sigmoid,
-    /// Nothing.
+    /// The score is left as it is.
     Identity,
 }
 
 /// Sizes and switches of an encoder. All sizes are in elements, and within [`limits`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderConfig {
-    /// The name in `config.json`.
+    /// The architecture's name in `config.json`.
     pub architecture: &'static str,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Rows of the embedding.
     pub vocab_size: usize,
-    /// Tokens of the longest sequence that there are positions for.
+    /// Maximum tokens of a sequence, limited by the number of positions.
     pub max_tokens: usize,
-    /// Its layers.
+    /// The layers.
     pub body: EncoderBody,
-    /// For a model that scores pairs of texts: how, and what is done to the score at last.
+    /// The head and the final activation of a model that scores pairs of texts. `None` for other models.
     pub score: Option<(ScoreHead, ScoreActivation)>,
 }
 
@@ -139,7 +140,7 @@ enum Family {
     Qwen3,
 }
 
-/// Name in `config.json`, family, whether it scores pairs.
+/// Name in `config.json`, family, and whether the model scores pairs.
 const ARCHITECTURES: &[(&str, Family, bool)] = &[
     ("BertModel", Family::Bert, false),
     ("BertForMaskedLM", Family::Bert, false),
@@ -158,16 +159,17 @@ const ARCHITECTURES: &[(&str, Family, bool)] = &[
     ("Qwen3Model", Family::Qwen3, false),
 ];
 
-/// A decoder's name that is an encoder's where sentence-transformers' files stand beside it.
+/// A decoder's name that means an encoder if sentence-transformers' files are in the same directory.
 const WITH_MODULES: (&str, Family) = ("Qwen3ForCausalLM", Family::Qwen3);
 
 impl EncoderConfig {
-    /// Whether a configuration is that of an encoder; `with_modules` where a `modules.json` stands beside it.
+    /// Returns whether the configuration is that of an encoder. `with_modules` says whether there is a `modules.json`
+    /// beside it.
     pub(crate) fn is_one(members: &Map<String, Value>, with_modules: bool) -> bool {
         name(members).is_some_and(|name| known(name, with_modules).is_some())
     }
 
-    /// The tensors' prefix in files that were saved with more than the body, such as `bert.`.
+    /// Prefixes of tensor names in files that were saved with more than the body, such as `bert.`.
     pub(crate) fn prefixes(&self) -> &'static [&'static str] {
         match self.body {
             EncoderBody::Bert(_) => &["bert.", "roberta."],
@@ -204,7 +206,7 @@ impl EncoderConfig {
     }
 }
 
-/// The names of [`ARCHITECTURES`], for messages.
+/// Names from [`ARCHITECTURES`] that error messages show.
 const SUPPORTED: &[&str] = &[
     "BertModel",
     "BertForSequenceClassification",
@@ -333,7 +335,7 @@ fn modern(fields: &Fields<'_>, hidden_size: usize) -> Result<(EncoderBody, usize
     Ok((EncoderBody::Modern(config), positions))
 }
 
-/// Which layers see the whole sequence: `layer_types` (transformers 5), or every so many.
+/// Returns for each layer whether it sees the whole sequence: from `layer_types` (transformers 5), or every n-th layer.
 fn global_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, CheckpointError> {
     if let Some(value) = fields.get("layer_types") {
         let Some(types) = value.as_array().filter(|types| types.len() == layers) else {
@@ -354,13 +356,14 @@ fn global_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Checkp
     Ok((0..layers).map(|layer| layer.is_multiple_of(every)).collect())
 }
 
-/// Bases of the rotary frequencies, of global layers and of the others, in the spelling of before or after transformers 5.
+/// Bases of the rotary frequencies, of global layers and of the other layers, in the spelling of transformers 5 or of
+/// earlier versions.
 fn thetas(fields: &Fields<'_>) -> Result<(f64, f64), CheckpointError> {
     let old = |field, default: f64| -> Result<f64, CheckpointError> {
         Ok(fields.number(field, 0.0, limits::MAX_ROPE_THETA)?.unwrap_or(default))
     };
     let global = old("global_rope_theta", 160_000.0)?;
-    // Given as null, the local layers take the others' base.
+    // An explicit null means that the local layers use the base of the global layers.
     let absent = !fields.values().any(|(field, _)| field == "local_rope_theta");
     let local = old("local_rope_theta", if absent { 10_000.0 } else { global })?;
     let Some(new) = fields.object("rope_parameters")? else { return Ok((global, local)) };
@@ -379,7 +382,7 @@ fn thetas(fields: &Fields<'_>) -> Result<(f64, f64), CheckpointError> {
 }
 
 fn causal(members: &Map<String, Value>) -> Result<(EncoderBody, usize), CheckpointError> {
-    // What the body is followed by in other uses is not computed: its embedding counts as tied.
+    // The body is used without its output projection, so its embedding counts as tied.
     let config = ModelConfig { tie_embeddings: true, ..ModelConfig::read_as(Architecture::Qwen3, members)? };
     let max_tokens = config.max_positions;
     Ok((EncoderBody::Causal(config), max_tokens))
@@ -408,7 +411,7 @@ fn score_head(fields: &Fields<'_>, family: Family) -> Result<ScoreHead, Checkpoi
     }
 }
 
-/// sentence-transformers writes what it does to a score; where it says nothing, one label's score goes through the sigmoid.
+/// Reads the activation that sentence-transformers names. Without one, a score of one label passes the sigmoid.
 fn score_activation(fields: &Fields<'_>) -> Result<ScoreActivation, CheckpointError> {
     const OLD: &str = "sbert_ce_default_activation_function";
     let new = fields.object("sentence_transformers")?;
@@ -422,9 +425,9 @@ fn score_activation(fields: &Fields<'_>) -> Result<ScoreActivation, CheckpointEr
     }
 }
 
-/// A rope without scaling, for whoever makes tables of it.
+/// Rotary positions.
 impl ModernBertConfig {
-    /// The rotary positions of a layer.
+    /// RoPE parameters of a layer, without scaling.
     pub fn rope(&self, global: bool) -> Rope {
         let theta = if global { self.global_theta } else { self.local_theta };
         Rope { theta, scaling: crate::rope::RopeScaling::None }

@@ -1,9 +1,9 @@
-//! Which tensors an encoder's configuration promises. Must not know what the tensors are used for.
+//! The tensors that an encoder's configuration calls for. Must not know what the tensors are used for.
 
 use super::config::{BertConfig, EncoderBody, EncoderConfig, ModernBertConfig, ScoreHead};
 use crate::inventory::{self, Required};
 
-/// The list so far.
+/// The tensors listed so far.
 #[derive(Default)]
 struct List(Vec<Required>);
 
@@ -12,7 +12,7 @@ impl List {
         self.0.push(Required { name: name.to_owned(), shape: shape.to_vec(), fields });
     }
 
-    /// A dense layer of `k` inputs and `n` outputs.
+    /// Adds a dense layer with `k` inputs and `n` outputs.
     fn dense(&mut self, name: &str, (n, k): (usize, usize), bias: bool, fields: &'static str) {
         self.add(&format!("{name}.weight"), &[n, k], fields);
         if bias {
@@ -28,7 +28,7 @@ impl List {
     }
 }
 
-/// Every tensor that `config` calls for.
+/// Returns every tensor that `config` calls for.
 pub(crate) fn all(config: &EncoderConfig) -> Vec<Required> {
     let mut list = List::default();
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
@@ -80,7 +80,7 @@ fn modern_layers(list: &mut List, config: &ModernBertConfig, hidden: usize) {
     list.norm("embeddings.norm", hidden, norm_bias);
     for layer in 0..config.global.len() {
         let name = |part: &str| format!("layers.{layer}.{part}");
-        // The first layer's input is normalized already.
+        // The first layer's input is already normalized.
         if layer > 0 {
             list.norm(&name("attn_norm"), hidden, norm_bias);
         }

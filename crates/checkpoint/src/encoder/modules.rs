@@ -1,5 +1,6 @@
-//! What sentence-transformers puts beside a model: `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`,
-//! `config_sentence_transformers.json` → how hidden states become a vector, and the prompts. Must not know layers.
+//! Reads the files that sentence-transformers puts beside a model: `modules.json`, `1_Pooling/config.json`,
+//! `sentence_bert_config.json` and `config_sentence_transformers.json`. They define how hidden states become a vector,
+//! and the prompts. Must not know layers.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +19,19 @@ pub(crate) const MODULES_FILE: &str = "modules.json";
 const LENGTH_FILE: &str = "sentence_bert_config.json";
 const PROMPTS_FILE: &str = "config_sentence_transformers.json";
 
-/// Which hidden states a vector is made of.
+/// Selects the hidden states that make a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// The mean over all tokens.
     Mean,
-    /// The first token's.
+    /// The first token's state.
     Cls,
-    /// The last token's.
+    /// The last token's state.
     Last,
 }
 
 impl Pooling {
-    /// Its name, as in `pooling_mode`.
+    /// The name, as in `pooling_mode`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -40,27 +41,27 @@ impl Pooling {
     }
 }
 
-/// What becomes of hidden states and texts.
+/// The steps around an encoder's body: text preparation, pooling and normalization.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Modules {
-    /// Whether the checkpoint says any of it; otherwise these are the family's defaults.
+    /// Whether the checkpoint has a `modules.json`. If not, pooling and normalization are the family's defaults.
     pub given: bool,
-    /// Which hidden states.
+    /// The pooling of hidden states.
     pub pooling: Pooling,
-    /// Whether vectors are brought to length 1.
+    /// Whether vectors are scaled to length 1.
     pub normalize: bool,
-    /// Tokens of the longest text that the model was made for, where the checkpoint says it.
+    /// Maximum tokens of a text that the model was made for. `None` if the checkpoint does not say.
     pub max_tokens: Option<usize>,
-    /// Texts are lower-cased before the tokenizer sees them.
+    /// Whether texts are lower-cased before tokenization.
     pub lower_case: bool,
-    /// What is put before a text for a purpose, by the purpose's name.
+    /// Prompts that are put before a text, by the name of their purpose.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt that is put before a text where none is asked for.
+    /// The prompt that is put before a text if the caller names none.
     pub default_prompt: Option<String>,
 }
 
 impl Modules {
-    /// Reads what is there. Without `modules.json`: the mean (a decoder's last token), of length 1.
+    /// Reads the files that exist. Without `modules.json`, pooling is `default` and vectors have length 1.
     pub(crate) fn read(
         source: &mut Source,
         config: &EncoderConfig,
@@ -93,7 +94,7 @@ impl Modules {
         Ok(modules)
     }
 
-    /// A transformer, a pooling, and perhaps a normalization, in this order.
+    /// Checks the module list: a transformer, a pooling and an optional normalization, in this order.
     fn list(
         &mut self,
         source: &mut Source,
@@ -197,7 +198,7 @@ impl Modules {
     }
 }
 
-/// One mode of pooling, in either spelling.
+/// Reads the one pooling mode, in either spelling.
 fn mode(fields: &Fields<'_>) -> Result<Pooling, CheckpointError> {
     const SUPPORTED: &str = "one of mean, cls and lasttoken is";
     if let Some(value) = fields.get("pooling_mode") {

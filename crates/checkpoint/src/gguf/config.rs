@@ -1,5 +1,5 @@
-//! GGUF metadata → [`ModelConfig`]: sizes within named limits, and refusal by key of everything that would change the
-//! output and is not supported. Must not know where tensors are.
+//! GGUF metadata → [`ModelConfig`]. Sizes must be within named limits. Every key that would change the output and is
+//! not supported is refused by name. Must not know where tensors are.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::rope::{DEFAULT_THETA, Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SL
 use super::meta::Meta;
 use super::value::Value;
 
-/// What the tensors say that the metadata does not.
+/// Facts that follow from the tensors and are not in the metadata.
 pub(super) struct Found {
     /// Rows of the embedding.
     pub(super) vocab_size: usize,
     pub(super) qkv_bias: bool,
     pub(super) o_bias: bool,
     pub(super) mlp_bias: bool,
-    /// There is no output projection of its own.
+    /// Whether the output projection is the embedding, because the file has none of its own.
     pub(super) tied: bool,
     /// Factors of the rotary frequencies.
     pub(super) rope_factors: Option<Arc<[f32]>>,
@@ -27,7 +27,7 @@ pub(super) struct Found {
 
 const ARCHITECTURE_KEY: &str = "general.architecture";
 
-/// What the file is a model of.
+/// Reads the model's architecture.
 pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointError> {
     match meta.get("general.type") {
         Some(value @ Value::Text(kind)) if kind != "model" => {
@@ -48,12 +48,12 @@ pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointErr
     }
 }
 
-/// The number of layers.
+/// Reads the number of layers.
 pub(super) fn layers(meta: Meta<'_>, architecture: Architecture) -> Result<usize, CheckpointError> {
     meta.required_count(&key(architecture, "block_count"), 1..=limits::MAX_LAYERS)
 }
 
-/// The width of a head.
+/// Reads the width of a head.
 pub(super) fn head_dim(meta: Meta<'_>, architecture: Architecture) -> Result<usize, CheckpointError> {
     let key_of = |name| key(architecture, name);
     let hidden = meta.required_count(&key_of("embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?;
@@ -84,7 +84,7 @@ pub(super) fn head_dim(meta: Meta<'_>, architecture: Architecture) -> Result<usi
     Ok(head_dim)
 }
 
-/// The whole configuration.
+/// Reads the whole configuration.
 pub(super) fn read(
     meta: Meta<'_>,
     architecture: Architecture,
@@ -126,7 +126,7 @@ pub(super) fn read(
     })
 }
 
-/// Sampling defaults, as newer converters carry them over from `generation_config.json`.
+/// Reads sampling defaults, which newer converters copy from `generation_config.json`.
 pub(super) fn generation(
     meta: Meta<'_>,
     vocab_size: usize,
@@ -165,13 +165,13 @@ fn rms_norm_eps(meta: Meta<'_>, architecture: Architecture) -> Result<f32, Check
     }
 }
 
-/// Settings that would change what the model computes and are not implemented.
+/// Refuses settings that would change the model's output and are not implemented.
 fn refuse_unsupported(
     meta: Meta<'_>,
     architecture: Architecture,
     head_dim: usize,
 ) -> Result<(), CheckpointError> {
-    // A neutral value, which some converters write out, is none.
+    // Neutral values are accepted, because some converters write them out. So is 0 for every key.
     for (name, neutral, supported) in [
         ("expert_count", 0.0, "a dense model, without experts, is"),
         ("logit_scale", 1.0, "1 is"),
@@ -200,7 +200,7 @@ fn refuse_unsupported(
     }
 }
 
-/// A window that some position could reach is refused.
+/// Refuses a sliding window that some position could reach.
 fn refuse_sliding_window(
     meta: Meta<'_>,
     architecture: Architecture,
@@ -224,7 +224,7 @@ fn rope(
     let key_of = |name| key(architecture, name);
     let theta = meta.number(&key_of("rope.freq_base"), 0.0, limits::MAX_ROPE_THETA)?;
     let type_key = key_of("rope.scaling.type");
-    // Files older than the type have a linear scale alone.
+    // Files from before `rope.scaling.type` have only `rope.scale_linear`.
     let old = meta.number_from(&key_of("rope.scale_linear"), 1.0, limits::MAX_ROPE_FACTOR)?;
     let factor_key = key_of("rope.scaling.factor");
     let factor = meta.number_from(&factor_key, 0.0, limits::MAX_ROPE_FACTOR)?.or(old).filter(|n| *n != 0.0);

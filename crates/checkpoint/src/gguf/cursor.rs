@@ -1,9 +1,9 @@
-//! Reads numbers and texts from bytes, one after the other; every refusal names the file and where in it. Must not
-//! know GGUF's order of things.
+//! Reads numbers and texts from bytes, one after the other. Every refusal names the file and the position. Must not
+//! know GGUF's layout.
 
 use crate::error::{CheckpointError, shown};
 
-/// A place in a file.
+/// A read position in a file.
 pub(super) struct Cursor<'b> {
     file: &'b str,
     bytes: &'b [u8],
@@ -45,7 +45,7 @@ impl<'b> Cursor<'b> {
 
     fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], CheckpointError> {
         let bytes = self.bytes(N, what)?;
-        // As long as was asked for, or there would have been an error.
+        // `bytes` returned exactly `N` bytes or an error, so the default is never used.
         Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
     }
 
@@ -57,7 +57,7 @@ impl<'b> Cursor<'b> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// The bytes of a text, after their length.
+    /// Reads a length and then that many bytes of text.
     pub(super) fn raw_text(
         &mut self,
         what: &str,
@@ -76,16 +76,17 @@ impl<'b> Cursor<'b> {
         }
     }
 
-    /// A text in memory of its own.
+    /// Reads a text into memory of its own.
     pub(super) fn text(&mut self, what: &str, most: usize, limit: &str) -> Result<String, CheckpointError> {
         let bytes = self.raw_text(what, most, limit)?;
         let at = self.at;
-        // Copied first: the file may be mapped, and what was checked must be what is kept.
+        // Copy before the check: the file may be mapped, and the checked bytes must be the bytes that are kept.
         String::from_utf8(bytes.to_vec())
             .map_err(|_| self.broken(format!("{what} before byte {at} is not UTF-8")))
     }
 
-    /// Whether so many of something can be at all.
+    /// Checks that `count` items of at least `least_bytes_each` bytes fit into the rest of the file and are at most
+    /// `most`.
     pub(super) fn check_count(
         &self,
         what: &str,

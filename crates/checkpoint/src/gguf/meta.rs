@@ -1,4 +1,4 @@
-//! Typed, ranged access to GGUF's metadata; every refusal names file and key. Must not know what any key is for.
+//! Typed, range-checked access to GGUF metadata. Every refusal names file and key. Must not know what any key is for.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -27,7 +27,7 @@ impl<'a> Meta<'a> {
         self.values.keys().map(String::as_str)
     }
 
-    /// A whole number in `range`.
+    /// Reads a whole number in `range`.
     pub(super) fn count(
         &self,
         key: &str,
@@ -44,7 +44,7 @@ impl<'a> Meta<'a> {
         self.count(key, range)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A whole number in `range`, or a list of the same one for every layer.
+    /// Reads a whole number in `range`, or a list that repeats the same number for every layer.
     pub(super) fn uniform_count(
         &self,
         key: &str,
@@ -73,7 +73,7 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// A finite number `n` with `more_than < n <= at_most`.
+    /// Reads a finite number `n` with `more_than < n <= at_most`.
     pub(super) fn number(
         &self,
         key: &str,
@@ -84,7 +84,7 @@ impl<'a> Meta<'a> {
         self.filtered(key, |n| n > more_than && n <= at_most, expected)
     }
 
-    /// A finite number from `at_least` to `at_most`, both included.
+    /// Reads a finite number from `at_least` to `at_most`, both included.
     pub(super) fn number_from(
         &self,
         key: &str,
@@ -130,7 +130,7 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// Exactly `count` numbers, if there is such a list.
+    /// Reads a list of exactly `count` numbers. `None` if the key is absent.
     pub(super) fn numbers(&self, key: &str, count: usize) -> Result<Option<Vec<f64>>, CheckpointError> {
         let expected = || format!("a list of {count} numbers");
         match self.get(key) {
@@ -143,7 +143,7 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// The refusal of a value that makes no sense.
+    /// The error for an invalid value.
     pub(super) fn wrong(&self, key: &str, found: &Value, expected: &str) -> CheckpointError {
         self.problem(key, format!("found {}, expected {expected}", found.shown()))
     }
@@ -156,7 +156,7 @@ impl<'a> Meta<'a> {
         CheckpointError::Field { file: self.file.to_owned(), field: key.to_owned(), problem }
     }
 
-    /// The refusal of a value that makes sense and is not supported.
+    /// The error for a valid value that is not supported.
     pub(super) fn unsupported(&self, key: &str, found: &Value, supported: &str) -> CheckpointError {
         CheckpointError::UnsupportedFeature {
             file: self.file.to_owned(),

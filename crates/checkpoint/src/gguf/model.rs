@@ -1,5 +1,5 @@
-//! From GGUF files to a checkpoint: opens the parts of a split file, gives every tensor the name that it has in a Hugging
-//! Face directory, and reads configuration and tokenizer from the metadata. Must not know how bytes are laid out.
+//! Loads a checkpoint from GGUF files. Opens the parts of a split file, maps tensor names to those of a Hugging Face
+//! directory, and reads configuration and tokenizer from the metadata. Must not know how bytes are laid out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use super::config::{self, Found};
 use super::meta::Meta;
 use super::{Entry, Header, names, tokenizer};
 
-/// The tensors of one part, by the names in it.
+/// The tensors of one part, by their names in the file.
 type Tensors = BTreeMap<String, Entry>;
 
-/// The only GGUF file, or the first part of the only split one, of files without a `config.json`.
+/// Returns the only GGUF file, or the first part of the only split file. `None` if there is no GGUF file, or there is a
+/// `config.json`.
 pub(crate) fn only_file(source: &Source) -> Result<Option<String>, CheckpointError> {
     if source.has(CONFIG_FILE) {
         return Ok(None);
@@ -41,7 +42,7 @@ pub(crate) fn only_file(source: &Source) -> Result<Option<String>, CheckpointErr
     }
 }
 
-/// Reads the GGUF file called `name`, and the other parts if it is split.
+/// Reads the GGUF file `name`, and its other parts if it is split.
 pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointError> {
     let (first, header) = open(source, name, 0, "give the path of a .gguf file")?;
     let meta = Meta::new(name, &header.metadata);
@@ -107,12 +108,12 @@ fn open(
         return Err(CheckpointError::MissingFile { file: shown(name), remedy: remedy.to_owned() });
     };
     let header = Header::parse(name, &contents)?;
-    // Not by its name: a file that was renamed is the same.
+    // Identified by its index, not its name, so that a renamed file has the same fingerprint.
     let known_as = format!("gguf {index}");
     Ok((WeightFile { name: name.to_owned(), contents, header_bytes: header.data_start, known_as }, header))
 }
 
-/// The tensors of all parts, the first included; files of the others are added.
+/// Returns the tensors of all parts, the first included, and appends the other parts to `files`.
 fn parts(
     source: &mut Source,
     name: &str,
@@ -160,7 +161,7 @@ fn parts(
     }
 }
 
-/// Adds the tensors of one part.
+/// Adds the tensors of one part to `weights`.
 fn add(
     weights: &mut Weights,
     file: usize,
@@ -173,7 +174,7 @@ fn add(
     for (alias, entry) in part {
         let known = names::to_hugging_face(&alias).filter(|name| in_layers(name, layers));
         let Some(name) = known else {
-            // Left behind by old converters, and computed from the configuration by everyone.
+            // Old converters left these tensors behind. All implementations compute them from the configuration.
             if alias.ends_with(".attn_rot_embd") || alias.ends_with(".rotary_emb.inv_freq") {
                 continue;
             }
@@ -188,7 +189,7 @@ fn add(
             return Err(tensor_error(&file_name, &alias, "presence", problem));
         }
         let rotated = [".self_attn.q_proj.", ".self_attn.k_proj."].iter().any(|part| name.contains(part));
-        // llama.cpp rotates neighbours in this architecture, so its converter has reordered the rows.
+        // llama.cpp rotates neighbouring pairs in this architecture, so its converter has reordered the rows.
         let interleaved = (architecture == Architecture::Llama && rotated).then_some(head_dim);
         let element = (entry.kind.name, entry.kind.dtype());
         let stored =
@@ -203,7 +204,7 @@ fn in_layers(name: &str, layers: usize) -> bool {
     layer.is_none_or(|(layer, _)| layer.parse::<usize>().is_ok_and(|layer| layer < layers))
 }
 
-/// The factors of the rotary frequencies; none when all are 1.
+/// Reads the factors of the rotary frequencies. `None` if all are 1.
 fn factors(
     file: Option<&WeightFile>,
     name: &str,

@@ -1,13 +1,13 @@
-//! What llama.cpp and Hugging Face call the same tensor. Must not know shapes.
+//! Maps tensor names between llama.cpp and Hugging Face. Must not know shapes.
 
-/// Outside the layers: llama.cpp's name, Hugging Face's.
+/// Tensors outside the layers: llama.cpp's name, Hugging Face's name.
 const GLOBAL: [(&str, &str); 3] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
     ("output.weight", "lm_head.weight"),
 ];
 
-/// Within a layer, without `.weight` or `.bias`.
+/// Tensors within a layer, without `.weight` or `.bias`.
 const LAYER: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -22,10 +22,10 @@ const LAYER: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// The factors of rotary frequencies, which Hugging Face's checkpoints do not have as a tensor.
+/// Factors of the rotary frequencies. Hugging Face's checkpoints do not store them as a tensor.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// Hugging Face's name of a tensor of a GGUF file.
+/// Returns Hugging Face's name for a tensor of a GGUF file. `None` for an unknown name.
 pub fn to_hugging_face(name: &str) -> Option<String> {
     if let Some((_, known)) = GLOBAL.iter().find(|(other, _)| *other == name) {
         return Some((*known).to_owned());
@@ -37,7 +37,7 @@ pub fn to_hugging_face(name: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{known}.{kind}"))
 }
 
-/// The name in a GGUF file of a tensor of a Hugging Face checkpoint.
+/// Returns the GGUF name for a tensor of a Hugging Face checkpoint. `None` for an unknown name.
 pub fn from_hugging_face(name: &str) -> Option<String> {
     if let Some((known, _)) = GLOBAL.iter().find(|(_, other)| *other == name) {
         return Some((*known).to_owned());
@@ -49,7 +49,7 @@ pub fn from_hugging_face(name: &str) -> Option<String> {
     Some(format!("blk.{layer}.{known}.{kind}"))
 }
 
-/// A number as it is always written, so that two names never mean the same.
+/// Parses a layer number in canonical form only, so that no two names mean the same tensor.
 fn layer_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }

@@ -1,18 +1,18 @@
-//! ggml's tensor types: their numbers, names and sizes, also of those that this project cannot compute with. Must not
-//! know how blocks are laid out.
+//! ggml's tensor types: numbers, names and sizes. Includes types that this project cannot compute with. Must not know
+//! how blocks are laid out.
 
 use headrace_quant::BlockType;
 
 use crate::tensor::DType;
 
-/// A type that a tensor of a GGUF file may have.
+/// An element type of tensors in GGUF files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TensorType {
-    /// ggml's number.
+    /// ggml's number of the type.
     pub id: u32,
-    /// ggml's name.
+    /// ggml's name of the type.
     pub name: &'static str,
-    /// Elements in a block: 1 where there are no blocks.
+    /// Elements in a block. 1 for types without blocks.
     pub block_elements: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
@@ -61,12 +61,12 @@ static TYPES: [TensorType; 34] = [
 ];
 
 impl TensorType {
-    /// The type of that number.
+    /// Returns the type with ggml's number `id`.
     pub fn of(id: u32) -> Option<&'static Self> {
         TYPES.iter().find(|known| known.id == id)
     }
 
-    /// How it is computed with, if it can be.
+    /// The element type used for computation. `None` if this project cannot compute with the type.
     pub fn dtype(&self) -> Option<DType> {
         match self.id {
             0 => Some(DType::F32),
@@ -76,12 +76,12 @@ impl TensorType {
         }
     }
 
-    /// The type that is computed with so.
+    /// Returns the type that stores `dtype`.
     pub fn of_dtype(dtype: DType) -> Option<&'static Self> {
         TYPES.iter().find(|known| known.dtype() == Some(dtype))
     }
 
-    /// Bytes of a tensor of `shape`, outermost dimension first.
+    /// Size in bytes of a tensor of `shape`, outermost dimension first.
     pub(super) fn tensor_bytes(&self, shape: &[usize]) -> Result<usize, String> {
         let (inner, outer) = shape.split_last().map_or((1, shape), |(inner, outer)| (*inner, outer));
         if !inner.is_multiple_of(self.block_elements) {

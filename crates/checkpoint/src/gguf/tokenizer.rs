@@ -1,5 +1,5 @@
-//! The tokenizer of GGUF's metadata → the bytes of a `tokenizer.json` that gives the same ids, and what a
-//! `tokenizer_config.json` would say. Must not know how text becomes ids.
+//! Converts the tokenizer in GGUF metadata to a `tokenizer.json` that gives the same ids, and to the content of a
+//! `tokenizer_config.json`. Must not know how text becomes ids.
 
 mod bpe;
 mod pre;
@@ -17,7 +17,7 @@ use vocabulary::Vocabulary;
 const MODEL: &str = "tokenizer.ggml.model";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Everything about text.
+/// The tokenizer assets of a GGUF file.
 pub(super) struct Words {
     pub(super) json: Vec<u8>,
     pub(super) config: TokenizerConfig,

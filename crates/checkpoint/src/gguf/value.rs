@@ -1,12 +1,12 @@
-//! Values of GGUF's metadata, in memory of their own: the file may be mapped, and what was checked must be what is
-//! kept. Must not know keys.
+//! Values of GGUF metadata, copied into owned memory: the file may be mapped, and the checked bytes must be the bytes
+//! that are kept. Must not know keys.
 
 use crate::error::{CheckpointError, shown};
 use crate::limits::{MAX_GGUF_ARRAY_ITEMS, MAX_GGUF_TEXT_BYTES};
 
 use super::cursor::Cursor;
 
-/// The value of a key. Widths of whole numbers and of floating-point numbers are not kept apart, save in arrays.
+/// The value of a key. Only arrays keep the width of their numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Any of the eight whole-number types.
@@ -19,25 +19,25 @@ pub enum Value {
     Text(String),
     /// A list of texts.
     Texts(Texts),
-    /// A list of numbers or truth values.
+    /// A list of numbers or booleans.
     Numbers(Numbers),
 }
 
-/// A list of texts, end to end.
+/// A list of texts, stored end to end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Texts {
     text: String,
     ends: Vec<usize>,
 }
 
-/// A list of numbers or truth values, as they are stored.
+/// A list of numbers or booleans, in their stored bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
     kind: NumberKind,
     bytes: Vec<u8>,
 }
 
-/// The types of a number, by the numbers that GGUF gives them.
+/// The number types of GGUF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the primitive type of its name, and a truth value of one byte")]
 pub enum NumberKind {
@@ -54,9 +54,9 @@ pub enum NumberKind {
     F64,
 }
 
-/// The number of the type of texts.
+/// GGUF's type number of texts.
 pub(super) const TEXT_TYPE: u32 = 8;
-/// The number of the type of arrays.
+/// GGUF's type number of arrays.
 pub(super) const ARRAY_TYPE: u32 = 9;
 
 impl NumberKind {
@@ -86,7 +86,7 @@ impl NumberKind {
         Self::ALL.into_iter().find(|(_, kind, _)| *kind == self).map_or(0, |(id, ..)| id)
     }
 
-    /// The number in `bytes`, which are as many as it takes.
+    /// Decodes one number from `bytes`, which have exactly its width. `None` for a boolean other than 0 and 1.
     fn number(self, bytes: &[u8]) -> Option<Value> {
         let integer = |n: i128| Value::Integer(n);
         Some(match self {
@@ -151,7 +151,7 @@ impl Value {
             cursor.field(key, format!("is an array of type {id}, which is not one of GGUF's"))
         })?;
         let count = cursor.check_count(&items, count, MAX_GGUF_ARRAY_ITEMS, width as u64)?;
-        // Both are bounded by the check: their product fits what is left of the file.
+        // The check bounds both factors: their product fits into the rest of the file.
         let bytes = cursor.bytes(count * width, "an array of numbers")?.to_vec();
         if kind == NumberKind::Bool && bytes.iter().any(|byte| *byte > 1) {
             return Err(cursor.field(key, "has a truth value beyond 0 and 1".to_owned()));
@@ -159,7 +159,7 @@ impl Value {
         Ok(Self::Numbers(Numbers { kind, bytes }))
     }
 
-    /// The whole number, if it is one.
+    /// The value as a whole number. `None` for other types.
     pub fn integer(&self) -> Option<i128> {
         match self {
             Self::Integer(n) => Some(*n),
@@ -167,7 +167,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is one.
+    /// The value as a number. `None` for other types.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Integer(n) => Some(*n as f64),
@@ -176,7 +176,7 @@ impl Value {
         }
     }
 
-    /// Made safe to show in a message.
+    /// Returns the value made safe to show in a message.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Integer(n) => n.to_string(),
@@ -190,17 +190,17 @@ impl Value {
 }
 
 impl Texts {
-    /// How many.
+    /// Number of texts.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The one at `index`.
+    /// The text at `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         let start = match index.checked_sub(1) {
             Some(before) => *self.ends.get(before)?,
@@ -209,12 +209,12 @@ impl Texts {
         self.text.get(start..*self.ends.get(index)?)
     }
 
-    /// All of them.
+    /// Iterates over all texts.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// Adds one.
+    /// Appends a text.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(self.text.len());
@@ -230,32 +230,32 @@ impl<'t> FromIterator<&'t str> for Texts {
 }
 
 impl Numbers {
-    /// The type of each.
+    /// The type of the numbers.
     pub fn kind(&self) -> NumberKind {
         self.kind
     }
 
-    /// How many.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.kind.bytes()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// All of them: [`Value::Integer`], [`Value::Float`] or [`Value::Bool`].
+    /// Iterates over all items as [`Value::Integer`], [`Value::Float`] or [`Value::Bool`].
     pub fn iter(&self) -> impl Iterator<Item = Value> {
         self.bytes.chunks_exact(self.kind.bytes()).filter_map(|bytes| self.kind.number(bytes))
     }
 
-    /// A list of 32-bit floating-point numbers.
+    /// Creates a list of 32-bit floats.
     pub fn of_f32(values: &[f32]) -> Self {
         Self { kind: NumberKind::F32, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
     }
 
-    /// A list of 32-bit whole numbers.
+    /// Creates a list of 32-bit integers.
     pub fn of_i32(values: &[i32]) -> Self {
         Self { kind: NumberKind::I32, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
     }

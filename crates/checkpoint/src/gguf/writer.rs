@@ -1,5 +1,5 @@
-//! Writes GGUF files, version 3: metadata and tensor list first, then the tensors' bytes in that order. Must not know
-//! what any key or tensor is for.
+//! Writes GGUF files, version 3: metadata and tensor list first, then the tensors' bytes in the same order. Must not
+//! know what any key or tensor is for.
 
 use std::fmt;
 use std::io::Write;
@@ -10,10 +10,10 @@ use super::tensor_type::TensorType;
 use super::value::{ARRAY_TYPE, NumberKind, Numbers, TEXT_TYPE, Texts};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT_BYTES, MAGIC};
 
-/// The version that is written.
+/// The GGUF version that is written.
 const VERSION: u32 = 3;
 
-/// A value of the metadata, with the width that it is stored in.
+/// A metadata value, with the width in which it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Setting {
     /// 32 bits, unsigned: sizes and ids.
@@ -30,7 +30,7 @@ pub enum Setting {
     Numbers(Numbers),
 }
 
-/// Collects what a file says of itself.
+/// Collects the metadata and the tensor list of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Writer {
     metadata: Vec<(String, Setting)>,
@@ -48,24 +48,24 @@ struct Planned {
     offset: u64,
 }
 
-/// A file whose header is written, and whose tensors follow one by one.
+/// A file whose header is written. Its tensors follow one by one.
 #[derive(Debug)]
 pub struct Body<W> {
     out: W,
     tensors: std::vec::IntoIter<Planned>,
-    /// Bytes of the data part so far.
+    /// Bytes of the data part written so far.
     at: u64,
 }
 
-/// Why a file was not written.
+/// Why a file could not be written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The operating system refused.
+    /// The operating system's error.
     Io(std::io::Error),
-    /// A tensor cannot be, or is not what was announced.
+    /// A tensor is invalid, or differs from its announcement.
     Tensor {
-        /// Its name.
+        /// The tensor's name.
         name: String,
         /// What is wrong.
         problem: String,
@@ -90,22 +90,22 @@ impl From<std::io::Error> for WriteError {
 }
 
 impl Writer {
-    /// Nothing so far.
+    /// Creates a writer without keys or tensors.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a key; it must not be set already.
+    /// Sets a key. Each key may be set only once.
     pub fn set(&mut self, key: &str, value: Setting) {
         debug_assert!(self.metadata.iter().all(|(other, _)| other != key), "{key} is set twice");
         self.metadata.push((key.to_owned(), value));
     }
 
-    /// Announces a tensor: its name **as llama.cpp has it**, type, and dimensions, outermost first.
+    /// Announces a tensor: its name **in llama.cpp's spelling**, its type, and its dimensions, outermost first.
     ///
     /// # Errors
-    /// [`WriteError::Tensor`] when the type has no number, when blocks do not divide a row, or when there is one of the
-    /// name already.
+    /// [`WriteError::Tensor`] if GGUF does not know the type, if a row is not a whole number of blocks, or if the name
+    /// is already used.
     pub fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<(), WriteError> {
         let refuse =
             |problem: &str| WriteError::Tensor { name: name.to_owned(), problem: problem.to_owned() };
@@ -122,15 +122,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes that the tensors will take.
+    /// Size of the data part in bytes, padding included.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
     /// Writes everything before the tensors.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`].
     pub fn begin<W: Write>(self, mut out: W) -> Result<Body<W>, WriteError> {
         let mut header = Vec::new();
         header.extend_from_slice(&MAGIC);
@@ -162,7 +159,8 @@ impl<W: Write> Body<W> {
     /// Writes the next tensor's bytes: row-major, little-endian.
     ///
     /// # Errors
-    /// [`WriteError::Tensor`] when they are not as many as were announced, or when all are written.
+    /// [`WriteError::Tensor`] if the length differs from the announcement, or if all tensors are written.
+    /// [`WriteError::Io`] if the bytes cannot be written.
     pub fn tensor(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let Some(planned) = self.tensors.next() else {
             let problem = "was not announced".to_owned();
@@ -180,15 +178,15 @@ impl<W: Write> Body<W> {
         Ok(())
     }
 
-    /// Bytes of tensors written so far.
+    /// Bytes of the data part written so far, padding included.
     pub fn written(&self) -> u64 {
         self.at
     }
 
-    /// Ends the file and gives back what it was written to.
+    /// Finishes the file and returns its output.
     ///
     /// # Errors
-    /// [`WriteError::Tensor`] when a tensor is missing, [`WriteError::Io`] when the last bytes cannot be written.
+    /// [`WriteError::Tensor`] if a tensor is missing, [`WriteError::Io`] if the last bytes cannot be written.
     pub fn finish(mut self) -> Result<W, WriteError> {
         if let Some(planned) = self.tensors.next() {
             return Err(WriteError::Tensor { name: planned.name, problem: "was not written".to_owned() });

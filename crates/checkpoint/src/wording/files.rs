@@ -1,5 +1,5 @@
-//! A checkpoint's words as files that [`super::Wording`] reads, whatever they were read from: for whoever has the words and not the
-//! weights. Must not know where they go.
+//! Exports a checkpoint's tokenizer assets as files that [`super::Wording`] reads, for processes that do not have the
+//! weights. Must not know where the files go.
 
 use serde_json::{Map, Value, json};
 
@@ -10,8 +10,8 @@ use crate::generation::{GENERATION_FILE, GenerationDefaults};
 use crate::tokenizer_config::{CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TokenizerConfig};
 
 impl Checkpoint {
-    /// Its words as files: name and contents. [`crate::Wording::from_files`] reads of them what it would read of this checkpoint;
-    /// named templates beside the default one are left out.
+    /// Returns the tokenizer assets as files: name and contents. [`crate::Wording::from_files`] reads from them what it
+    /// would read from this checkpoint. Named templates other than the default are left out.
     pub fn wording_files(&self) -> Vec<(String, Vec<u8>)> {
         let config = self.config();
         let sizes = json!({
@@ -30,7 +30,7 @@ impl Checkpoint {
     }
 }
 
-/// What is said of it, and nothing of what is not.
+/// Builds an object from the entries that have a value.
 fn said<const N: usize>(entries: [(&str, Option<Value>); N]) -> Value {
     let said = entries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Value::Object(said.collect::<Map<_, _>>())

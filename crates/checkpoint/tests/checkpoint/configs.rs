@@ -1,4 +1,5 @@
-//! `config.json`: both spellings, all twenty-one models, every field that can lie or ask for what is not supported.
+//! `config.json`: both spellings, all twenty-one models, and every field that can be false or ask for an unsupported
+//! feature.
 
 use headrace_checkpoint::{Architecture, CheckpointError, ModelConfig, Rope, RopeScaling};
 use serde_json::{Value, json};
@@ -155,12 +156,12 @@ fn the_whole_checkpoint_opens_with_either_spelling() {
     }
 }
 
-/// `qwen3-tied` with one field of `config.json` set: the refusal must say every piece.
+/// `qwen3-tied` with one field of `config.json` set. The refusal must contain every piece.
 fn set(field: &'static str, value: Value, pieces: &'static [&'static str]) -> Row {
     (field, Files::good().config(field, value), pieces)
 }
 
-/// `qwen3-tied` with one field's text replaced by what JSON values cannot hold.
+/// `qwen3-tied` with one field's text replaced by text that a `serde_json` value cannot hold.
 fn written(field: &'static str, from: &str, to: &str, pieces: &'static [&'static str]) -> Row {
     (field, Files::good().replace("config.json", from, to), pieces)
 }
@@ -363,7 +364,7 @@ fn switches_that_are_not_in_use_are_accepted() {
         config.insert("sliding_window".into(), json!(window));
         config.insert("max_window_layers".into(), json!(layers));
     };
-    // The window begins after the last layer; the window is as long as the context.
+    // First the window begins after the last layer. Then the window is as long as the context.
     Files::good().edit("config.json", |config| window(config, 2, 8)).open().unwrap();
     Files::good().edit("config.json", |config| window(config, 0, 256)).open().unwrap();
 }

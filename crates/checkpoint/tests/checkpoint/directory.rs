@@ -1,4 +1,4 @@
-//! Files on disk and several weight files: names that lead out, links, missing pieces, what an index may claim.
+//! Files on disk and several weight files: names and links that lead out, missing pieces, and false claims of an index.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{Files, WEIGHTS, check_refused};
 const INDEX: &str = "model.safetensors.index.json";
 const UP: &str = "model.layers.0.mlp.up_proj.weight";
 
-/// The checkpoint over three weight files, with an index that the test may change.
+/// The checkpoint split into three weight files, with an index that the test may change.
 fn sharded(change: impl FnOnce(&mut Value)) -> Files {
     let whole = SafeTensors::deserialize(WEIGHTS).unwrap();
     let mut shards: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -173,7 +173,7 @@ fn a_sparse_file_of_a_claimed_terabyte_costs_nothing() {
     Files::good().write_to(dir.path());
     for name in ["tokenizer.json", "config.json"] {
         let file = std::fs::File::create(dir.path().join(name)).unwrap();
-        // Some file systems have no file of that size; then there is nothing to refuse.
+        // Some file systems do not support files of that size. Then there is nothing to refuse.
         if file.set_len(1 << 40).is_ok() {
             let message = message(dir.path());
             assert!(message.contains(name) && message.contains("1099511627776 bytes"), "{message}");
@@ -236,7 +236,7 @@ mod links {
             symlink(format!("../../blobs/{name}"), snapshot.join(name)).unwrap();
         }
         Checkpoint::open(&snapshot).unwrap();
-        // The cache's own folder, and nothing beside it.
+        // Links may point only into the cache's own folder, not beside it.
         std::fs::remove_file(snapshot.join("config.json")).unwrap();
         std::fs::copy(blobs.join("config.json"), cache.path().join("config.json")).unwrap();
         symlink("../../config.json", snapshot.join("config.json")).unwrap();

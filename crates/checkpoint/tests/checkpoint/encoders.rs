@@ -1,4 +1,5 @@
-//! Encoders' directories: what is one, what sentence-transformers' files say of it, and refusals that name file and field.
+//! Encoder directories: which directories count as encoders, the files of sentence-transformers, and refusals that name
+//! file and field.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +7,12 @@ use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, Pooling, ScoreActivati
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The encoders of random weights that the models' oracles are of.
+/// The path of an encoder with random weights, from the test data of the model crate's oracles.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
 }
 
-/// A copy whose configuration and further files the test may change.
+/// A copy of an encoder whose configuration and extra files the test may change.
 fn copy(name: &str, change: impl FnOnce(&mut Value), files: &[(&str, Value)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -54,7 +55,7 @@ fn encoders_are_told_from_decoders() {
     for name in ["qwen3", "qwen2", "llama-yarn"] {
         assert!(!is_one(&data(name)), "{name}");
     }
-    // A decoder's own name is an encoder's beside sentence-transformers' files.
+    // A decoder's own name means an encoder if sentence-transformers' files are beside it.
     let named = |config: &mut Value| config["architectures"] = json!(["Qwen3ForCausalLM"]);
     assert!(!is_one(copy("qwen3-embed", named, &[]).path()));
     let last = pooling("pooling_mode_lasttoken");

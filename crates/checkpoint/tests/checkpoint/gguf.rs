@@ -1,5 +1,5 @@
-//! GGUF files: the same model as a directory gives the same configuration and the same weights, row for row; files of
-//! parts; what the writer writes.
+//! GGUF files: the same model gives the same configuration and the same weights from a directory and from a file, row
+//! for row. Also split files, and the writer.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use headrace_checkpoint::gguf::writer::{Setting, Writer};
 use headrace_checkpoint::gguf::{self, Header, Value};
 use headrace_checkpoint::{Checkpoint, DType, Format, ModelConfig, RopeScaling, Wording};
 
-/// A directory of the model room's tests, or the GGUF file made of it.
+/// The path of a directory in the model crate's test data, or of the GGUF file made from it.
 pub(crate) fn model(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(path)
 }
@@ -40,7 +40,8 @@ fn a_gguf_file_holds_the_model_of_its_directory() {
         let file = Checkpoint::open(&model(&format!("gguf/{name}.gguf"))).unwrap();
         assert_eq!((directory.format(), file.format()), (Format::Safetensors, Format::Gguf));
         let mut expected = directory.config().clone();
-        // The file has the ends of replies that are known by their texts too, and Llama 3's scaling as factors.
+        // The GGUF file also lists end-of-reply ids that are recognised by their text, and stores Llama 3's scaling as
+        // factors.
         let config = ModelConfig { eos: file.config().eos.clone(), ..expected.clone() };
         assert!(expected.eos.iter().all(|id| file.config().eos.contains(id)), "{name}: {:?}", config.eos);
         assert_eq!(file.generation().eos.as_ref(), Some(&file.config().eos));
@@ -73,7 +74,7 @@ fn templates_and_special_tokens_are_read() {
     assert_eq!(config.bos_token.as_deref(), Some("<|begin_of_text|>"));
     assert_eq!(config.eos_token.as_deref(), Some("<|eot_id|>"));
     assert_eq!((config.add_bos_token, config.add_eos_token), (Some(true), Some(false)));
-    // <|eot_id|> by name; <|end_of_text|> and <|eom_id|> by their texts.
+    // <|eot_id|> by its metadata key, <|end_of_text|> and <|eom_id|> by their text.
     assert_eq!(file.config().eos, [1022, 1018, 1021]);
     let file = Checkpoint::open(&words("spbpe-llama2")).unwrap();
     let config = file.tokenizer_config();
@@ -81,7 +82,7 @@ fn templates_and_special_tokens_are_read() {
     assert_eq!((file.config().bos, file.config().eos.as_slice()), (Some(1), &[2][..]));
 }
 
-/// The smallest model that is one, with every key and tensor open to change.
+/// The smallest valid model. Tests may change every key and tensor.
 pub(crate) struct Small {
     pub(crate) settings: Vec<(String, Setting)>,
     pub(crate) tensors: Vec<(String, DType, Vec<usize>)>,
@@ -140,7 +141,7 @@ impl Small {
         self
     }
 
-    /// The file, whose n-th tensor is full of the byte n.
+    /// Returns the file. The n-th tensor is filled with the byte n.
     pub(crate) fn bytes(self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.settings.into_iter().for_each(|(key, value)| writer.set(&key, value));
@@ -222,7 +223,7 @@ fn version_2_and_other_alignments_are_read() {
     bytes[4] = 2;
     assert_eq!(Header::parse("m.gguf", &bytes).unwrap().version, 2);
     assert!(open(vec![("m.gguf", bytes.clone())]).is_ok());
-    // Every offset is a multiple of 8 and of 16 too, but the data begins where 32 would have it.
+    // Every offset is also a multiple of 8, but the data starts at a multiple of 32.
     let key = bytes.windows(17).position(|part| part == b"general.alignment").unwrap();
     bytes[key + 21] = 8;
     let header = Header::parse("m.gguf", &bytes).unwrap();
@@ -246,7 +247,7 @@ fn every_block_format_may_be_a_weight() {
 
 type Files = Vec<(String, Vec<u8>)>;
 
-/// The small model cut into three files: all metadata and no tensor, the first four, the rest.
+/// The small model split into three files: all metadata and no tensor, the first four tensors, the rest.
 fn split() -> Files {
     let whole = Small::new();
     let cuts = [0..0, 0..4, 4..whole.tensors.len()];
@@ -324,7 +325,7 @@ fn a_file_is_found_by_its_path_or_its_directory() {
     std::fs::write(&path, Small::new().bytes()).unwrap();
     let by_path = Checkpoint::open(&path).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().fingerprint(), by_path.fingerprint());
-    // A file that was renamed is the same.
+    // A renamed file has the same fingerprint.
     std::fs::rename(&path, dir.path().join("other.gguf")).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().fingerprint(), by_path.fingerprint());
     std::fs::copy(dir.path().join("other.gguf"), dir.path().join("two.gguf")).unwrap();
@@ -336,7 +337,7 @@ fn a_file_is_found_by_its_path_or_its_directory() {
     assert!(Checkpoint::open(&dir.path().join("absent.gguf")).is_err());
     #[cfg(unix)]
     {
-        // Whoever names a link means what it leads to.
+        // A link given by the caller is followed.
         let elsewhere = tempfile::tempdir().unwrap();
         let link = elsewhere.path().join("link.gguf");
         std::os::unix::fs::symlink(dir.path().join("two.gguf"), &link).unwrap();
@@ -344,7 +345,7 @@ fn a_file_is_found_by_its_path_or_its_directory() {
     }
 }
 
-/// Of two ways with the same score the one of longer parts comes first, and zero is zero whatever its sign.
+/// If two merges have the same score, the one with longer parts comes first. 0 and -0 are the same score.
 #[test]
 fn merges_of_scores_are_ordered_as_floats_compare() {
     for (scores, first) in [

@@ -1,5 +1,5 @@
-//! GGUF files that lie: a table of damages, each of which must be refused with file, key or tensor; and that no bytes make
-//! the reader panic or look outside the file. A failing case is printed, shrunk, and kept in `proptest-regressions`.
+//! Malicious GGUF files. Each row of a table of damages must be refused with file, key or tensor. No bytes may make the
+//! reader panic or read outside the file. A failing case is printed, shrunk, and kept in `proptest-regressions`.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::gguf::{Small, words};
 
-/// One row of a table: what was done, the file, and what the refusal must say, piece by piece.
+/// One row of a table: the damage, the file, and the pieces that the refusal must contain.
 type Row = (&'static str, Vec<u8>, &'static [&'static str]);
 
 fn check_refused(rows: Vec<Row>) {
@@ -27,7 +27,7 @@ fn check_refused(rows: Vec<Row>) {
     }
 }
 
-/// A header by hand: version, tensors, keys, then the rest as it is.
+/// A header built by hand: version, tensors, keys, then the rest unchanged.
 fn head(version: u32, tensors: u64, keys: u64, rest: &[&[u8]]) -> Vec<u8> {
     let mut bytes = b"GGUF".to_vec();
     bytes.extend(version.to_le_bytes());
@@ -41,7 +41,7 @@ fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat()
 }
 
-/// A key with a value of that type.
+/// A key with a value of the given type.
 fn key(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&text(name), &kind.to_le_bytes()[..], value].concat()
 }
@@ -50,7 +50,7 @@ fn array(kind: u32, count: u64, items: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), items].concat()
 }
 
-/// A tensor's entry; dimensions in the file's order.
+/// A tensor's entry. Dimensions are in the file's order.
 fn entry(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut bytes = text(name);
     bytes.extend((dimensions.len() as u32).to_le_bytes());
@@ -439,7 +439,7 @@ fn tokenizers_that_make_no_sense_are_refused_by_key() {
     ]);
 }
 
-/// What must hold for any file at all.
+/// Invariants that hold for every file.
 fn sound(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     if let Ok(header) = Header::parse("m.gguf", &bytes) {
         let mut ends: Vec<_> = header.tensors.values().map(|entry| entry.range.clone()).collect();
@@ -470,7 +470,7 @@ fn sound(bytes: Vec<u8>) -> Result<(), TestCaseError> {
 #[derive(Debug, Clone)]
 enum Damage {
     Flip(usize, u8),
-    /// A number of eight bytes.
+    /// Overwrites a number of eight bytes.
     Number(usize, u64),
     Insert(usize, u8),
     Remove(usize),

@@ -1,5 +1,5 @@
-//! What the checkpoint room promises: real configurations in both spellings, refusals that name file and field,
-//! and that no bytes, however hostile, make it panic or look outside a file. The data is a small Qwen3 of random
+//! Tests of the checkpoint crate: real configurations in both spellings, refusals that name file and field, and
+//! malicious bytes. The latter must not cause a panic or a read outside a file. The data is a small Qwen3 with random
 //! weights and the configurations of twenty-one models.
 
 #[cfg(test)]

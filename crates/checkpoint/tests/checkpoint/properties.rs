@@ -1,5 +1,5 @@
-//! No bytes make the reader panic, read outside a file, or accept what the format's own library refuses. A failing
-//! case is printed, shrunk, and kept in `proptest-regressions`.
+//! No bytes may make the reader panic, read outside a file, or accept input that the format's own library refuses. A
+//! failing case is printed, shrunk, and kept in `proptest-regressions`.
 
 use headrace_checkpoint::safetensors::Header;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CONFIG, Files, WEIGHTS, safetensors_file, split};
 
-/// What must hold for any file at all.
+/// Invariants that hold for every file.
 fn sound(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Ok(header) = Header::parse("model.safetensors", bytes) else { return Ok(()) };
     let oracle = SafeTensors::deserialize(bytes);
@@ -29,7 +29,7 @@ fn sound(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The same through the front door: whatever opens gives tensors that lie in the buffer.
+/// Checks the same through `Checkpoint`: tensors of an accepted file must be inside the buffer.
 fn sound_checkpoint(files: Files) -> Result<(), TestCaseError> {
     let Ok(checkpoint) = files.open() else { return Ok(()) };
     for name in checkpoint.tensor_names() {
@@ -41,7 +41,7 @@ fn sound_checkpoint(files: Files) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A change to some bytes.
+/// A change of some bytes.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip(usize, u8),
@@ -51,7 +51,7 @@ enum Damage {
     Cut(usize),
 }
 
-/// Changes in the first `span` bytes, or a cut anywhere.
+/// Changes within the first `span` bytes, or a cut anywhere.
 fn damage(span: usize, length: usize) -> impl Strategy<Value = Damage> {
     prop_oneof![
         (0..span, 1..=u8::MAX).prop_map(|(at, mask)| Damage::Flip(at, mask)),
@@ -66,7 +66,7 @@ fn damage(span: usize, length: usize) -> impl Strategy<Value = Damage> {
 fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     match *damage {
         Damage::Flip(at, mask) => bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= mask),
-        // Keeps the JSON whole, so that the numbers in it lie.
+        // Keeps the JSON valid, so that its numbers become false.
         Damage::Digit(at, digit) => {
             bytes
                 .iter_mut()
@@ -82,7 +82,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
-/// A small file as the library would write it, with up to three numbers of its header replaced by lies.
+/// A small file as the library would write it, with up to three numbers of its header replaced by false ones.
 fn lying_header() -> impl Strategy<Value = Vec<u8>> {
     let lie = prop_oneof![
         4 => 0u64..64,
@@ -112,7 +112,7 @@ fn lying_header() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A small file with every kind of tensor, none of them large, so that damage often leaves it readable.
+/// A small file with every kind of tensor, all of them small, so that damage often leaves it readable.
 fn small_file() -> Vec<u8> {
     let shapes: [(&str, Dtype, &[usize]); 5] = [
         ("scalar", Dtype::F32, &[]),

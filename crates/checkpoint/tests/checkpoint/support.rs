@@ -1,4 +1,4 @@
-//! A small real checkpoint in memory, ways to spoil it, and the one function that checks a refusal.
+//! A small real checkpoint in memory, helpers that damage it, and the function that checks a refusal.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ pub(crate) const TOKENIZER: &[u8] = include_bytes!("../data/qwen3-tied/tokenizer
 pub(crate) const TOKENIZER_CONFIG: &[u8] = include_bytes!("../data/qwen3-tied/tokenizer_config.json");
 pub(crate) const WEIGHTS: &[u8] = include_bytes!("../data/qwen3-tied/model.safetensors");
 
-/// The files of a checkpoint, to be changed by a test.
+/// The files of a checkpoint, which a test may change.
 #[derive(Clone)]
 pub(crate) struct Files(pub(crate) Vec<(String, Cow<'static, [u8]>)>);
 
@@ -57,7 +57,7 @@ impl Files {
         })
     }
 
-    /// Replaces one piece of text of a file.
+    /// Replaces one piece of text in a file.
     pub(crate) fn replace(self, name: &str, from: &str, to: &str) -> Self {
         let text = String::from_utf8(self.bytes(name).to_vec()).unwrap();
         assert!(text.contains(from), "{name} has no {from}");
@@ -73,7 +73,7 @@ impl Files {
         self.with("model.safetensors", file)
     }
 
-    /// Replaces one piece of text of the weight file's header and keeps its data.
+    /// Replaces one piece of text in the weight file's header and keeps its data.
     pub(crate) fn header_text(self, from: &str, to: &str) -> Self {
         let (header, data) = split(WEIGHTS);
         let text = std::str::from_utf8(header).unwrap();
@@ -93,7 +93,7 @@ impl Files {
     }
 }
 
-/// Header and data of a safetensors file.
+/// Splits a safetensors file into header and data.
 pub(crate) fn split(file: &[u8]) -> (&[u8], &[u8]) {
     let (length, rest) = file.split_first_chunk::<8>().unwrap();
     rest.split_at(u64::from_le_bytes(*length) as usize)
@@ -103,10 +103,10 @@ pub(crate) fn safetensors_file(header: &[u8], data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, data].concat()
 }
 
-/// One row of a table: what was done, the files, and what the refusal must say, piece by piece.
+/// One row of a table: the change, the files, and the pieces that the refusal must contain.
 pub(crate) type Row = (&'static str, Files, &'static [&'static str]);
 
-/// Every row must be refused, with a message that has all of its pieces and is short enough to read.
+/// Checks that every row is refused with a message that contains all of its pieces and is short enough to read.
 pub(crate) fn check_refused(rows: Vec<Row>) {
     for (what, files, pieces) in rows {
         let message = match files.open() {

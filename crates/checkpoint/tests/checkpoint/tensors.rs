@@ -1,5 +1,5 @@
-//! Weight files: a table of lies and damages, each of which must be refused with file, tensor and field; and the
-//! format's own library as a second opinion on what is accepted.
+//! Weight files. Each row of a table of damages must be refused with file, tensor and field. The format's own library
+//! gives a second opinion on accepted files.
 
 use headrace_checkpoint::safetensors::Header;
 use headrace_checkpoint::{CheckpointError, DType};
@@ -13,7 +13,7 @@ fn weights(bytes: impl Into<Vec<u8>>) -> Files {
     Files::good().with("model.safetensors", bytes)
 }
 
-/// A file of that header over `data` bytes of zeros.
+/// A file with the given header over `data` zero bytes.
 fn headed(header: &str, data: usize) -> Files {
     weights(safetensors_file(header.as_bytes(), &vec![0; data]))
 }
@@ -271,7 +271,7 @@ fn an_absent_tensor_is_refused_by_name() {
 
 #[test]
 fn tensors_that_nobody_needs_may_have_any_type_and_any_place() {
-    // One byte in front puts every other tensor at an odd offset; a checkpoint must load all the same.
+    // One byte in front puts every other tensor at an odd offset. The checkpoint must still load.
     let (header, data) = split(WEIGHTS);
     let mut members: Map<String, Value> = serde_json::from_slice(header).unwrap();
     for (name, entry) in &mut members {

@@ -1,4 +1,4 @@
-//! What is read of a model whose weights are elsewhere: the same words as with them, of any architecture.
+//! Tokenizer assets of a model whose weights are elsewhere: the same as with weights, for any architecture.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn read(files: Files) -> Result<Wording, String> {
     Wording::from_files(files.0).map_err(|error| error.to_string())
 }
 
-/// The words of a checkpoint, by either way of reading it.
+/// Checks that both readers return the same tokenizer assets.
 fn check_same(whole: &Checkpoint, words: &Wording) {
     assert_eq!(words.vocab_size(), whole.config().vocab_size);
     assert_eq!(words.max_positions(), Some(whole.config().max_positions));
@@ -33,7 +33,7 @@ fn words_are_the_same_with_and_without_weights() {
     for name in ["qwen3", "gguf/qwen3.gguf", "gguf/llama-yarn.gguf"] {
         let whole = Checkpoint::open(&model(name)).unwrap();
         check_same(&whole, &Wording::open(&model(name)).unwrap());
-        // Without its weights, and whatever it was read from.
+        // From the exported files, without weights, for both source formats.
         let files = whole.wording_files().into_iter().map(|(name, contents)| (name, contents.into()));
         check_same(&whole, &Wording::from_files(files.collect()).unwrap());
     }

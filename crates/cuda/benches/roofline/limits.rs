@@ -1,4 +1,4 @@
-//! What a device can do: bytes copied and bf16 operations done in a second, each the median of several.
+//! Measures the limits of a device: bytes copied and bf16 operations per second, each the median of several runs.
 
 use std::panic::catch_unwind;
 
@@ -8,16 +8,16 @@ use headrace_cuda::device::{Device, Nvidia};
 
 use crate::{Failure, random};
 
-/// Of a buffer that is copied.
+/// Bytes of the buffer that is copied.
 const BYTES: usize = 1 << 30;
 /// Rows, features and inputs of the product.
 const SIDE: usize = 8192;
 const TIMES: usize = 10;
 
 pub(crate) struct Limits {
-    /// Read and written in a second.
+    /// Bytes read and written per second.
     pub(crate) bytes: f64,
-    /// None: cuBLASLt was not found.
+    /// bf16 operations per second. `None` if cuBLASLt was not found.
     pub(crate) flops: Option<f64>,
 }
 
@@ -32,14 +32,14 @@ impl Limits {
         device.free(from)?;
         device.free(to)?;
         let bytes = 2.0 * BYTES as f64 / median(&mut times);
-        // A library that is not there is told by a panic.
+        // cudarc panics if the library is missing.
         let flops = catch_unwind(product)
             .ok()
             .and_then(|rate| rate.map_err(|error| println!("cuBLASLt: {error}")).ok());
         Ok(Limits { bytes, flops })
     }
 
-    /// The least seconds for so many bytes and operations.
+    /// The minimum seconds for the given bytes and operations.
     pub(crate) fn floor(&self, bytes: f64, flops: f64) -> Option<f64> {
         self.flops.map(|rate| (bytes / self.bytes).max(flops / rate))
     }
@@ -60,14 +60,15 @@ fn copied(
     Ok(started.elapsed().as_secs_f64() / 4.0)
 }
 
-/// Bits of bf16. cudarc knows the type of another crate, whose features would be everybody's.
+/// Bits of a bf16. cudarc supports the bf16 type of another crate, but that support would enable that crate's features
+/// for the whole workspace.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Bf16(u16);
 
-// SAFETY: two plain bytes, any bits of which are a number.
+// SAFETY: two plain bytes. Any bits are a number.
 unsafe impl DeviceRepr for Bf16 {}
-// SAFETY: zero bits are zero.
+// SAFETY: zero bits are the number zero.
 unsafe impl ValidAsZeroBits for Bf16 {}
 
 impl Matmul<Bf16> for CudaBlasLT {
@@ -110,7 +111,7 @@ fn product() -> Result<f64, Failure> {
         stream.synchronize()?;
         let started = std::time::Instant::now();
         for _ in 0..4 {
-            // SAFETY: all three matrices are as large as the configuration says.
+            // SAFETY: all three matrices have the sizes in the configuration.
             unsafe { blas.matmul(config(), &a, &b, &mut c, None, None)? };
         }
         stream.synchronize()?;

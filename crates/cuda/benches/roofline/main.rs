@@ -1,7 +1,8 @@
-//! A model of eight billion random parameters on the device, and each of its products, beside what the device can do, which is
+//! Measures a model of eight billion random parameters on the device, and each of its products. The device's limits are
 //! measured in the same run: copies of a gigabyte, and cuBLASLt's product of 8192³ in bf16.
-//! `cargo bench -p headrace-cuda --features cuda --bench roofline [-- bits products decode prefill]`; all without a name.
-//! `HEADRACE_LAYERS` makes the model shorter. Needs a device, and NVRTC and cuBLASLt where the loader finds them.
+//! Run with `cargo bench -p headrace-cuda --features cuda --bench roofline [-- bits products decode prefill]`. Without
+//! a name, all parts run. `HEADRACE_LAYERS` sets the number of layers. Needs a device, and NVRTC and cuBLASLt in the
+//! loader's path.
 
 mod limits;
 mod random;
@@ -19,7 +20,7 @@ use crate::random::{Random, config};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Prompts of the prefill.
+/// Number of prompts in the prefill.
 const PROMPTS: usize = 8;
 const PROMPT_TOKENS: usize = 2048;
 /// Positions before a decode step.
@@ -58,7 +59,8 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every product of a layer and the head, for few and many rows: which share of the bandwidth, and of the rate.
+/// Measures every product of a layer and the head, for few and many rows, as shares of the bandwidth and of the
+/// operation rate.
 fn products(device: &mut Nvidia, limits: &Limits) -> Result<(), Failure> {
     let workspace = Workspace::new(device)?;
     println!(
@@ -73,7 +75,7 @@ fn products(device: &mut Nvidia, limits: &Limits) -> Result<(), Failure> {
         ("head", 128_256, 4096, Finish::Store),
     ];
     for (name, features, inputs, finish) in shapes {
-        // Several copies, so that none is found in the cache.
+        // Several copies, so that the cache holds none of them.
         let copies = (512 << 20) / (features * inputs * 2) + 1;
         let mut matrices = Vec::new();
         for copy in 0..copies {
@@ -142,8 +144,8 @@ fn load(device: Box<dyn Device>, config: &ModelConfig) -> Result<CudaModel, Fail
     Ok(model)
 }
 
-/// Whether a sequence's last logits are the same alone in one piece, in small chunks beside four others, and decoded in a batch of 64: at
-/// sizes at which every kernel of the model is used.
+/// Checks that a sequence's last logits are the same alone in one piece, in small chunks beside four others, and
+/// decoded in a batch of 64. The sizes are such that every kernel of the model is used.
 fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
     let each = 40_u32;
     let table = |sequence: u32| -> Vec<u32> { (sequence * each..(sequence + 1) * each).rev().collect() };
@@ -176,7 +178,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                 .collect();
             model.step(&batch, &mut out)?;
         }
-        // The last token is decoded, launched at first, then recorded, then replayed.
+        // The last token is decoded three times: launched, then recorded, then replayed.
         for _ in 0..3 {
             let batch: Vec<_> = tables
                 .iter()
@@ -196,7 +198,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Weights that a step reads: all but the embeddings, of which it reads a few rows.
+/// Bytes of the weights that a step reads: all weights except the embeddings, since it reads only a few of their rows.
 fn read_bytes(model: &CudaModel, config: &ModelConfig) -> f64 {
     (model.shape().weight_bytes - config.vocab_size * config.hidden_size * 2) as f64
 }
@@ -268,7 +270,7 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
     let seconds = median(&mut times[1..]).as_secs_f64();
     let tokens = (PROMPTS * PROMPT_TOKENS) as f64;
     let head = (config.vocab_size * config.hidden_size * 2) as f64;
-    // The head is of one row a prompt; attention sees half of all pairs.
+    // The head computes one row per prompt. Attention sees half of all pairs.
     let dense = (read_bytes(model, config) - head) * tokens + head * PROMPTS as f64;
     let pairs = PROMPTS as f64 * (PROMPT_TOKENS * PROMPT_TOKENS) as f64 / 2.0;
     let attention = 4.0 * pairs * (config.heads * config.head_dim * config.layers) as f64;

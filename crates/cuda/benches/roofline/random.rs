@@ -1,4 +1,4 @@
-//! Random weights in the shape of an eight-billion-parameter Llama, without a file of them.
+//! Random weights in the shape of an eight-billion-parameter Llama, generated without a weight file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) fn config() -> Result<ModelConfig, Failure> {
     Ok(ModelConfig::from_json(text.to_string().as_bytes())?)
 }
 
-/// Every tensor is a piece of the same noise.
+/// A tensor source in which every tensor is a piece of the same noise.
 pub(crate) struct Random {
     shapes: BTreeMap<String, Vec<usize>>,
     noise: Vec<u8>,
@@ -55,7 +55,7 @@ impl Tensors for Random {
     fn release_pages(&self) {}
 }
 
-/// Bits of bf16 between −1/16 and 1/16.
+/// Random bf16 bits of values between −1/16 and 1/16.
 pub(crate) fn words(count: usize, seed: u64) -> Vec<u16> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -69,7 +69,7 @@ pub(crate) fn words(count: usize, seed: u64) -> Vec<u16> {
         .collect()
 }
 
-/// Memory of the device, full of such.
+/// Device memory filled with random bf16 values.
 pub(crate) fn fill(device: &mut dyn Device, bytes: usize, seed: u64) -> Result<Buffer, DeviceError> {
     let buffer = device.allocate(bytes)?;
     let noise: Vec<u8> =

@@ -1,5 +1,6 @@
-//! The seam over NVIDIA's driver, and the kernels compiled for the very device by NVRTC. The room's only `unsafe`.
-//! Must not know: what the kernels compute. What may be wrong on a device shows as its error, at that call or at a later one.
+//! Implements the device seam over NVIDIA's driver, with kernels that NVRTC compiles for the device. The crate's only
+//! `unsafe` code. Must not know: what the kernels compute. A faulty launch is reported as the device's error, by that
+//! call or a later one.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
@@ -15,17 +16,17 @@ use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
 use crate::kernels::{COMMON, NAMES, OPTIONS, SOURCES};
 use crate::ops::shared_bytes;
 
-/// The oldest compute capability that has everything the kernels use: bf16 tensor cores and asynchronous copies.
+/// The oldest compute capability with all features that the kernels use: bf16 tensor cores and asynchronous copies.
 const OLDEST: (i32, i32) = (8, 0);
 const NO_COMPILER: &str = "no NVRTC was found (libnvrtc.so.13 or .12): install CUDA's runtime compiler, and name its folder in \
                            LD_LIBRARY_PATH if the system does not know it";
-/// Page-locked memory of an uploader.
+/// Size of an uploader's page-locked memory.
 const STAGING_BYTES: usize = 8 << 20;
 
 /// All kernels, compiled for one kind of device.
 pub type Images = Arc<[Compiled]>;
 
-/// One GPU, and the kernels on it.
+/// One GPU with its loaded kernels.
 pub struct Nvidia {
     session: Session,
     stream: sys::CUstream,
@@ -38,10 +39,11 @@ pub struct Nvidia {
     multiprocessors: usize,
 }
 
-// SAFETY: the driver's handles may be used from any thread in which the context is current, and every call makes it so first.
+// SAFETY: the driver's handles may be used from any thread in which the context is current. Every call first makes it
+// current.
 unsafe impl Send for Nvidia {}
 
-/// A device's context, which is let go of at the end.
+/// A device's context, which is released on drop.
 struct Session {
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -55,41 +57,43 @@ impl Session {
         Ok(Session { device, context })
     }
 
-    /// Makes the context this thread's.
+    /// Makes the context current in this thread.
     fn enter(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is held as long as this lives.
+        // SAFETY: the context is retained while `self` lives.
         unsafe { driver::ctx::set_current(self.context) }.map_err(failed("entering the device"))
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DeviceError> {
-        // SAFETY: the device was found when this was opened.
+        // SAFETY: the device was found when the session was opened.
         unsafe { driver::device::get_attribute(self.device, attribute) }.map_err(failed("asking the device"))
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: retained when it was opened. A device that refuses keeps it until the process ends, which is all that is lost.
+        // SAFETY: the context was retained when the session was opened. If the release fails, the context stays until
+        // the process ends, which does no other harm.
         let _ = unsafe { driver::primary_ctx::release(self.device) };
     }
 }
 
 impl Nvidia {
-    /// The device of that number, with all kernels compiled for it, which takes seconds.
+    /// Opens the device with the given number and compiles all kernels for it, which takes seconds.
     ///
     /// # Errors
-    /// [`DeviceError::Missing`] where there is no driver, no NVRTC, no such device, or an older one than compute capability 8.0;
-    /// [`DeviceError::Compile`].
+    /// [`DeviceError::Missing`] if there is no driver, no NVRTC, no such device, or if its compute capability is below
+    /// 8.0. [`DeviceError::Compile`] if a kernel does not compile.
     pub fn open(ordinal: u32) -> Result<Nvidia, DeviceError> {
         Self::open_with(ordinal, None)
     }
 
-    /// The same with kernels that [`Nvidia::images`] gave for a device of this kind, which takes no time.
+    /// Like [`Nvidia::open`], with kernels that [`Nvidia::images`] returned for a device of the same kind. This skips
+    /// the compilation.
     ///
     /// # Errors
-    /// As [`Nvidia::open`].
+    /// Same as [`Nvidia::open`].
     pub fn open_with(ordinal: u32, images: Option<Images>) -> Result<Nvidia, DeviceError> {
-        // A library of another age lacks a function, which cudarc tells by panicking.
+        // A library of another version may lack a function. cudarc reports that with a panic.
         let looked = catch_unwind(AssertUnwindSafe(|| Self::look(ordinal, images)));
         looked.unwrap_or_else(|panic| {
             let what = format!("the CUDA libraries here cannot be used: {}", panic_message(&*panic));
@@ -97,13 +101,13 @@ impl Nvidia {
         })
     }
 
-    /// What was compiled for it.
+    /// The kernels that were compiled for this device.
     pub fn images(&self) -> Images {
         Arc::clone(&self.images)
     }
 
     fn look(ordinal: u32, images: Option<Images>) -> Result<Nvidia, DeviceError> {
-        // SAFETY: loading the libraries runs no more than their initializers.
+        // SAFETY: loading the libraries runs only their initializers.
         let (has_driver, has_compiler) = unsafe { (sys::is_culib_present(), nvrtc_sys::is_culib_present()) };
         let missing = |what: &str| Err(DeviceError::Missing { what: what.to_owned() });
         if !has_driver {
@@ -154,17 +158,17 @@ impl Nvidia {
         Ok(nvidia)
     }
 
-    /// Loads every file's kernels, and finds them by their names.
+    /// Loads the kernels of every file and looks up their functions by name.
     fn load_kernels(&mut self) -> Result<(), DeviceError> {
         for Compiled { image, .. } in self.images.iter() {
-            // SAFETY: the image is a whole cubin, and lives until the call returns, which copies it.
+            // SAFETY: the image is a complete cubin. It lives until the call returns, and the call copies it.
             let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
             self.modules.push(module.map_err(failed("loading the kernels"))?);
         }
         for name in NAMES {
             let function = self.find(name)?;
             let shared = i32::try_from(shared_bytes(name)).unwrap_or(i32::MAX);
-            // SAFETY: the function is of a module that is loaded as long as this lives.
+            // SAFETY: the function belongs to a module that stays loaded while `self` lives.
             unsafe {
                 driver::function::set_function_attribute(
                     function,
@@ -180,7 +184,7 @@ impl Nvidia {
 
     fn find(&self, name: &'static str) -> Result<sys::CUfunction, DeviceError> {
         let text = CString::new(name).unwrap_or_default();
-        // SAFETY: the modules are loaded, and the name ends with a zero.
+        // SAFETY: the modules are loaded, and the name ends with a zero byte.
         let found = self
             .modules
             .iter()
@@ -188,10 +192,10 @@ impl Nvidia {
         found.ok_or_else(|| DeviceError::Missing { what: format!("no kernel is called {name}") })
     }
 
-    /// Two times of the device's own clock around some work, in milliseconds: for benchmarks.
+    /// Returns the milliseconds that `work` takes on the device's own clock. For benchmarks.
     ///
     /// # Errors
-    /// What the work or the device says.
+    /// Returns the error of `work` or of the device.
     pub fn timed(
         &mut self,
         work: &mut dyn FnMut(&mut dyn Device) -> Result<(), DeviceError>,
@@ -200,7 +204,7 @@ impl Nvidia {
         let event =
             || driver::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed("making an event"));
         let (before, after) = (event()?, event()?);
-        // SAFETY: events and stream live; the events are destroyed once, behind the last use of them.
+        // SAFETY: events and stream are valid. The events are destroyed once, after their last use.
         unsafe {
             driver::event::record(before, self.stream).map_err(failed("recording an event"))?;
             work(self)?;
@@ -216,11 +220,11 @@ impl Nvidia {
     /// Copies within the device's memory.
     ///
     /// # Errors
-    /// [`DeviceError::Shape`] where the lengths differ, [`DeviceError::Failed`].
+    /// [`DeviceError::Shape`] if the lengths differ, [`DeviceError::Failed`].
     pub fn copy(&mut self, to: Buffer, from: Buffer) -> Result<(), DeviceError> {
         same_length("copy", to, from.bytes)?;
         self.session.enter()?;
-        // SAFETY: both are memory of this device, of that length.
+        // SAFETY: both buffers are memory of this device with that length.
         unsafe { driver::memcpy_dtod_async(to.address, from.address, from.bytes, self.stream) }
             .map_err(failed("a copy"))
     }
@@ -228,11 +232,11 @@ impl Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        // A device that has failed refuses all of this, and what it held goes with the context.
+        // A device that has failed refuses all of these calls. Its resources are then freed with the context.
         if self.session.enter().is_err() {
             return;
         }
-        // SAFETY: all of these were made by this, and nothing uses them any more once the stream is through.
+        // SAFETY: `self` created all of these handles. Nothing uses them after the stream has finished.
         unsafe {
             let _ = driver::stream::synchronize(self.stream);
             for recording in self.recordings.drain(..) {
@@ -266,8 +270,8 @@ impl Device for Nvidia {
 
     fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
         self.session.enter()?;
-        // Nothing has an address of its own: one byte stands for it.
-        // SAFETY: the memory's contents are unspecified, which the seam says.
+        // An allocation of 0 bytes would have no address of its own, so it takes one byte.
+        // SAFETY: the contents are unspecified, as the seam documents.
         match unsafe { driver::malloc_sync(bytes.max(1)) } {
             Ok(address) => {
                 let buffer = Buffer { address, bytes };
@@ -288,7 +292,7 @@ impl Device for Nvidia {
         };
         self.synchronize()?;
         self.buffers.swap_remove(at);
-        // SAFETY: it was allocated here, is freed once, and nothing is under way.
+        // SAFETY: the buffer was allocated here, is freed once, and no operation is in progress.
         unsafe { driver::free_sync(buffer.address) }.map_err(failed("freeing memory"))
     }
 
@@ -297,7 +301,7 @@ impl Device for Nvidia {
             return Ok(());
         }
         self.session.enter()?;
-        // SAFETY: it is memory of this device, of that length.
+        // SAFETY: the buffer is memory of this device with that length.
         unsafe { driver::memset_d8_async(buffer.address, 0, buffer.bytes, self.stream) }
             .map_err(failed("clearing memory"))
     }
@@ -322,7 +326,7 @@ impl Device for Nvidia {
             return Ok(());
         }
         self.session.enter()?;
-        // SAFETY: any bits are a float, and nothing else looks at `to` before the stream is through.
+        // SAFETY: any bits are a valid float, and nothing else accesses `to` before the stream has finished.
         unsafe {
             driver::memcpy_dtoh_async(to, from.address, self.stream).map_err(failed("a download"))?;
             driver::stream::synchronize(self.stream).map_err(failed("a download"))
@@ -340,8 +344,9 @@ impl Device for Nvidia {
         let mut pointers: Vec<*mut c_void> =
             launch.arguments.pointers().into_iter().map(|pointer| pointer.cast_mut().cast()).collect();
         let [x, y, z] = launch.grid;
-        // SAFETY: the function is loaded, and its arguments are read before the call returns. That they suit it is `ops`'s promise;
-        // where they do not, the device fails, and no memory of this process is touched.
+        // SAFETY: the function is loaded, and its arguments are read before the call returns. `ops` guarantees that
+        // they match the function. If they did not, the device would fail, and no memory of this process would be
+        // touched.
         unsafe {
             driver::launch_kernel(
                 function,
@@ -357,20 +362,20 @@ impl Device for Nvidia {
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         self.session.enter()?;
-        // SAFETY: the stream is this one's.
+        // SAFETY: the stream belongs to `self`.
         unsafe { driver::stream::synchronize(self.stream) }.map_err(failed("a step"))
     }
 
     fn begin_recording(&mut self) -> Result<(), DeviceError> {
         self.session.enter()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is this one's.
+        // SAFETY: the stream belongs to `self`.
         unsafe { driver::stream::begin_capture(self.stream, mode) }.map_err(failed("recording"))
     }
 
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         self.session.enter()?;
-        // SAFETY: the stream is this one's; the graph is destroyed once, behind its last use.
+        // SAFETY: the stream belongs to `self`. The graph is destroyed once, after its last use.
         let recording = unsafe {
             let graph = driver::stream::end_capture(self.stream).map_err(failed("recording"))?;
             if graph.is_null() {
@@ -390,24 +395,25 @@ impl Device for Nvidia {
             return Err(DeviceError::Shape { what: "replay", problem: "no such recording".to_owned() });
         };
         self.session.enter()?;
-        // SAFETY: it was made here and lives as long as this does.
+        // SAFETY: the recording was made here and lives as long as `self`.
         unsafe { driver::graph::launch(graph, self.stream) }.map_err(failed("a replay"))
     }
 }
 
-/// A stream and page-locked memory of a thread's own.
+/// An upload handle with its own stream and page-locked memory.
 struct Uploader {
     session: Session,
     stream: sys::CUstream,
     staging: *mut u8,
 }
 
-// SAFETY: as for `Nvidia`; the staging memory is this one's alone.
+// SAFETY: as for `Nvidia`. The staging memory is used by this uploader only.
 unsafe impl Send for Uploader {}
 
 impl Uploader {
     fn new(device: sys::CUdevice, context: sys::CUcontext) -> Result<Uploader, DeviceError> {
-        // SAFETY: the device was found by whoever holds its context; another hold on it is let go of with this.
+        // SAFETY: the holder of the context found the device. This second reference to the context is released with the
+        // session.
         let held = unsafe { driver::primary_ctx::retain(device) }.map_err(failed("opening the device"))?;
         debug_assert_eq!(held, context, "a device has one primary context");
         let session = Session { device, context: held };
@@ -426,7 +432,8 @@ impl Upload for Uploader {
         self.session.enter()?;
         let mut address = to.address;
         for piece in bytes.chunks(STAGING_BYTES) {
-            // SAFETY: the staging memory is that long, is this one's alone, and no copy out of it is under way.
+            // SAFETY: the staging memory has that length, is used by this uploader only, and no copy from it is in
+            // progress.
             unsafe {
                 let staging = std::slice::from_raw_parts_mut(self.staging, piece.len());
                 staging.copy_from_slice(piece);
@@ -442,7 +449,7 @@ impl Upload for Uploader {
 impl Drop for Uploader {
     fn drop(&mut self) {
         if self.session.enter().is_ok() {
-            // SAFETY: both were made by this, and no copy is under way.
+            // SAFETY: `self` created both, and no copy is in progress.
             unsafe {
                 let _ = driver::free_host(self.staging.cast());
                 let _ = driver::stream::destroy(self.stream);
@@ -451,7 +458,7 @@ impl Drop for Uploader {
     }
 }
 
-/// Every file, each compiled on a thread of its own.
+/// Compiles every source file on its own thread.
 fn compile_all(architecture: &str) -> Result<Images, DeviceError> {
     std::thread::scope(|scope| {
         let begun: Vec<_> = SOURCES
@@ -467,20 +474,20 @@ fn compile_all(architecture: &str) -> Result<Images, DeviceError> {
     })
 }
 
-/// A file of kernels, compiled.
+/// A compiled file of kernels.
 pub struct Compiled {
-    /// For the driver.
+    /// The binary image for the driver.
     pub image: Vec<u8>,
-    /// What the compiler said, registers and spills of each kernel included.
+    /// The compiler's report, with the registers and spills of each kernel.
     pub report: String,
 }
 
-/// Compiles one of [`SOURCES`] for an architecture, such as `sm_90`. No device is needed.
+/// Compiles one of [`SOURCES`] for an architecture, such as `sm_90`. Needs no device.
 ///
 /// # Errors
-/// [`DeviceError::Missing`] where there is no NVRTC, [`DeviceError::Compile`].
+/// [`DeviceError::Missing`] if there is no NVRTC, [`DeviceError::Compile`] if the file does not compile.
 pub fn compile(file: &'static str, text: &str, architecture: &str) -> Result<Compiled, DeviceError> {
-    // SAFETY: loading the library runs no more than its initializers.
+    // SAFETY: loading the library runs only its initializers.
     if !unsafe { nvrtc_sys::is_culib_present() } {
         return Err(DeviceError::Missing { what: NO_COMPILER.to_owned() });
     }
@@ -497,7 +504,7 @@ fn compile_with(file: &'static str, text: &str, architecture: &str) -> Result<Co
         .collect();
     let program =
         Program(nvrtc::create_program(&source, Some(&name)).map_err(|error| problem(error.to_string()))?);
-    // SAFETY: the program lives as long as `program`, and `image` is as long as it says it is.
+    // SAFETY: the handle is valid while `program` lives, and `image` has the reported length.
     unsafe {
         let done = nvrtc::compile_program(program.0, &options);
         let log = nvrtc::get_program_log(program.0).unwrap_or_default();
@@ -513,12 +520,12 @@ fn compile_with(file: &'static str, text: &str, architecture: &str) -> Result<Co
     }
 }
 
-/// What NVRTC compiles.
+/// An NVRTC program.
 struct Program(nvrtc_sys::nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by whoever made this, destroyed once.
+        // SAFETY: the handle was created together with `self` and is destroyed once.
         let _ = unsafe { nvrtc::destroy_program(self.0) };
     }
 }
@@ -530,7 +537,7 @@ fn same_length(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), D
     Err(DeviceError::Shape { what, problem: format!("{bytes} bytes for a buffer of {}", buffer.bytes) })
 }
 
-/// What the driver said while something was being done.
+/// Converts a driver error to a [`DeviceError::Failed`] for the operation `during`.
 fn failed(during: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
     move |error| {
         let name = error.error_name().ok().and_then(|text| text.to_str().ok()).unwrap_or("an unknown error");

@@ -1,5 +1,6 @@
-//! A device for tests: the kernels compiled by the host's C++ compiler and run thread by thread (`tests/emulation`), or the real one
-//! where HEADRACE_CUDA is set. Uploads and downloads are copies, recordings are lists of launches.
+//! A device for tests. By default the host's C++ compiler compiles the kernels, and they run thread by thread
+//! (`tests/emulation`). With HEADRACE_CUDA set, tests use the real device. In the emulation, uploads and downloads are
+//! copies, and recordings are lists of launches.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -14,7 +15,7 @@ use headrace_cuda::device::{Buffer, Device, DeviceError, Launch, Memory, Recordi
 use headrace_cuda::kernels::{COMMON, SOURCES};
 use libloading::Library;
 
-/// The device that tests run on.
+/// The device on which tests run.
 pub(crate) fn device() -> Box<dyn Device> {
     match std::env::var_os("HEADRACE_CUDA") {
         Some(_) => real(),
@@ -22,7 +23,7 @@ pub(crate) fn device() -> Box<dyn Device> {
     }
 }
 
-/// Whether that is a real one.
+/// Whether tests use a real device.
 pub(crate) fn is_real() -> bool {
     std::env::var_os("HEADRACE_CUDA").is_some()
 }
@@ -45,25 +46,26 @@ type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, usize);
 type Run = unsafe extern "C" fn(*const c_char, *const u32, u32, usize, *const *const u64) -> i32;
 
-/// Blocks that it says it runs at once: few, so that all ways of computing a product are taken with small ones.
+/// The number of multiprocessors that the emulation reports. It is low, so that small products use every way of
+/// computing.
 pub(crate) const MULTIPROCESSORS: usize = 4;
-/// Memory that it says it has.
+/// The memory that the emulation reports.
 pub(crate) const MEMORY_BYTES: usize = 1 << 30;
 
-/// See the top of the file.
+/// The emulated device. See the top of the file.
 pub(crate) struct Emulated {
     library: &'static Library,
     buffers: Vec<Buffer>,
     recording: Option<Vec<Launch>>,
     recordings: Vec<Vec<Launch>>,
-    /// Kernels that were launched, by name.
+    /// Number of launches of each kernel, by name.
     pub(crate) launched: std::collections::BTreeMap<&'static str, usize>,
     pub(crate) memory_bytes: usize,
-    /// What goes wrong, and at which launch, counted from 0.
+    /// A fault to inject, and the index of the launch that it hits, from 0.
     pub(crate) trouble: Option<(usize, Trouble)>,
 }
 
-/// What a device may do to a step.
+/// Faults of a device during a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trouble {
     Fails,
@@ -100,7 +102,7 @@ impl Emulated {
         }
         let name = CString::new(launch.kernel).unwrap();
         let pointers = launch.arguments.pointers();
-        // SAFETY: the library declares it so; arguments live until the call returns.
+        // SAFETY: the library declares the function with this type, and the arguments live until the call returns.
         let code = unsafe {
             let run = self.library.get::<Run>(b"device_launch").unwrap();
             run(
@@ -122,7 +124,7 @@ impl Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         for buffer in self.buffers.drain(..) {
-            // SAFETY: it was allocated there and is dropped once.
+            // SAFETY: the buffer was allocated by this library and is freed once.
             unsafe {
                 let free = self.library.get::<Free>(b"device_free").unwrap();
                 free(buffer.address as *mut c_void, buffer.bytes);
@@ -139,7 +141,7 @@ impl Upload for Direct {
             let problem = format!("{} bytes to {}", bytes.len(), to.bytes);
             return Err(DeviceError::Shape { what: "upload", problem });
         }
-        // SAFETY: buffers are memory of this process of that length, and no launch runs meanwhile.
+        // SAFETY: buffers are memory of this process with that length, and no launch runs at the same time.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.address as *mut u8, bytes.len()) };
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Device for Emulated {
         if self.used() + bytes > self.memory_bytes {
             return Err(DeviceError::OutOfMemory { asked: bytes, free: self.memory_bytes - self.used() });
         }
-        // SAFETY: the library declares it so.
+        // SAFETY: the library declares the function with this type.
         let at = unsafe { self.library.get::<Allocate>(b"device_allocate").unwrap()(bytes) };
         assert!(!at.is_null());
         let buffer = Buffer { address: at as u64, bytes };
@@ -173,7 +175,7 @@ impl Device for Emulated {
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         let at = self.buffers.iter().position(|other| *other == buffer).expect("a buffer is freed once");
         self.buffers.swap_remove(at);
-        // SAFETY: it was allocated there and is freed once.
+        // SAFETY: the buffer was allocated by this library and is freed once.
         unsafe {
             self.library.get::<Free>(b"device_free").unwrap()(buffer.address as *mut c_void, buffer.bytes)
         };
@@ -196,7 +198,7 @@ impl Device for Emulated {
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
         assert!(self.recording.is_none(), "a download is not recorded");
         assert_eq!(from.bytes, to.len() * 4);
-        // SAFETY: buffers are memory of this process of that length; any bits are a float.
+        // SAFETY: buffers are memory of this process with that length, and any bits are a valid float.
         unsafe {
             std::ptr::copy_nonoverlapping(from.address as *const u8, to.as_mut_ptr().cast(), from.bytes)
         };
@@ -233,12 +235,12 @@ impl Device for Emulated {
     }
 }
 
-/// The kernels and the emulation as one library, compiled where their text has changed.
+/// The kernels and the emulation as one library, recompiled if their text has changed.
 fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let path = compile();
-        // SAFETY: its initializers are those of the C++ library.
+        // SAFETY: its only initializers are those of the C++ library.
         unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     })
 }
@@ -256,7 +258,8 @@ fn compile() -> PathBuf {
     if library.exists() {
         return library;
     }
-    // Several test programs may be at it at once: whoever is last puts the same thing in its place.
+    // Several test programs may compile at the same time. All of them produce the same library, so the last one may
+    // replace it.
     let own = folder.join(format!("emulated-{}", std::process::id()));
     std::fs::create_dir_all(&own).unwrap();
     std::fs::write(own.join("all.cu"), kernels).unwrap();

@@ -1,8 +1,8 @@
-//! Models with random weights, of any size.
+//! Models of any size with random weights.
 
 use std::borrow::Cow;
 
-/// What stops a benchmark.
+/// Any error that stops a benchmark.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 /// File names and contents.
 pub(crate) type Files = Vec<(String, Cow<'static, [u8]>)>;
@@ -10,7 +10,7 @@ pub(crate) type Files = Vec<(String, Cow<'static, [u8]>)>;
 const HEAD_DIM: usize = 64;
 const MAX_POSITIONS: usize = 32_768;
 
-/// Sizes of a model, whose embeddings are tied.
+/// Sizes of a model with tied embeddings.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) hidden: usize,
@@ -69,7 +69,7 @@ fn weights(shape: Shape, vocab: usize) -> Result<Vec<u8>, Failure> {
     let mut file = Vec::with_capacity(8 + header.len() + end);
     file.extend_from_slice(&(header.len() as u64).to_le_bytes());
     file.extend_from_slice(&header);
-    // xorshift64: four bf16 of magnitude 2⁻⁷ to 2⁻⁶ and either sign at a time.
+    // xorshift64 generates four bf16 at a time, with magnitudes from 2⁻⁷ to 2⁻⁶ and random signs.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..end / 8 {
         state ^= state << 13;

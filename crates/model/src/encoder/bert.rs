@@ -1,5 +1,5 @@
-//! BERT, RoBERTa and XLM-RoBERTa: learned positions, each norm behind what it adds up (Devlin and others 2018, arXiv
-//! 1810.04805). Must not know: files, or what becomes of the states.
+//! BERT, RoBERTa and XLM-RoBERTa: learned positions, and a norm after each residual sum (Devlin and others 2018, arXiv
+//! 1810.04805). Must not know: files, or how the states are used.
 
 use headrace_checkpoint::BertConfig;
 use headrace_kernels::attention::Sees;
@@ -10,7 +10,7 @@ use super::layers::{Norm, Work};
 use super::rows::Rows;
 use crate::model::room;
 
-/// Its weights.
+/// The weights.
 pub(crate) struct Bert {
     pub(crate) config: BertConfig,
     pub(crate) hidden: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Layer {
 }
 
 impl Bert {
-    /// Bytes held.
+    /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
         let layer = |layer: &Layer| {
             let matrices = [&layer.qkv, &layer.output, &layer.up, &layer.down].map(Matrix::bytes);
@@ -50,7 +50,7 @@ impl Bert {
         self.words.bytes() + tables + self.norm.bytes() + self.layers.iter().map(layer).sum::<usize>()
     }
 
-    /// The last hidden states of every row, left in the stream.
+    /// Computes the last hidden states of every row and leaves them in `scratch.stream`.
     pub(crate) fn states(&self, work: &mut Work, rows: &Rows) -> Result<(), KernelError> {
         let (count, hidden) = (rows.len(), self.hidden);
         work.kernels.rows(&self.words, &rows.tokens, room(&mut work.scratch.stream, count * hidden))?;
@@ -78,14 +78,14 @@ impl Bert {
         Ok(())
     }
 
-    /// Adds what a row's token type and position say.
+    /// Adds the embeddings of each row's token type and position.
     fn place(&self, rows: &Rows, stream: &mut [f32]) {
         let hidden = self.hidden;
         for range in rows.ranges() {
             let mut next = self.config.first_position;
             for row in range.clone() {
                 let padding = self.config.padding.is_some_and(|id| rows.tokens.get(row) == Some(&id));
-                // RoBERTa counts the tokens that are no padding; that stays before the first.
+                // RoBERTa counts only tokens that are not padding. A padding token has the position before the first.
                 let position = if padding { self.config.first_position.saturating_sub(1) } else { next };
                 next += usize::from(!padding);
                 let second = rows.second.get(row) == Some(&true) && self.config.token_types > 1;

@@ -1,5 +1,6 @@
-//! A decoder read as an encoder: its last hidden states, where each token sees those before it. The layers are the decoder's own;
-//! only whole sequences come, so that keys and values of one layer at a time are kept. Must not know: what becomes of the states.
+//! A decoder used as an encoder: returns its last hidden states, with causal attention. The layers are those of the
+//! decoder. Batches contain whole sequences only, so the KV store holds one layer at a time. Must not know: how the
+//! states are used.
 
 use headrace_checkpoint::ModelConfig;
 use headrace_kernels::encode::Sequence;
@@ -23,7 +24,7 @@ impl Causal {
         &mut self.core.kernels
     }
 
-    /// Computes the last hidden states of every row, or of each sequence's last one alone.
+    /// Computes the last hidden states of every row, or only of the last row of each sequence.
     pub(crate) fn states(
         &mut self,
         batch: &[Sequence<'_>],
@@ -35,14 +36,14 @@ impl Causal {
         let chunks: Vec<SequenceChunk<'_>> = both
             .map(|(sequence, blocks)| SequenceChunk { tokens: sequence.tokens, start: 0, blocks, logits })
             .collect();
-        // Checked against the encoder's shape before.
+        // The batch was already checked against the encoder's shape.
         self.rows
             .fill(&chunks, &self.shape)
             .map_err(|error| KernelError::Shape { message: error.to_string() })?;
         self.core.states(&self.config, &chunks, &self.rows)
     }
 
-    /// What to go on computing with, and the states.
+    /// Returns the kernels for further computation, and the states.
     pub(crate) fn computed(&mut self) -> (&mut Kernels, &[f32]) {
         (&mut self.core.kernels, &self.core.scratch.normed)
     }

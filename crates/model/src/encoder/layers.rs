@@ -1,5 +1,5 @@
-//! What the layers of encoders share: memory, a norm with its bias, and attention over whole sequences.
-//! Must not know: which architecture.
+//! Parts that the encoders' layers share: working memory, a norm with its bias, and attention over whole sequences.
+//! Must not know: the architecture.
 
 use headrace_kernels::attention::{KvStore, Span};
 use headrace_kernels::{KernelError, Kernels, Queries};
@@ -7,7 +7,7 @@ use headrace_kernels::{KernelError, Kernels, Queries};
 use super::rows::Rows;
 use crate::model::room;
 
-/// What the layers compute with.
+/// Kernels and memory with which the layers compute.
 pub(crate) struct Work {
     pub(crate) kernels: Kernels,
     /// Keys and values of one layer.
@@ -26,16 +26,16 @@ pub(crate) struct Scratch {
     pub(crate) qkv: Vec<f32>,
     /// Attention's output, `rows × hidden`.
     pub(crate) attended: Vec<f32>,
-    /// Within the MLP, `rows × intermediate`, or twice as much where it is gated.
+    /// Activations within the MLP, `rows × intermediate`, or twice that if the MLP is gated.
     pub(crate) inner: Vec<f32>,
-    /// What the gates leave, `rows × intermediate`.
+    /// Output of the gated activation, `rows × intermediate`.
     pub(crate) gated: Vec<f32>,
 }
 
 /// A layer norm.
 pub(crate) struct Norm {
     pub(crate) weight: Vec<f32>,
-    /// Empty where there is none.
+    /// Empty if the norm has no bias.
     pub(crate) bias: Vec<f32>,
     pub(crate) eps: f32,
 }
@@ -54,14 +54,14 @@ impl Work {
         self.kernels.layer_norm(from, &norm.weight, &norm.bias, norm.eps, to)
     }
 
-    /// Normalizes the stream in its place.
+    /// Normalizes the stream in place.
     pub(crate) fn norm_in_place(&mut self, norm: &Norm, rows: usize) -> Result<(), KernelError> {
         self.norm(norm, rows)?;
         std::mem::swap(&mut self.scratch.stream, &mut self.scratch.normed);
         Ok(())
     }
 
-    /// Attention of each sequence over itself: `qkv` → `attended`, `heads` heads of `head_dim`.
+    /// Attention of each sequence over itself, from `qkv` to `attended`, with `heads` heads of width `head_dim`.
     pub(crate) fn attend(
         &mut self,
         rows: &Rows,

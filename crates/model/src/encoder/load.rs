@@ -1,5 +1,4 @@
-//! From a checkpoint to an encoder.
-//! Must not know: where the checkpoint came from, or how a batch is computed.
+//! Loads an encoder from a checkpoint. Must not know: where the checkpoint came from, or how a batch is computed.
 
 use std::sync::Arc;
 
@@ -28,31 +27,33 @@ use crate::quantize::Role;
 use crate::rope;
 use crate::weights::{Loader, Projection};
 
-/// How to load an encoder.
+/// Options for loading an encoder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EncoderOptions {
-    /// The instruction set to compute with.
+    /// The instruction set.
     pub isa: Isa,
-    /// Threads, the caller of `encode` included; at least 1.
+    /// Number of threads, the caller of `encode` included. At least 1.
     pub threads: usize,
-    /// How activations are held in products.
+    /// How activations are represented in matrix products.
     pub mode: ComputeMode,
-    /// What dense matrices are quantized to; norms, biases and tables of positions stay.
+    /// The type to which dense matrices are quantized. Norms, biases and position tables are not quantized.
     pub quantize: Option<BlockType>,
-    /// Tokens that a batch should have room for; more where one sequence may be longer.
+    /// Tokens that a batch should have room for. More if a single sequence may be longer.
     pub batch_tokens: usize,
 }
 
 impl EncoderOptions {
-    /// Compute mode `exact`: f32 activations, weights as stored.
+    /// Compute mode `exact`: f32 activations, and weights as stored.
     pub fn exact(isa: Isa, threads: usize) -> EncoderOptions {
         EncoderOptions { isa, threads, mode: ComputeMode::Exact, quantize: None, batch_tokens: 2_048 }
     }
 }
 
 impl Encoder {
-    /// Loads an encoder with threads of its own. Errors when the checkpoint contradicts itself, an option cannot be, or there is
-    /// no memory. Afterwards the checkpoint is not needed.
+    /// Loads an encoder with its own threads. The checkpoint is not needed afterwards.
+    ///
+    /// # Errors
+    /// Fails if the checkpoint contradicts itself, an option is invalid, or memory runs out.
     pub fn load(
         checkpoint: &EncoderCheckpoint,
         options: EncoderOptions,
@@ -62,7 +63,7 @@ impl Encoder {
         Encoder::load_over(&workers, checkpoint, options, progress)
     }
 
-    /// The same over workers that other models share.
+    /// Like [`Encoder::load`], with worker threads that other models share.
     pub fn load_over(
         workers: &Arc<Workers>,
         checkpoint: &EncoderCheckpoint,
@@ -137,7 +138,7 @@ impl Encoder {
     }
 }
 
-/// Keys and values of one layer.
+/// Shape of the keys and values of one layer.
 fn kv_shape(config: &EncoderConfig) -> KvShape {
     let (kv_heads, head_dim) = match &config.body {
         EncoderBody::Bert(BertConfig { heads, .. }) | EncoderBody::Modern(ModernBertConfig { heads, .. }) => {
@@ -259,7 +260,7 @@ fn score_head(
         EncoderBody::Modern(own) => Some(norm(loader, "head.norm", hidden, own.norm_bias, own.eps)?),
         EncoderBody::Bert(_) | EncoderBody::Causal(_) => None,
     };
-    // A score is one number of great weight: neither matrix is quantized.
+    // A score is a single number that depends strongly on both matrices, so neither is quantized.
     let quantize = loader.quantize.take();
     let dense = loader.dense(hidden, &[(dense, hidden, dense_bias)])?;
     let row = loader.dense(hidden, &[(row, 1, true)])?;

@@ -1,5 +1,5 @@
-//! ModernBERT: rotary positions, gated MLPs, norms before what they feed, and attention to neighbours in most layers (Warner and
-//! others 2024, arXiv 2412.13663). Must not know: files, or what becomes of the states.
+//! ModernBERT: rotary positions, gated MLPs, pre-norms, and attention to neighbours only in most layers (Warner and
+//! others 2024, arXiv 2412.13663). Must not know: files, or how the states are used.
 
 use headrace_checkpoint::ModernBertConfig;
 use headrace_kernels::attention::Sees;
@@ -10,7 +10,7 @@ use super::layers::{Norm, Work};
 use super::rows::Rows;
 use crate::model::room;
 
-/// Its weights.
+/// The weights.
 pub(crate) struct Modern {
     pub(crate) config: ModernBertConfig,
     pub(crate) hidden: usize,
@@ -26,9 +26,9 @@ pub(crate) struct Modern {
 
 /// One layer.
 pub(crate) struct Layer {
-    /// Attends to the whole sequence.
+    /// Whether the layer attends to the whole sequence.
     pub(crate) global: bool,
-    /// The first layer has none.
+    /// `None` in the first layer.
     pub(crate) attention_norm: Option<Norm>,
     /// Queries, keys and values: `3·hidden × hidden`.
     pub(crate) qkv: Matrix,
@@ -42,7 +42,7 @@ pub(crate) struct Layer {
 }
 
 impl Modern {
-    /// Bytes held.
+    /// Bytes of all weights and tables.
     pub(crate) fn bytes(&self) -> usize {
         let layer = |layer: &Layer| {
             let matrices = [&layer.qkv, &layer.output, &layer.up, &layer.down].map(Matrix::bytes);
@@ -58,7 +58,7 @@ impl Modern {
             + self.layers.iter().map(layer).sum::<usize>()
     }
 
-    /// The last hidden states of every row, left in the stream.
+    /// Computes the last hidden states of every row and leaves them in `scratch.stream`.
     pub(crate) fn states(&self, work: &mut Work, rows: &Rows) -> Result<(), KernelError> {
         let (count, hidden) = (rows.len(), self.hidden);
         work.kernels.rows(&self.words, &rows.tokens, room(&mut work.scratch.stream, count * hidden))?;
@@ -84,7 +84,7 @@ impl Modern {
         work.norm_in_place(&self.final_norm, count)
     }
 
-    /// Query, key and value heads of every row, rotated.
+    /// Computes the query, key and value heads of every row and rotates queries and keys.
     fn heads(&self, layer: &Layer, work: &mut Work, rows: &Rows) -> Result<(), KernelError> {
         let (count, hidden) = (rows.len(), self.hidden);
         if let Some(norm) = &layer.attention_norm {

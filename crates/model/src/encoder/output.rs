@@ -1,5 +1,5 @@
-//! From hidden states to what is asked for: a vector of each sequence, or its score.
-//! Must not know: how the states came about.
+//! Reduces hidden states to the result: a vector or a score for each sequence. Must not know: how the states were
+//! computed.
 
 use std::ops::Range;
 
@@ -11,34 +11,34 @@ use headrace_kernels::{Activation, KernelError, Kernels, Write, math};
 use super::layers::Norm;
 use crate::model::room;
 
-/// Vectors shorter than this are not brought to length 1: as torch's `normalize` has it.
+/// Vectors are divided by at least this length, like in torch's `normalize`.
 const LEAST_LENGTH: f64 = 1e-12;
 
-/// What is made of the states.
+/// The output stage, with its weights and working memory.
 pub(crate) struct Output {
     pub(crate) hidden: usize,
     pub(crate) pooling: Pooling,
     pub(crate) kind: Kind,
-    /// A pooled row of each sequence, and what the head makes of it.
+    /// Pooled states, one row per sequence. `dense` and `normed` hold the head's activations.
     pub(crate) pooled: Vec<f32>,
     pub(crate) dense: Vec<f32>,
     pub(crate) normed: Vec<f32>,
 }
 
-/// A vector or a score.
+/// The kind of result.
 pub(crate) enum Kind {
-    /// The pooled states, of length 1 where `normalize`.
+    /// The pooled states, scaled to length 1 if `normalize` is set.
     Vector { normalize: bool },
-    /// One number.
+    /// One number per sequence.
     Score(Head),
 }
 
-/// A dense layer over the pooled states, and a row.
+/// A dense layer over the pooled states, and a projection to one value.
 pub(crate) struct Head {
     /// `hidden × hidden`.
     pub(crate) dense: Matrix,
     pub(crate) act: Activation,
-    /// Behind the activation.
+    /// Norm after the activation.
     pub(crate) norm: Option<Norm>,
     /// `1 × hidden`.
     pub(crate) row: Matrix,
@@ -46,7 +46,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Bytes held.
+    /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
         self.dense.bytes() + self.row.bytes() + self.norm.as_ref().map_or(0, Norm::bytes)
     }
@@ -57,7 +57,7 @@ impl Output {
         Output { hidden, pooling, kind, pooled: Vec::new(), dense: Vec::new(), normed: Vec::new() }
     }
 
-    /// Bytes held.
+    /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
         match &self.kind {
             Kind::Vector { .. } => 0,
@@ -65,7 +65,7 @@ impl Output {
         }
     }
 
-    /// Numbers for each sequence.
+    /// Number of values per sequence.
     pub(crate) fn width(&self) -> usize {
         match self.kind {
             Kind::Vector { .. } => self.hidden,
@@ -73,12 +73,12 @@ impl Output {
         }
     }
 
-    /// Whether each sequence's last state is all that counts.
+    /// Whether only the last state of each sequence is needed.
     pub(crate) fn wants_last_alone(&self) -> bool {
         self.pooling == Pooling::Last
     }
 
-    /// Fills a row of `out` for each sequence, whose states are the rows of `states` in its range.
+    /// Writes one row of `out` for each sequence. `ranges` gives the rows of `states` that belong to each sequence.
     pub(crate) fn finish(
         &mut self,
         kernels: &mut Kernels,
@@ -135,7 +135,7 @@ fn activated(activation: ScoreActivation, score: f32) -> f32 {
     }
 }
 
-/// One row of the states in `range`; sums run in ascending order.
+/// Pools the states in `range` into one row. Sums are in ascending order of rows.
 fn pool(pooling: Pooling, states: &[f32], hidden: usize, range: &Range<usize>, out: &mut [f32]) {
     let row = |row: usize| states.get(row * hidden..(row + 1) * hidden).unwrap_or_default();
     match pooling {
@@ -154,7 +154,7 @@ fn pool(pooling: Pooling, states: &[f32], hidden: usize, range: &Range<usize>, o
     }
 }
 
-/// Divides a vector by its length, whose square is summed in f64.
+/// Divides a vector by its length. The squares are summed in f64.
 fn to_length_one(vector: &mut [f32]) {
     let square: f64 = vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
     let length = square.sqrt().max(LEAST_LENGTH);

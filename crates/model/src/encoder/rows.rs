@@ -1,5 +1,5 @@
-//! A checked batch of whole sequences, flattened into rows: what stands where, and which blocks hold its keys and values for
-//! the time of a layer. Must not know: weights.
+//! A checked batch of whole sequences, flattened into rows. Also assigns the blocks that hold keys and values while a
+//! layer is computed. Must not know: weights.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::encode::{EncodeShape, Sequence};
 use headrace_kernels::forward::{BLOCK_TOKENS, ForwardError};
 
-/// Reused between batches.
+/// The rows of a batch. Reused between batches.
 #[derive(Default)]
 pub(crate) struct Rows {
     /// The token of each row.
     pub(crate) tokens: Vec<u32>,
-    /// Whether it belongs to the second of two texts.
+    /// Whether each row belongs to the second of two texts.
     pub(crate) second: Vec<bool>,
-    /// Its place in its sequence.
+    /// The position of each row in its sequence.
     pub(crate) positions: Vec<usize>,
-    /// Where its keys and values go.
+    /// The KV slot of each row.
     pub(crate) slots: Vec<KvSlot>,
     /// The rows of each sequence.
     ranges: Vec<Range<usize>>,
-    /// Of all sequences, one after the other.
+    /// The KV blocks of all sequences, one sequence after the other.
     blocks: Vec<u32>,
-    /// Each sequence's part of them.
+    /// The range of `blocks` of each sequence.
     block_ranges: Vec<Range<usize>>,
 }
 
@@ -59,7 +59,7 @@ impl Rows {
         Ok(())
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -74,7 +74,7 @@ impl Rows {
         self.block_ranges.iter().map(|range| self.blocks.get(range.clone()).unwrap_or_default())
     }
 
-    /// Attention's spans: each sequence as a whole.
+    /// Returns one attention span per sequence, over the whole sequence.
     pub(crate) fn spans(&self, sees: Sees) -> Vec<Span<'_>> {
         let both = self.ranges.iter().zip(self.blocks());
         both.map(|(rows, blocks)| Span {

@@ -1,4 +1,4 @@
-//! Batches and their requests: the statements, and the seam that they fill. Knows no dialect.
+//! Batches and their requests: the SQL statements, and the implementation of [`BatchStore`]. Knows no dialect.
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
@@ -13,9 +13,9 @@ use crate::objects::rows::{Looked, end, fits, integer, walk};
 use super::SqliteFiles;
 use super::rows::{clear, has_room, owner};
 
-/// What stands around a request in its row, as it is counted.
+/// Overhead that counts for each request's row, in bytes.
 const LINE_BYTES: u64 = 256;
-/// Requests that are looked at in one go.
+/// Maximum requests that one query examines.
 const LINES_AT_ONCE: i64 = 256;
 
 impl BatchStore for SqliteFiles {
@@ -28,7 +28,7 @@ impl BatchStore for SqliteFiles {
                 .await?;
             let most = self.limits.max_open_batches_per_project;
             fits("max_open_batches_per_project", most, open.unsigned_abs() + 1)?;
-            // Its requests are copied out of its file.
+            // The batch's requests are copied from its file.
             let copied: Option<(i64,)> = sqlx::query_as("SELECT bytes FROM file WHERE id = ? AND project = ?")
                 .bind(&batch.state.input)
                 .bind(batch.project.as_str())
@@ -109,7 +109,7 @@ impl BatchStore for SqliteFiles {
             let Some(mut found) = batch(connection, id).await? else { return Ok(None) };
             change(&mut found.state);
             let gone = found.state.status.is_over().then(|| integer(gone.get()));
-            // A batch whose file is read needs no room for further requests.
+            // Once its file is read, a batch needs no room for further requests.
             let is_read = found.state.status != BatchStatus::Validating;
             sqlx::query("UPDATE batch SET state = ?, gone = ?, reserved = reserved * ? WHERE id = ?")
                 .bind(written(&found.state)?)
@@ -300,7 +300,8 @@ impl BatchStore for SqliteFiles {
     }
 }
 
-/// The place of the last row that belongs to the first so many bytes; `None`: there is no row. `sizes` asks for places and bytes.
+/// Finds the longest run of rows that fits into `most_bytes`, with at least one row, and returns the position of its
+/// last row. `None` if there is no row. `sizes` is a query for positions and bytes.
 async fn within(
     connection: &mut SqliteConnection,
     sizes: &'static str,
@@ -321,7 +322,7 @@ async fn within(
     Ok(sizes.iter().enumerate().map_while(fits).last())
 }
 
-/// Checks that the bounds hold of the project that a batch is of.
+/// Checks the limits of the project that owns the batch.
 async fn has_room_for(
     connection: &mut SqliteConnection,
     limits: &FileLimits,

@@ -1,4 +1,4 @@
-//! The statements on files and uploads, each within somebody's transaction. Knows no locks.
+//! The SQL statements for files and uploads. Each runs within the caller's transaction. Knows no locks.
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
@@ -10,20 +10,20 @@ use sqlx::sqlite::SqliteConnection;
 
 use crate::objects::rows::{Looked, end, fits, integer, nanos, walk};
 
-/// The most bytes that are read at once.
+/// Maximum bytes per read.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes of a file that are removed in one transaction.
+/// Bytes of a file that one transaction removes.
 const REMOVED_AT_ONCE: i64 = 16 << 20;
-/// How long what was an upload is remembered.
+/// How long an ended upload is remembered.
 const REMEMBERED_NANOS: i64 = 24 * 3600 * 1_000_000_000;
 
-/// What a row of `file` is.
+/// Values of `file.state`.
 const DRAFT: i64 = 0;
 const FILE: i64 = 1;
 const PART: i64 = 2;
 const GOING: i64 = 3;
 
-/// Of processes that ended: what they were writing or removing.
+/// Ids of files that an earlier process was writing or removing.
 pub(super) async fn unfinished(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
     let ids: Vec<(String,)> = sqlx::query_as("SELECT id FROM file WHERE state IN (?, ?)")
         .bind(DRAFT)
@@ -56,7 +56,7 @@ pub(super) async fn begin(connection: &mut SqliteConnection, draft: &Draft) -> R
     Ok(())
 }
 
-/// What a project's files come to, by so much more.
+/// Adds to the totals of a project. Checks the limits if `is_bounded`.
 pub(super) async fn count(
     connection: &mut SqliteConnection,
     limits: &FileLimits,
@@ -84,7 +84,7 @@ pub(super) async fn count(
     Ok(())
 }
 
-/// Checks that a project has room for `more` bytes beside what its files and batches come to.
+/// Checks that the limits allow `more` bytes in addition to the project's files and batches.
 pub(super) async fn has_room(
     connection: &mut SqliteConnection,
     limits: &FileLimits,
@@ -103,20 +103,21 @@ pub(super) async fn has_room(
     Ok(())
 }
 
-/// The names of a file's segments.
+/// Names of a file's segments.
 pub(super) async fn segments(connection: &mut SqliteConnection, id: &str) -> Result<Vec<String>, Looked> {
     let names: Vec<(String,)> =
         sqlx::query_as("SELECT name FROM segment WHERE file = ?").bind(id).fetch_all(connection).await?;
     Ok(names.into_iter().map(|(name,)| name).collect())
 }
 
-/// The names of the segments of all files.
+/// Names of the segments of all files.
 pub(super) async fn all_segments(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
     let names: Vec<(String,)> = sqlx::query_as("SELECT name FROM segment").fetch_all(connection).await?;
     Ok(names.into_iter().map(|(name,)| name).collect())
 }
 
-/// The segment in which a place of a file lies, if it lies in one: where the segment begins, and its name.
+/// Returns the segment that contains position `at` of a file: the segment's start and its name. `None` if there is
+/// none.
 pub(super) async fn segment_at(
     connection: &mut SqliteConnection,
     id: &str,
@@ -208,8 +209,10 @@ fn record((id, project, created, expires, bytes, name, purpose): Row) -> Result<
     Ok(FileRecord { id, project, created, expires, bytes: bytes.unsigned_abs(), name, purpose })
 }
 
+/// Parses a project id.
+///
 /// # Errors
-/// A row names a project that is none.
+/// Fails if the row's project is not a valid id.
 pub(super) fn owner(project: &str) -> Result<ProjectId, Looked> {
     let bad =
         |error| ObjectError::Unavailable { why: format!("a row names a project that is none: {error}") };
@@ -274,7 +277,7 @@ pub(super) async fn files(
     Ok((rows.into_iter().map(record).collect::<Result<_, _>>()?, has_more))
 }
 
-/// Bytes of a file of format 1 from a place on: the rest of the row in which the place lies.
+/// Bytes of a file of format 1: the row that contains position `from`, from that position on.
 pub(super) async fn bytes(connection: &mut SqliteConnection, id: &str, from: u64) -> Result<Vec<u8>, Looked> {
     let row: Option<(i64, Vec<u8>)> =
         sqlx::query_as("SELECT at, data FROM chunk WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
@@ -288,7 +291,7 @@ pub(super) async fn bytes(connection: &mut SqliteConnection, id: &str, from: u64
     Ok(data)
 }
 
-/// Nobody sees the file any more; whether anybody did.
+/// Hides a file from clients. Returns whether it was visible.
 pub(super) async fn hide(
     connection: &mut SqliteConnection,
     project: &ProjectId,
@@ -308,7 +311,7 @@ pub(super) async fn hide(
     Ok(hidden.rows_affected() > 0)
 }
 
-/// Removes some of a file that nobody sees; whether there is more of it.
+/// Removes a part of a hidden file. Returns whether more of it is left.
 pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> Result<bool, Looked> {
     let first: Option<(i64,)> = sqlx::query_as("SELECT at FROM chunk WHERE file = ? ORDER BY at LIMIT 1")
         .bind(id)
@@ -334,7 +337,7 @@ pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> 
     Ok(false)
 }
 
-/// Hides files whose time is over; which.
+/// Hides expired files and returns their ids.
 pub(super) async fn expired(
     connection: &mut SqliteConnection,
     now: UnixNanos,
@@ -414,7 +417,7 @@ pub(super) async fn upload(
     }))
 }
 
-/// Writes down how an upload ended, and hides the parts that are left; which.
+/// Records how an upload ended and hides the remaining parts. Returns the ids of those parts.
 pub(super) async fn end_upload(
     connection: &mut SqliteConnection,
     upload: &UploadRecord,
@@ -444,7 +447,7 @@ async fn hide_parts(connection: &mut SqliteConnection, upload: &str) -> Result<V
     Ok(ids.into_iter().map(|(id,)| id).collect())
 }
 
-/// How many bytes a part of an upload has.
+/// Size of an upload's part in bytes. `None` if there is no such part.
 pub(super) async fn part_bytes(
     connection: &mut SqliteConnection,
     upload: &str,
@@ -460,7 +463,7 @@ pub(super) async fn part_bytes(
     Ok(row.map(|(bytes,)| bytes.unsigned_abs()))
 }
 
-/// Makes parts one file, whose rows they become.
+/// Joins parts to one file, which takes over their rows.
 pub(super) async fn join(
     connection: &mut SqliteConnection,
     upload: &UploadRecord,
@@ -501,7 +504,7 @@ pub(super) async fn join(
                 .execute(&mut *connection)
                 .await?;
         }
-        // Its bytes are the file's now.
+        // The part's bytes now belong to the file.
         sqlx::query("UPDATE file SET bytes = 0 WHERE id = ?").bind(part).execute(&mut *connection).await?;
     }
     sqlx::query("UPDATE file SET bytes = ?, state = ? WHERE id = ?")
@@ -510,12 +513,13 @@ pub(super) async fn join(
         .bind(file)
         .execute(&mut *connection)
         .await?;
-    // The parts were counted, and have made room for one.
+    // The parts' bytes are already counted. Only the new file is added.
     count(connection, &FileLimits::default(), project.as_str(), false, 1, 0).await?;
     Ok(Ok(record))
 }
 
-/// Hides the parts of uploads whose time is over, and forgets uploads that ended long ago. The parts, and how many uploads.
+/// Hides the parts of expired uploads, and deletes uploads that ended long ago. Returns the parts' ids and the number
+/// of deleted uploads.
 pub(super) async fn expired_uploads(
     connection: &mut SqliteConnection,
     now: UnixNanos,
@@ -540,7 +544,7 @@ pub(super) async fn expired_uploads(
     Ok((parts.into_iter().map(|(id,)| id).collect(), gone.rows_affected()))
 }
 
-/// Removes batches that were over long enough, with their requests; how many.
+/// Deletes batches whose retention is over, with their requests. Returns how many.
 pub(super) async fn sweep_batches(
     connection: &mut SqliteConnection,
     now: UnixNanos,
@@ -559,7 +563,7 @@ pub(super) async fn sweep_batches(
     Ok(gone.len() as u64)
 }
 
-/// Removes all requests of a batch.
+/// Deletes all requests of a batch.
 pub(super) async fn clear(connection: &mut SqliteConnection, batch: &str) -> Result<(), Looked> {
     sqlx::query("DELETE FROM line WHERE batch = ?").bind(batch).execute(connection).await?;
     Ok(())

@@ -1,5 +1,5 @@
-//! The bytes of files, in plain files of a folder: one segment for what was written in one go. A segment's space is the disk's again
-//! as soon as it is removed. Knows no SQL.
+//! The bytes of files, as plain files in a folder. A segment holds bytes that were written in sequence, and deleting it
+//! frees its disk space at once. Knows no SQL.
 
 use std::collections::HashSet;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -7,10 +7,10 @@ use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The most characters of a segment's name.
+/// Maximum bytes of a segment's name.
 const MOST_NAME_BYTES: usize = 128;
 
-/// See the top of the file.
+/// The folder of segments. See the top of the file.
 #[derive(Debug)]
 pub(super) struct Segments {
     dir: PathBuf,
@@ -22,7 +22,7 @@ impl Segments {
         Self { dir: store.with_extension("segments") }
     }
 
-    /// Writes bytes at a place of a segment; at the first place it begins the segment.
+    /// Writes bytes at a position of a segment. A write at position 0 truncates the segment first.
     pub(super) fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
         let path = self.path(name)?;
         let mut options = OpenOptions::new();
@@ -37,18 +37,19 @@ impl Segments {
         file.write_all_at(bytes, at)
     }
 
-    /// Cuts a segment to the bytes that it has, and waits until they are on the disk.
+    /// Truncates a segment to `bytes` and waits until it is on the disk.
     pub(super) fn finish(&self, name: &str, bytes: u64) -> Result<()> {
         let file = OpenOptions::new().write(true).open(self.path(name)?)?;
         if file.metadata()?.len() != bytes {
             file.set_len(bytes)?;
         }
         file.sync_all()?;
-        // Its name is on the disk once the folder is.
+        // The file's name is on the disk only after the folder is synced.
         File::open(&self.dir)?.sync_all()
     }
 
-    /// At most `most` bytes of a segment from a place on; none behind its end, or if it is gone.
+    /// Reads at most `most` bytes of a segment, starting at position `at`. Returns none after its end, or if it does
+    /// not exist.
     pub(super) fn read(&self, name: &str, at: u64, most: usize) -> Result<Vec<u8>> {
         let mut file = match File::open(self.path(name)?) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -60,7 +61,7 @@ impl Segments {
         Ok(bytes)
     }
 
-    /// Removes a segment, if it is there.
+    /// Removes a segment if it exists.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match std::fs::remove_file(self.path(name)?) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -68,7 +69,7 @@ impl Segments {
         }
     }
 
-    /// Removes the segments that are not `known`.
+    /// Removes all segments that are not in `known`.
     pub(super) fn keep(&self, known: &HashSet<String>) -> Result<()> {
         let entries = match std::fs::read_dir(&self.dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -84,7 +85,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The path of a segment. A name is an id of this server's; nothing else becomes part of a path.
+    /// The path of a segment. Only ids of this server are valid names, so that no other text becomes part of a path.
     fn path(&self, name: &str) -> Result<PathBuf> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > MOST_NAME_BYTES || !name.bytes().all(plain) {
@@ -105,7 +106,7 @@ mod tests {
         assert!(segments.read("a", 0, 10).unwrap().is_empty());
         segments.write("a", 0, b"abc").unwrap();
         segments.write("a", 3, b"defgh").unwrap();
-        // A write that failed half way left more than was counted.
+        // A write that failed midway may leave more bytes than were counted.
         segments.finish("a", 6).unwrap();
         assert_eq!(segments.read("a", 0, 4).unwrap(), b"abcd");
         assert_eq!(segments.read("a", 4, 4).unwrap(), b"ef");

@@ -1,4 +1,4 @@
-//! Operators in the identity store's file. Knows hashes only, never a key of one.
+//! Operators in the identity store's file. Knows only hashes, never an operator's key.
 
 use headrace_domain::UnixNanos;
 use headrace_identity::{

@@ -1,5 +1,5 @@
-//! A small file beside the identity store whose room is set aside: revocations are noted in it while the disk is full,
-//! by writing over bytes that are there already. Knows nothing of keys but their ids.
+//! A small preallocated file beside the identity store. Revocations are noted in it while the disk is full, by
+//! overwriting bytes that already exist. Knows nothing of keys except their ids.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -10,17 +10,17 @@ use headrace_domain::{KeyId, UnixNanos};
 use headrace_identity::{AuditEntry, NotedRevocation};
 use serde::{Deserialize, Serialize};
 
-/// Bytes set aside: some hundreds of revocations.
+/// Size of the file in bytes. Enough for some hundreds of revocations.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// The file: a line of JSON per revocation, then zeros.
+/// The reserve file: one line of JSON per revocation, then zeros.
 pub(super) struct Reserve {
     path: PathBuf,
-    /// `None` while there is no room to set aside.
+    /// `None` while the disk has no room for the file.
     file: Option<File>,
 }
 
-/// A revocation as it is noted.
+/// A noted revocation in the file.
 #[derive(Serialize, Deserialize)]
 struct Line {
     key: String,
@@ -32,8 +32,8 @@ struct Line {
 }
 
 impl Reserve {
-    /// The reserve of the identity store at `store`, made if there is none. A disk that has no room for it now is
-    /// asked again when the reserve is needed.
+    /// Opens the reserve of the identity store at `store`, and creates it if it is missing. If the disk has no room for
+    /// it now, creation is retried when the reserve is needed.
     pub(super) fn open(store: &Path) -> Result<Self> {
         let path = store.with_extension("reserve");
         let file = match set_aside(&path) {
@@ -44,7 +44,8 @@ impl Reserve {
         Ok(Self { path, file })
     }
 
-    /// What is noted. A line that was cut off by a crash was promised to nobody.
+    /// Returns the noted revocations. Ignores a line that a crash cut off, because its revocation was never
+    /// acknowledged.
     pub(super) fn noted(&self) -> Result<Vec<NotedRevocation>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let mut bytes = vec![0; RESERVE_BYTES];
@@ -59,7 +60,7 @@ impl Reserve {
             .collect())
     }
 
-    /// Notes these and no others; on the disk when it returns.
+    /// Replaces the noted revocations. They are on the disk when this returns.
     pub(super) fn keep(&mut self, noted: &[NotedRevocation]) -> Result<()> {
         let mut bytes = Vec::with_capacity(RESERVE_BYTES);
         for NotedRevocation { id, audit } in noted {
@@ -82,7 +83,7 @@ impl Reserve {
     }
 }
 
-/// The file, with all of its bytes on the disk.
+/// Opens the file and writes all of its bytes to the disk.
 fn set_aside(path: &Path) -> Result<File> {
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;

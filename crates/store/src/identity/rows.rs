@@ -1,4 +1,4 @@
-//! Rows of the identity store: what stands in them, and what can be wrong with it. Knows no statement.
+//! Rows of the identity store: how they are decoded, and what may be wrong with them. Knows no statements.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::sqlite::FormatError;
 
-/// What went wrong within a call.
+/// Why a call failed.
 pub(super) enum Failure {
     /// The file could not be opened, read or written.
     Sqlite(sqlx::Error),
@@ -53,7 +53,7 @@ pub(super) fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> Failur
     Failure::Store(StoreError::Corrupt { what: what.to_string(), why: why.to_string() })
 }
 
-/// What SQLite's constraints mean: `unique` is there already, or what it belongs to is not.
+/// Interprets SQLite's constraint errors: `unique` already exists, or its owner `belongs_to` does not.
 pub(super) fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str) -> Failure {
     match error.as_database_error() {
         Some(known) if known.is_unique_violation() => Failure::Store(StoreError::Duplicate { what: unique }),

@@ -1,4 +1,4 @@
-//! That the file keeps what the store in memory keeps, and refuses what is not its own or was tampered with.
+//! Tests that the file behaves like the store in memory, and refuses foreign and altered files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever is done in whatever order, both stores answer alike and keep alike, also after reopening.
+    /// For any sequence of changes, both stores give the same answers and keep the same data, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
         acts in proptest::collection::vec((0_u8..11, any::<u8>()), 1..60)

@@ -1,4 +1,5 @@
-//! The file of objects, and how much of it may be filled: what both those who wait and those who do not write by. Knows no thread.
+//! The database of objects and its limits. Both kinds of callers write through it: those that wait, and those that do
+//! not. Knows no threads.
 
 use headrace_domain::UnixNanos;
 use headrace_objects::{ItemRecord, ObjectError, ObjectLimits, ResponseRecord};
@@ -8,10 +9,10 @@ use super::rows;
 use crate::disk::DiskGuard;
 use crate::pair::Pair;
 
-/// If the disk has this many bytes free beside the reserve, a refused write has another cause.
+/// If the disk has this many bytes free in addition to the reserve, a refused write has another cause.
 const LEAST_ROOM: u64 = 1 << 20;
 
-/// See the top of the file.
+/// The database of objects and its limits. See the top of the file.
 pub(super) struct Kept {
     pub(super) pair: Pair,
     pub(super) limits: ObjectLimits,
@@ -34,7 +35,7 @@ impl Kept {
         self.told(done)
     }
 
-    /// Names the bound where the file has as many pages as it may have: SQLite calls that a full disk, too.
+    /// Reports the exceeded limit if the database has reached its maximum size, which SQLite reports as a full disk.
     pub(super) fn told<T>(&self, done: Result<T, ObjectError>) -> Result<T, ObjectError> {
         match done {
             Err(ObjectError::DiskFull { .. }) if self.guard.is_some() && self.check(LEAST_ROOM).is_ok() => {
@@ -50,13 +51,15 @@ impl Kept {
         self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_mul(2)))
     }
 
+    /// Checks the size limit of a single response.
+    ///
     /// # Errors
-    /// [`ObjectError::Full`] for one that is longer than any may be.
+    /// [`ObjectError::Full`] if the response exceeds it.
     pub(super) fn fits(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
         rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())
     }
 
-    /// Responses that fit and add to no conversation, each as by [`Self::put`]; what becomes of each.
+    /// Stores responses that fit and add to no conversation, each as [`Self::put`] does. Returns the result of each.
     pub(super) fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
         let limits = &self.limits;
         if let Err(full) = self.check(responses.iter().map(|response| response.bytes()).sum()) {

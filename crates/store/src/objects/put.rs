@@ -1,5 +1,5 @@
-//! Responses of callers who do not wait, stored by one thread: what comes while it writes is written together. A thread for each of them
-//! would cost them more than the disk does. Knows no SQL.
+//! Stores responses for callers that do not wait, on one thread. Responses that arrive during a write are written
+//! together. A thread for each caller would cost more than the disk does. Knows no SQL.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,29 +11,31 @@ use headrace_objects::{ItemRecord, ObjectError, ResponseRecord, Told};
 use super::kept::Kept;
 use crate::grouped::MOST_IN_GROUP;
 
-/// A response that is to be stored.
+/// A response to store.
 pub(super) struct Put {
     pub(super) response: ResponseRecord,
     pub(super) items: Vec<ItemRecord>,
     pub(super) told: Told,
 }
 
-/// Whoever stores them. When it is dropped, what waits is stored first.
+/// The storing thread. Dropping the handle first stores all waiting responses.
 pub(super) struct Putter {
-    /// `None`: nothing comes any more.
+    /// `None` once no more responses are accepted.
     queue: Option<Sender<Put>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Putter {
+    /// Starts the thread.
+    ///
     /// # Errors
-    /// [`ObjectError::Unavailable`] where the system has no thread for it.
+    /// [`ObjectError::Unavailable`] if the system cannot start a thread.
     pub(super) fn start(kept: &Arc<Kept>) -> Result<Self, ObjectError> {
         let (queue, puts) = channel();
         let kept = Arc::clone(kept);
         let work = move || {
             while let Some(group) = next(&puts) {
-                // Who is not told sees that.
+                // After a panic, callers notice that their callback is dropped uncalled.
                 let _ = catch_unwind(AssertUnwindSafe(|| store(&kept, group)));
             }
         };
@@ -44,7 +46,7 @@ impl Putter {
 
     pub(super) fn put(&self, put: Put) {
         if let Some(queue) = &self.queue {
-            // One that is gone tells nobody, who sees that.
+            // If the thread is gone, the caller notices that its callback is dropped uncalled.
             let _ = queue.send(put);
         }
     }
@@ -59,7 +61,7 @@ impl Drop for Putter {
     }
 }
 
-/// What waits, after a wait for the first of it; `None`: nothing comes any more.
+/// Waits for the first response, then takes all that are waiting. `None` once no more will come.
 fn next(puts: &Receiver<Put>) -> Option<Vec<Put>> {
     let first = puts.recv().ok()?;
     let mut group = vec![first];
@@ -67,7 +69,8 @@ fn next(puts: &Receiver<Put>) -> Option<Vec<Put>> {
     Some(group)
 }
 
-/// In the order in which they came: one that adds to a conversation is a change of its own, and so is what stands before and behind it.
+/// Stores responses in their order of arrival. One that adds to a conversation is a change of its own, so those before
+/// and after it are stored separately.
 fn store(kept: &Kept, group: Vec<Put>) {
     let mut together = Vec::new();
     for put in group {

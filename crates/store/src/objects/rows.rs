@@ -1,4 +1,4 @@
-//! The statements of the store of objects, each within somebody's transaction. Knows no locks.
+//! The SQL statements of the store of objects. Each runs within the caller's transaction. Knows no locks.
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 
 use crate::sqlite::{FormatError, is_full};
 
-/// What a statement gives: nothing is written of a transaction that gives this.
+/// A failed statement. The transaction is then rolled back.
 pub(crate) struct Looked(ObjectError);
 
 impl From<sqlx::Error> for Looked {
@@ -40,7 +40,7 @@ impl From<Looked> for ObjectError {
     }
 }
 
-/// SQLite's integers have a sign; times and sizes stay far below its bound.
+/// Converts to SQLite's signed integers. Times and sizes stay far below the limit.
 pub(crate) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -49,6 +49,8 @@ pub(crate) fn nanos(number: i64) -> UnixNanos {
     UnixNanos::new(number.unsigned_abs())
 }
 
+/// Checks a limit.
+///
 /// # Errors
 /// [`ObjectError::Full`]
 pub(crate) fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
@@ -87,7 +89,7 @@ fn record(row: Row) -> Result<ResponseRecord, Looked> {
     })
 }
 
-/// What a response adds to what its project holds, the response itself, and what the project holds then.
+/// Statements that store a response. They update the project's totals, write the response, and return the new totals.
 macro_rules! put {
     ($before:literal, $behind:literal) => {
         concat!(
@@ -105,8 +107,8 @@ macro_rules! put {
     };
 }
 
-/// Stores a response and makes room for it, in one trip to SQLite's thread where there is room; `saves_itself` as in
-/// [`Database::share`](crate::sqlite::Database::share).
+/// Stores a response and makes room for it. If no room must be made, this takes one trip to SQLite's thread.
+/// `saves_itself` is explained at [`Database::share`](crate::sqlite::Database::share).
 pub(super) async fn put(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
@@ -134,7 +136,7 @@ pub(super) async fn put(
     make_room(connection, limits, response, held).await
 }
 
-/// What a project's responses come to, by so much more.
+/// Adds to the totals of a project's responses.
 async fn count(
     connection: &mut SqliteConnection,
     project: &str,
@@ -153,7 +155,8 @@ async fn count(
     Ok(())
 }
 
-/// The oldest of a project, which holds so many responses and bytes, make room for its newest.
+/// Removes the oldest responses of the project until it is within its limits. `held` is the number and bytes of its
+/// responses.
 async fn make_room(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
@@ -313,7 +316,7 @@ pub(super) async fn begin(
     Ok(found.map(|(seq,)| seq))
 }
 
-/// The end of a query that walks rows by `seq` as a page reads them: binds where it begins, and how many rows.
+/// The end of a query that reads a page of rows in order of `seq`. Binds the start row and the number of rows.
 pub(crate) fn walk(ask: &PageAsk) -> &'static str {
     match ask.reads() {
         Order::Descending => "seq < ? ORDER BY seq DESC LIMIT ?",
@@ -321,7 +324,7 @@ pub(crate) fn walk(ask: &PageAsk) -> &'static str {
     }
 }
 
-/// Where a walk begins that begins at no row.
+/// The start of a walk without a cursor.
 pub(crate) fn end(ask: &PageAsk) -> i64 {
     if ask.reads() == Order::Descending { i64::MAX } else { i64::MIN }
 }

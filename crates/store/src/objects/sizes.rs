@@ -1,5 +1,5 @@
-//! How many bytes look-ups would read, and the histories that calls continue. SQLite knows a text's size without reading the text
-//! (`octet_length`). Knows no locks.
+//! The bytes that look-ups would read, and the histories that calls continue. SQLite gets the size of a text without
+//! reading it (`octet_length`). Knows no locks.
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
@@ -59,7 +59,7 @@ async fn of_response(
     Ok(found.map(|(bytes,)| bytes.unsigned_abs()))
 }
 
-/// The ids of a response and of those before it, newest first, and the bytes of their items.
+/// Ids of a response and its predecessors, newest first, and the bytes of their items.
 async fn chain(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
@@ -89,7 +89,7 @@ async fn chain(
     Ok(Some((ids, bytes)))
 }
 
-/// The bytes of a conversation's items as lists of [`MOST_ITEMS`].
+/// The bytes of a conversation's items, as lists of [`MOST_ITEMS`].
 async fn of_conversation(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
@@ -102,13 +102,13 @@ async fn of_conversation(
     .fetch_one(&mut *connection)
     .await?;
     let items = items.unsigned_abs();
-    // Each item has a comma or a bracket behind it, each list a bracket before it.
+    // Each item is followed by a comma or a bracket, and each list starts with a bracket.
     let bytes = bytes.unsigned_abs().saturating_add(items).saturating_add(items.div_ceil(MOST_ITEMS as u64));
     fits("max_history_bytes", limits.max_history_bytes, bytes)?;
     Ok(bytes)
 }
 
-/// The bytes of a page, with the row behind it that says whether more follow.
+/// The bytes of a page, with the extra row that shows whether more follow.
 async fn of_page(
     connection: &mut SqliteConnection,
     conversation: &str,
@@ -144,7 +144,7 @@ async fn of_item(
     Ok(found.map(|(bytes,)| bytes.unsigned_abs()))
 }
 
-/// The items that a call continues, within `most_bytes`. `None` if they are missing.
+/// The items that a call continues, if they fit into `most_bytes`. `None` if they are missing.
 pub(super) async fn history(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,

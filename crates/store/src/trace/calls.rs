@@ -1,6 +1,6 @@
-//! The narrow table that searches look through: a row for each trace, of what is asked about alone. It is no part of the file's
-//! format: it is made where it is missing, and an older program may write beside it. Every index costs every call, so there is one only
-//! where few rows are likely to answer.
+//! The narrow table that searches read: one row per trace, with only the columns that are queried. It is not part of
+//! the file's format. It is created if it is missing, and an older program may write to the same file. Every index
+//! costs every call, so there are indexes only for conditions that few rows meet.
 
 use headrace_domain::Stage;
 use headrace_trace::{CallRow, Ended, Pace};
@@ -9,20 +9,21 @@ use sqlx::sqlite::SqliteConnection;
 use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
-/// From here on a call is slow, or dear, enough for an index of such calls: few are.
+/// A call above this duration, or above [`DEAR_NANOS`], is in an index, because there are few of them.
 pub(super) const SLOW_NS: i64 = 1_000_000_000;
 /// A cent, in nano-dollars.
 pub(super) const DEAR_NANOS: i64 = 10_000_000;
 
-/// Whether calls that spent most of their time there, or ended there, are few: they have an index.
+/// Whether few calls spend most of their time in this stage or end in it. Such stages have an index.
 pub(super) const fn is_rare(stage: Stage) -> bool {
     !matches!(stage, Stage::Upstream | Stage::Queue | Stage::Prefill | Stage::Decode)
 }
 
-/// Table, indexes, and what takes a row away together with its trace. `seq` is the trace's. The indexes that are dropped are those of
-/// former programs: nearly all calls of a house are of a few models and upstreams.
+/// Table, indexes, and the trigger that deletes a row with its trace. `seq` is the trace's number. The dropped indexes
+/// were made by earlier programs. They were of little use, because nearly all calls of a server use a few models and
+/// upstreams.
 ///
-/// `unfilled` has one row: the traces before `before` that have no row here yet, and how many those are.
+/// `unfilled` has one row: the traces before `before` that have no row here yet, and their number.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS call (
         started INTEGER NOT NULL,
@@ -59,14 +60,14 @@ pub(super) const SCHEMA: &str = "
     END;
 ";
 
-/// How a row is put in.
+/// Inserts rows.
 const INSERTS: Inserts = Inserts {
     head: "INSERT OR REPLACE INTO call (started, seq, server, ends, ended, stage, charged, org, project, key, model, \
            upstream, worker, said) ",
     columns: 14,
 };
 
-/// Adds rows under their traces' numbers.
+/// Inserts rows under their traces' numbers.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     calls: &[(i64, &CallRow)],
@@ -97,7 +98,7 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// How a call ended, as it stands in the table.
+/// The stored number for how a call ended.
 pub(super) const fn kind(ended: Ended) -> i64 {
     match ended {
         Ended::Completed => 0,
@@ -107,7 +108,8 @@ pub(super) const fn kind(ended: Ended) -> i64 {
     }
 }
 
-/// A stage as it stands in the table. Numbers are for ever: a new stage takes a new one, wherever it stands on the path.
+/// The stored number of a stage. Numbers never change. A new stage gets a new number, even if it is in the middle of
+/// the path.
 pub(super) const fn place(stage: Stage) -> i64 {
     match stage {
         Stage::Connect => 0,

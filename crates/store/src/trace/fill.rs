@@ -1,5 +1,5 @@
-//! Fills the table that searches look through with traces that an older program wrote: newest first, some at a time, beside the
-//! recorder and beside readers. Knows no search.
+//! Fills the search table with the traces that an older program wrote. Works in small steps, newest first, beside the
+//! recorder and readers. Knows no search.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::names;
 use super::table::{FORMAT, INDEXES, count};
 use crate::sqlite::{Database, Durability, FormatError};
 
-/// Traces in one step, so that no step keeps the recorder from the file for long.
+/// Traces per step, so that no step blocks the recorder for long.
 const TRACES_PER_STEP: i64 = 500;
-/// Between two steps, for whoever else writes.
+/// Pause between two steps, for other writers.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Before a step is tried again that the disk refused.
+/// Delay before a step that the disk refused is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A thread that fills until nothing is left, or until it is dropped.
+/// A thread that fills the table until nothing is left, or until it is dropped.
 pub(super) struct Filler {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Filler {
-    /// `None`: no thread is to be had, and what is not filled stays so until the next start.
+    /// Starts the thread. Returns `None` if the system cannot start one. The rest is then filled after the next start.
     pub(super) fn start(path: &Path, traces: u64) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (path, asked) = (path.to_owned(), Arc::clone(&stop));
@@ -40,11 +40,11 @@ impl Filler {
 }
 
 impl Drop for Filler {
-    /// Waits for the step under way, so that the file is closed whole.
+    /// Waits for the step in progress, so that the file is closed intact.
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in there was told where it was; the table is filled at the next start.
+            // The panic hook has reported a panic of the thread. The table is filled after the next start.
             let _ = thread.join();
         }
     }
@@ -66,7 +66,7 @@ fn work(path: &Path, traces: u64, stop: &AtomicBool) {
     }
 }
 
-/// A step; whether there are more.
+/// Runs one step. Returns whether there are more.
 fn turn(path: &Path, database: &mut Option<Database>) -> Result<bool, FormatError> {
     let open = match database {
         Some(open) => open,
@@ -75,7 +75,7 @@ fn turn(path: &Path, database: &mut Option<Database>) -> Result<bool, FormatErro
     open.write(async |connection| Ok(step(connection).await?))
 }
 
-/// Fills everything, at once.
+/// Fills the whole table at once.
 pub(super) fn fill(path: &Path) -> Result<(), FormatError> {
     let mut database = Database::open(path, Durability::Normal, FORMAT)?;
     database.write(async |connection| {
@@ -88,8 +88,8 @@ pub(super) fn fill(path: &Path) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Makes the table where it is missing, and says how many of the `stored` traces are not in it. Where an older program wrote beside
-/// it since, it begins again.
+/// Creates the table if it is missing, and returns how many of the `stored` traces are not in it. Starts over if an
+/// older program has written to the file since.
 pub(super) async fn prepare(connection: &mut SqliteConnection, stored: u64) -> Result<u64, sqlx::Error> {
     sqlx::raw_sql(calls::SCHEMA).execute(&mut *connection).await?;
     sqlx::raw_sql(names::SCHEMA).execute(&mut *connection).await?;
@@ -110,7 +110,7 @@ pub(super) async fn prepare(connection: &mut SqliteConnection, stored: u64) -> R
     Ok(u64::try_from(stored).unwrap_or(0))
 }
 
-/// Fills the newest of what is left; whether there is more.
+/// Fills in the newest of the remaining traces. Returns whether there are more.
 async fn step(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     let page =
         "SELECT seq, record FROM trace WHERE seq < (SELECT before FROM unfilled) ORDER BY seq DESC LIMIT ?";
@@ -120,7 +120,8 @@ async fn step(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         sqlx::query("UPDATE unfilled SET before = 0, traces = 0").execute(&mut *connection).await?;
         return Ok(false);
     };
-    // A record that cannot be read cannot be shown: it has no row, and the table is made again at the next start.
+    // A record that cannot be decoded cannot be shown, so it gets no row. The table is then rebuilt after the next
+    // start.
     let rows: Vec<(i64, CallRow)> = page
         .iter()
         .filter_map(|(number, record)| Some((*number, CallRow::of(&decode_record(record).ok()?))))

@@ -1,5 +1,5 @@
-//! Statements that put many rows in at once, in so few shapes that each is read by SQLite once and kept: it takes longer to read a long
-//! statement than to run it. Knows no table.
+//! Statements that insert many rows at once. There are few distinct statements, so that SQLite parses and caches each
+//! once: parsing a long statement takes longer than running it. Knows no table.
 
 use std::fmt::Write as _;
 
@@ -7,24 +7,24 @@ use headrace_trace::Pace;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 
-/// Most rows in one statement: at most 14 values each, well under SQLite's 32 766.
+/// Maximum rows in one statement. With at most 14 values each, this is far below SQLite's limit of 32 766.
 const MOST_ROWS: usize = 64;
-/// Most where others shall have a turn behind each: a fraction of a millisecond's work.
+/// Maximum rows if other threads should run after each statement: a fraction of a millisecond's work.
 pub(super) const ROWS_IN_TURN: usize = 16;
 
-/// What rows of one table are put in with.
+/// Inserts rows into one table.
 pub(super) struct Inserts {
-    /// Everything before `VALUES`.
+    /// The statement's text before `VALUES`.
     pub(super) head: &'static str,
-    /// Values of a row.
+    /// Number of values per row.
     pub(super) columns: usize,
 }
 
-/// A statement to be bound to its values.
+/// A statement whose values are not yet bound.
 pub(super) type Insert = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
 impl Inserts {
-    /// Rows in as many pieces as there are shapes of statements for: as many as fit, and then powers of two.
+    /// Splits rows into chunks for which statements exist. Each chunk is the largest power of two that fits.
     pub(super) fn chunks<T>(mut rows: &[T], pace: Pace) -> impl Iterator<Item = &[T]> {
         let most = match pace {
             Pace::GivesWay => ROWS_IN_TURN,
@@ -38,22 +38,22 @@ impl Inserts {
         })
     }
 
-    /// The statement for so many rows.
+    /// The statement for `rows` rows.
     pub(super) fn query(&self, rows: usize) -> Insert {
         let Self { head, columns } = self;
         let mut row = "(".to_owned() + &"?,".repeat(*columns);
         row.pop();
         row.push_str("),");
         let mut sql = String::with_capacity(head.len() + "VALUES ".len() + rows * row.len());
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(sql, "{head}VALUES {}", row.repeat(rows));
         sql.pop();
-        // Question marks and a text of this program's.
+        // The text consists of question marks and constants of this program.
         sqlx::query(AssertSqlSafe(sql))
     }
 }
 
-/// Lets others who wait for the core have a turn, where the pace asks for it.
+/// Yields the core to other threads if the pace asks for it.
 pub(super) fn give_way(pace: Pace) {
     if pace == Pace::GivesWay {
         std::thread::yield_now();

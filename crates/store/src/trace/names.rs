@@ -1,5 +1,5 @@
-//! The table of other names of calls: the ids that upstreams gave their answers, and W3C trace ids. It is no part of the file's
-//! format: it is made where it is missing, and calls that an older program recorded have no row in it.
+//! The table of calls' other names: the ids that upstreams gave their answers, and W3C trace ids. It is not part of the
+//! file's format. It is created if it is missing, and calls that an older program recorded have no row in it.
 
 use headrace_domain::TraceRecord;
 use headrace_trace::{MAX_NAMED, Pace, other_names};
@@ -8,8 +8,8 @@ use sqlx::sqlite::SqliteConnection;
 use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
-/// Table, and what removes a call's names together with its trace. The trigger reads the names from the record, so that the table
-/// needs no second index.
+/// The table, and the trigger that deletes a call's names with its trace. The trigger reads the names from the record,
+/// so that the table needs no second index.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS call_name (
         name TEXT NOT NULL,
@@ -22,10 +22,10 @@ pub(super) const SCHEMA: &str = "
     END;
 ";
 
-/// How a name is put in.
+/// Inserts names.
 const INSERTS: Inserts = Inserts { head: "INSERT OR IGNORE INTO call_name (name, seq) ", columns: 2 };
 
-/// Adds the other names of new records, under their traces' numbers.
+/// Inserts the other names of new records, under their traces' numbers.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     records: &[(i64, &TraceRecord)],
@@ -46,7 +46,7 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// The newest records with a name. None if no program has made the table yet.
+/// Returns the newest records with the given name. Returns none if the table does not exist yet.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     name: &str,

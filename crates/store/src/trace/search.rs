@@ -1,5 +1,5 @@
-//! A page of calls out of the table that searches look through. Each question walks one index, newest first, over a bounded number
-//! of rows: what is not found there is asked for again from where it ended.
+//! Reads pages of calls from the search table. Each query reads one index, newest first, over a bounded number of rows.
+//! The next query continues where it ended.
 
 use headrace_domain::UnixNanos;
 use headrace_trace::{
@@ -11,12 +11,12 @@ use sqlx::sqlite::{Sqlite, SqliteConnection};
 use super::calls::{DEAR_NANOS, SLOW_NS, is_rare, kind, place};
 use super::table::integer;
 
-/// Most rows that one question looks at.
+/// Maximum rows that one query examines.
 const ROWS_PER_QUESTION: i64 = 20_000;
-/// Most calls of a worker that are looked at for one that overlaps, back from the end of the call that is asked about.
+/// Maximum calls of a worker that are examined for overlaps, counted back from the end of the call in question.
 const NEIGHBOURS_LOOKED_AT: i64 = 20_000;
 
-/// What a question found, still as text.
+/// The result of a query, with records still as text.
 pub(super) struct Found {
     rows: Vec<(String, i64, i64)>,
     limit: usize,
@@ -25,10 +25,10 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// As a page.
+    /// Decodes the result into a page.
     ///
     /// # Errors
-    /// For a record that cannot be read.
+    /// Fails if a record cannot be decoded.
     pub(super) fn page(self) -> Result<CallPage, TraceError> {
         let Self { mut rows, limit, floor, unindexed } = self;
         let more = rows.len() > limit;
@@ -38,7 +38,7 @@ impl Found {
             number: number.cast_unsigned(),
         };
         let last = rows.last().map(|(_, started, number)| cursor(*started, *number));
-        // The row at the floor was not looked at.
+        // The row at the floor was not examined.
         let floor =
             floor.filter(|_| !more).map(|(started, number)| cursor(started, number.saturating_add(1)));
         let calls = rows.iter().map(|(record, ..)| Ok(CallRow::of(&decode_record(record)?)));
@@ -51,7 +51,7 @@ impl Found {
     }
 }
 
-/// Looks for a page.
+/// Searches one page.
 pub(super) async fn search(
     connection: &mut SqliteConnection,
     query: &CallQuery,
@@ -81,7 +81,8 @@ pub(super) async fn search(
     Ok(Found { rows, limit, floor, unindexed })
 }
 
-/// The records of the calls since a time that took the server longest: through the narrow table, once every trace has its row there.
+/// Records of the calls since a time that took the server longest. Uses the search table once every trace has its row
+/// there.
 pub(super) async fn slowest(
     connection: &mut SqliteConnection,
     since: i64,
@@ -96,7 +97,7 @@ pub(super) async fn slowest(
     sqlx::query_as(query).bind(since).bind(limit).fetch_all(connection).await
 }
 
-/// The records of calls that a worker had within a time, longest overlap first.
+/// Records of calls that a worker had during a stay, longest overlap first.
 pub(super) async fn beside(
     connection: &mut SqliteConnection,
     stay: &Stay,
@@ -104,7 +105,7 @@ pub(super) async fn beside(
     if !has_table(connection).await? {
         return Ok(Vec::new());
     }
-    // By the whole calls' times; what they were with the worker for is within those.
+    // Compares the times of whole calls, which contain their time at the worker.
     let query = "SELECT trace.record FROM (SELECT seq, started, ends FROM call INDEXED BY call_worker \
                  WHERE worker = ?1 AND started < ?3 ORDER BY started DESC, seq DESC LIMIT ?4) AS near \
                  JOIN trace ON trace.seq = near.seq WHERE near.ends > ?2 \
@@ -114,27 +115,27 @@ pub(super) async fn beside(
         .bind(integer(stay.from))
         .bind(integer(stay.until))
         .bind(NEIGHBOURS_LOOKED_AT)
-        // The call itself, and some that leave before they are counted.
+        // Includes the call itself, and some whose stay at the worker turns out not to overlap.
         .bind(integer(2 * MAX_BESIDE))
         .fetch_all(connection)
         .await
 }
 
-/// Whether a program that knows the table has had the file open.
+/// Whether a program that knows the search table has opened the file.
 async fn has_table(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     let found = "SELECT count(*) FROM sqlite_schema WHERE name = 'unfilled'";
     let (tables,): (i64,) = sqlx::query_as(found).fetch_one(connection).await?;
     Ok(tables > 0)
 }
 
-/// Traces that are not in the table yet.
+/// Number of traces that are not in the search table yet.
 async fn unfilled(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
     let unfilled: Option<(i64,)> =
         sqlx::query_as("SELECT traces FROM unfilled").fetch_optional(connection).await?;
     Ok(unfilled.map_or(0, |(traces,)| u64::try_from(traces).unwrap_or(0)))
 }
 
-/// The row at which a question ends, if there is one: it looks at those above.
+/// The row at which a query ends, if there is one. The query examines only the rows above it.
 async fn floor(
     connection: &mut SqliteConnection,
     query: &CallQuery,
@@ -149,7 +150,7 @@ async fn floor(
     floor.build_query_as().fetch_optional(connection).await
 }
 
-/// The index that a question walks: the one whose rows are likely the fewest.
+/// The index that a query reads: the one that likely has the fewest rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Key,
@@ -192,7 +193,7 @@ impl Way {
         }
     }
 
-    /// What the rows of the index have in common.
+    /// Adds the condition that all rows of the index meet.
     fn push(self, sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
         let mut equal = |column: &str, value: Option<&str>| {
             if let Some(value) = value {
@@ -203,7 +204,7 @@ impl Way {
             Self::Key => equal("key", query.key.as_ref().map(|id| id.as_str())),
             Self::Project => equal("project", query.project.as_ref().map(|id| id.as_str())),
             Self::Org => equal("org", query.org.as_ref().map(|id| id.as_str())),
-            // Here and below word for word as the indexes say it.
+            // This condition and those below must match the index definitions literally.
             Self::RareStage => {
                 if let Some(stage) = query.stage {
                     sql.push(" AND call.stage NOT IN (11, 12, 13, 14) AND call.stage = ")
@@ -223,7 +224,8 @@ impl Way {
         }
     }
 
-    /// Whether every row of the index is meant, but for the time: then a page needs no more rows than it shows.
+    /// Whether the query wants every row of the index, apart from its time range. Then a page reads only the rows that
+    /// it shows.
     fn is_all_of(self, query: &CallQuery) -> bool {
         let mut left = query.clone();
         (left.since, left.until) = (None, None);
@@ -238,7 +240,7 @@ impl Way {
     }
 }
 
-/// From a place on, within the time.
+/// Adds the start position and the time range.
 fn push_range(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery, after: Option<CallCursor>) {
     if let Some(CallCursor { started, number }) = after {
         sql.push(" AND (call.started, call.seq) < (").push_bind(integer(started.get())).push(", ");
@@ -252,7 +254,7 @@ fn push_range(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery, after: Option<C
     }
 }
 
-/// Everything that a call must meet beside the time.
+/// Adds all conditions of the query except the time range.
 fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
     let equal = [
         ("org", query.org.as_ref().map(|id| id.as_str())),
@@ -278,11 +280,11 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
         }
     }
     if let Some(user) = &query.user {
-        // No column: few ask, and every call would pay for it.
+        // There is no column for the user, because few queries need one and every call would pay for it.
         sql.push(" AND trace.record ->> '$.user' = ").push_bind(user.as_str());
     }
     if let Some(text) = &query.text {
-        // LIKE takes ASCII letters of either case.
+        // LIKE ignores the case of ASCII letters.
         let escaped: String = text
             .chars()
             .flat_map(|c| matches!(c, '%' | '_' | '\\').then_some('\\').into_iter().chain([c]))

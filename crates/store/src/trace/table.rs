@@ -1,12 +1,13 @@
-//! The table of records: its columns and indexes, and how many rows of each kind it has. Knows nothing of who reads or writes it.
+//! The table of records: its columns and indexes, and the number of rows of each kind. Knows neither readers nor
+//! writers.
 
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::sqlite::Format;
 
-/// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
-/// its own, so that a new field needs no new table.
+/// The file's format. Queries select and sort by the columns. The record itself is JSON with its own version, so that a
+/// new field needs no new table.
 pub(super) const FORMAT: Format = Format {
     what: "trace store",
     application_id: i32::from_be_bytes(*b"HRtr"),
@@ -30,25 +31,26 @@ pub(super) const FORMAT: Format = Format {
     shrinks: false,
 };
 
-/// How many records of each kind the file holds.
+/// Number of records of each kind in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {
     pub(super) all: u64,
-    /// Refusals of callers who are known.
+    /// Refusals of known callers.
     pub(super) refused: u64,
-    /// Refusals of callers who are not.
+    /// Refusals of unknown callers.
     pub(super) strangers: u64,
 }
 
-/// Which rows are refusals of callers who are known, as the indexes say it.
+/// Condition for refusals of known callers, in the words of the index.
 pub(super) const REFUSED: &str = "outcome = 'refused' AND org IS NOT NULL";
-/// Which rows are refusals of callers who are not.
+/// Condition for refusals of unknown callers.
 pub(super) const STRANGERS: &str = "outcome = 'refused' AND org IS NULL";
-/// The newest copies of calls, by the key that they are traced under.
+/// The newest copies of calls, by the key under which they are traced.
 pub(super) const SHADOWS: &str =
     "SELECT record FROM trace WHERE key = 'shadow' AND started >= ? ORDER BY started DESC LIMIT ?";
-/// The indexes that find the oldest of either, and copies of calls. Made where they are missing: no part of the format. One of durations,
-/// which former programs made, costs each call a page of its own on the disk: they are in no order.
+/// Indexes that find the oldest refusals of each kind, and copies of calls. They are created if they are missing, and
+/// are not part of the format. Earlier programs also made an index of durations. It is dropped, because durations come
+/// in no order and each call touched a separate page on the disk.
 pub(super) const INDEXES: &str = "
     DROP INDEX IF EXISTS trace_duration;
     CREATE INDEX IF NOT EXISTS trace_shadows ON trace (started) WHERE key = 'shadow';
@@ -69,7 +71,7 @@ pub(super) async fn count(connection: &mut SqliteConnection) -> Result<Counts, s
 }
 
 impl Counts {
-    /// Counts rows that were removed: whether each was a refusal, and of a caller who is not known.
+    /// Subtracts removed rows. Each entry says whether the row was a refusal, and whether its caller was unknown.
     pub(super) fn forget(&mut self, gone: &[(bool, bool)]) {
         for kind in gone {
             self.all = self.all.saturating_sub(1);
@@ -82,7 +84,7 @@ impl Counts {
     }
 }
 
-/// SQLite's integers have 63 bits; what is larger (a time after the year 2262) is the largest.
+/// Converts to SQLite's signed integers. A larger value, such as a time after the year 2262, becomes the largest.
 pub(crate) fn integer(n: impl TryInto<i64>) -> i64 {
     n.try_into().unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Questions to the projection: sums by what they are told apart by, and a month's bill. Changes nothing.
+//! Queries to the projection: sums by group, and a month's statement. Changes nothing.
 
 use headrace_domain::{NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos};
 use headrace_trace::{
@@ -12,7 +12,7 @@ use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 use super::rows::{LineRow, SUMS, hour, journal_row, ledger_time, money, sums_of};
 use crate::trace::integer;
 
-/// Sums, and up to which row of the journal.
+/// Returns the sums, and the last journal row that they include.
 pub(super) async fn report(
     open: &mut SqliteConnection,
     query: &UsageQuery,
@@ -29,7 +29,7 @@ pub(super) async fn report(
     sql.push(", max(CASE WHEN calls > 0 OR refused > 0 THEN hour END) * 3600 AS last_hour");
     sql.push(" FROM hours WHERE hour >= ").push_bind(query.since.map_or(0, hour));
     if let Some(until) = query.until {
-        // An hour counts whole.
+        // An hour always counts as a whole.
         let last = UnixNanos::new(until.get().saturating_add(HOUR_NS - 1));
         sql.push(" AND hour < ").push_bind(hour(last));
     }
@@ -53,7 +53,7 @@ pub(super) async fn report(
     Ok(UsageReport { query: query.clone(), rows, journal_row })
 }
 
-/// Refuses a report that is too long to be told.
+/// Refuses a report with too many rows.
 pub(super) fn bounded(query: &UsageQuery, report: UsageReport) -> Result<UsageReport, TraceError> {
     if report.rows.len() <= MAX_USAGE_ROWS {
         return Ok(report);
@@ -79,7 +79,7 @@ fn row_of(row: &SqliteRow, query: &UsageQuery) -> Result<UsageRow, sqlx::Error> 
     Ok(UsageRow { start, of: of.collect::<Result<_, _>>()?, last_hour, sums: sums_of(row)? })
 }
 
-/// Seconds since 1970 at which the step of time begins that an hour lies in.
+/// SQL for the start of the interval that contains an hour, in seconds since 1970.
 const fn start(interval: Option<UsageInterval>) -> &'static str {
     match interval {
         None => "NULL",
@@ -102,7 +102,7 @@ const fn column(by: UsageBy) -> &'static str {
     }
 }
 
-/// A month of a project; `None`: there is no such project.
+/// The statement of a project for a month. `None` if there is no such project.
 pub(super) async fn statement(
     open: &mut SqliteConnection,
     project: &ProjectId,

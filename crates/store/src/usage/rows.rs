@@ -1,5 +1,5 @@
-//! The tables of the projection: hours of sums, lines of bills by month, holds that are open, and settled calls whose traces are looked
-//! for. Knows neither journals nor traces.
+//! The tables of the projection: hourly sums, statement lines by month, open holds, and settled calls whose traces are
+//! still searched for. Knows neither journals nor traces.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 use crate::sqlite::FormatError;
 use crate::trace::integer;
 
-/// Hours of sums. A name that is empty is of nobody, or of nobody who is known.
+/// The table of hourly sums. An empty name means none, or unknown.
 macro_rules! hours {
     () => {
         "
@@ -81,7 +81,7 @@ pub(super) const SCHEMA: &str = concat!(
 "
 );
 
-/// Makes a file of version 1, which knew no users, one of today's.
+/// Upgrades a file of version 1, which had no users.
 const WITH_USERS: &str = concat!(
     "DROP INDEX hours_project; ALTER TABLE hours RENAME TO hours_1;",
     hours!(),
@@ -94,7 +94,7 @@ const WITH_USERS: &str = concat!(
 "
 );
 
-/// Brings a file of an older program up to date.
+/// Upgrades a file of an older program.
 pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
     let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
     if found < 2 {
@@ -103,12 +103,12 @@ pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), 
     Ok(())
 }
 
-/// Users that are told apart in an hour of a project.
+/// Maximum users that are counted separately per project and hour.
 const USERS_AN_HOUR: i64 = 1_000;
-/// What further ones count under.
+/// The name under which further users are counted.
 const OTHER_USERS: &str = "(others)";
 
-/// What sums stand under.
+/// The group under which sums are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     pub(super) hour: i64,
@@ -121,7 +121,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Of no key, no upstream and no user that is known.
+    /// A group without a known key, upstream and user.
     pub(super) fn new(time: UnixNanos, org: &str, project: &str, model: &str) -> Self {
         let (org, project, model) = (org.to_owned(), project.to_owned(), model.to_owned());
         let unknown = String::new;
@@ -129,7 +129,7 @@ impl Group {
     }
 }
 
-/// What lines of bills stand under.
+/// The group under which statement lines are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LineGroup {
     month: i64,
@@ -147,7 +147,7 @@ impl LineGroup {
     }
 }
 
-/// What a step of the journal changes.
+/// The changes of one step through the journal.
 #[derive(Default)]
 pub(super) struct Step {
     pub(super) hours: HashMap<Group, UsageSums>,
@@ -155,7 +155,7 @@ pub(super) struct Step {
     pub(super) opened: HashMap<HoldId, (OrgId, ProjectId)>,
     pub(super) closed: Vec<HoldId>,
     pub(super) settled: Vec<Call>,
-    /// Ledger time at its end.
+    /// Ledger time at the end of the step.
     pub(super) time: u64,
     pub(super) projects: Vec<(ProjectId, OrgId)>,
 }
@@ -168,13 +168,13 @@ pub(super) struct Call {
     pub(super) sums: UsageSums,
 }
 
-/// The sums' columns, in the order of [`numbers`].
+/// The columns of the sums, in the order of [`numbers`].
 pub(super) const SUMS: &str = "calls, completed, cancelled, failed, released, refused, input, cached_input, cache_write, \
     cache_write_1h, output, reasoning, charged, loss, paid, paid_calls, paid_charged";
 
-/// The sums as they stand in a row.
+/// The sums as column values.
 fn numbers(sums: &UsageSums) -> [i64; 17] {
-    // Searches are no tokens: lines of bills alone count them.
+    // Web searches are not tokens. Only statement lines count them.
     let Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches: _ } =
         sums.tokens;
     [
@@ -198,7 +198,7 @@ fn numbers(sums: &UsageSums) -> [i64; 17] {
     ]
 }
 
-/// The sums out of a row.
+/// Reads the sums of a row.
 pub(super) fn sums_of(row: &SqliteRow) -> Result<UsageSums, sqlx::Error> {
     let count = |name: &str| -> Result<u64, sqlx::Error> {
         let count: i64 = row.try_get(name)?;
@@ -229,7 +229,7 @@ pub(super) fn sums_of(row: &SqliteRow) -> Result<UsageSums, sqlx::Error> {
     })
 }
 
-/// So many tokens of a class.
+/// Usage of `tokens` tokens in one class.
 pub(super) fn of_class(class: TokenClass, tokens: u64) -> Usage {
     let none = Usage::default();
     match class {
@@ -249,7 +249,7 @@ pub(super) async fn journal_row(open: &mut SqliteConnection) -> Result<u64, sqlx
     Ok(u64::try_from(row).unwrap_or(0))
 }
 
-/// Ledger time at that row.
+/// Ledger time at the last row in the sums.
 pub(super) async fn ledger_time(open: &mut SqliteConnection) -> Result<UnixNanos, sqlx::Error> {
     let (time,): (i64,) = sqlx::query_as("SELECT time FROM reached").fetch_one(open).await?;
     Ok(UnixNanos::new(u64::try_from(time).unwrap_or(0)))
@@ -270,7 +270,7 @@ pub(super) async fn reached_trace(open: &mut SqliteConnection, row: i64) -> Resu
     sqlx::query("UPDATE reached SET trace = ?").bind(row).execute(open).await.map(|_| ())
 }
 
-/// Of these holds, those that are open, and whose they are.
+/// Returns those of the given holds that are open, with their organisation and project.
 pub(super) async fn open_holds(
     open: &mut SqliteConnection,
     holds: &[HoldId],
@@ -288,7 +288,7 @@ pub(super) async fn open_holds(
     Ok(found)
 }
 
-/// Writes what a step changes, and the calls whose traces are to be looked for.
+/// Writes the changes of a step, and the calls whose traces are still to be found.
 pub(super) async fn add(
     open: &mut SqliteConnection,
     step: &Step,
@@ -338,7 +338,7 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// The user that a group counts under: its own, unless its project has too many in that hour.
+/// The user under which a group is counted: its own, unless its project has too many users in that hour.
 async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a Group) -> Result<&'a str, sqlx::Error> {
     if group.user.is_empty() {
         return Ok("");
@@ -380,7 +380,7 @@ async fn add_sums(
     query.build().execute(open).await.map(|_| ())
 }
 
-/// The calls whose traces are looked for.
+/// The calls whose traces are still to be found.
 pub(super) async fn waiting(
     open: &mut SqliteConnection,
 ) -> Result<Vec<(HoldId, Group, UsageSums)>, sqlx::Error> {
@@ -399,13 +399,13 @@ pub(super) async fn waiting(
     rows.iter().map(read).collect()
 }
 
-/// Whether it waited until now.
+/// Removes a call from the waiting ones. Returns whether it was waiting.
 pub(super) async fn no_longer_waits(open: &mut SqliteConnection, hold: HoldId) -> Result<bool, sqlx::Error> {
     let done = sqlx::query("DELETE FROM waiting WHERE hold = ?").bind(bytes(hold)).execute(open).await?;
     Ok(done.rows_affected() > 0)
 }
 
-/// Takes sums from one group and gives them, completed, to another.
+/// Moves sums from one group to another, completed by the trace.
 pub(super) async fn move_sums(
     open: &mut SqliteConnection,
     (from, sums): (&Group, &UsageSums),
@@ -419,7 +419,8 @@ pub(super) async fn move_sums(
     query.bind(from.project.as_str()).bind(from.model.as_str()).execute(open).await.map(|_| ())
 }
 
-/// Looks no longer for traces of calls that were settled so long ago, nor for more than so many.
+/// Stops searching for traces of calls that were settled more than `wait_ns` ago, and of the oldest calls beyond
+/// `most`.
 pub(super) async fn give_up(open: &mut SqliteConnection, wait_ns: u64, most: i64) -> Result<(), sqlx::Error> {
     let late = "DELETE FROM waiting WHERE time < (SELECT time FROM reached) - ?";
     sqlx::query(late).bind(integer(wait_ns)).execute(&mut *open).await?;
@@ -428,7 +429,7 @@ pub(super) async fn give_up(open: &mut SqliteConnection, wait_ns: u64, most: i64
     sqlx::query(many).bind(most).execute(&mut *open).await.map(|_| ())
 }
 
-/// An id as it stands in the files.
+/// An id as stored in the files.
 pub(super) fn bytes(hold: HoldId) -> Vec<u8> {
     hold.bits().to_be_bytes().to_vec()
 }
@@ -440,12 +441,12 @@ pub(super) fn hold_of(bytes: &[u8]) -> HoldId {
 /// A row of a statement: model, class, price, tokens, amount.
 pub(super) type LineRow = (String, String, i64, i64, i64);
 
-/// The hour of a moment, counted from 1970.
+/// The hour of a time, counted from 1970.
 pub(super) fn hour(time: UnixNanos) -> i64 {
     i64::try_from(time.get() / HOUR_NS).unwrap_or(i64::MAX)
 }
 
-/// An amount of money as a sum.
+/// Converts a sum to an amount of money.
 pub(super) fn money(nanos: i64) -> NanoDollars {
     NanoDollars::new(nanos)
 }

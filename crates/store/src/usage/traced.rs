@@ -1,5 +1,5 @@
-//! What the traces add to the books: with which key a call came, whose server answered it, what that charges, and which calls were
-//! refused. Reads the traces' file beside its writer.
+//! What the traces add to the journal: the key of a call, the upstream that answered it, what that upstream charges,
+//! and which calls were refused. Reads the trace file beside its writer.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,12 +12,12 @@ use sqlx::sqlite::Sqlite;
 use super::rows::{Group, bytes, hold_of, money};
 use crate::trace::{SqliteTraceReader, integer};
 
-/// Ids in one statement.
+/// Ids per statement.
 const IDS_PER_QUESTION: usize = 500;
-/// Traces that are looked through for refusals at a time.
+/// Traces that are searched for refusals at a time.
 const TRACES_PER_STEP: i64 = 5_000;
 
-/// Of a call.
+/// The trace's data of one call.
 pub(super) struct Traced {
     key: String,
     upstream: String,
@@ -27,7 +27,7 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Adds what the books did not know.
+    /// Adds what the journal does not contain.
     pub(super) fn complete(&self, group: &mut Group, sums: &mut UsageSums) {
         group.key.clone_from(&self.key);
         group.upstream.clone_from(&self.upstream);
@@ -43,10 +43,10 @@ impl Traced {
     }
 }
 
-/// As its columns come.
+/// A row with the columns of the query.
 type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>);
 
-/// Of those of these calls that are traced. A hold has its call's id.
+/// Returns the data of those calls that have a trace. A hold has the same id as its call.
 pub(super) fn look_up(
     traces: &Path,
     holds: impl Iterator<Item = HoldId>,
@@ -78,11 +78,11 @@ pub(super) fn look_up(
     Ok(found)
 }
 
-/// As its columns come.
+/// A row with the columns of the query.
 type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
 
-/// Refused calls among the traces after one, and the last of those that were looked through. A model counts only where one was to
-/// serve: whatever else was asked for is a caller's invention.
+/// Refused calls among the traces after row `from`, and the last row that was searched. Only the model that was to
+/// serve a call is counted, because any other name may be a caller's invention.
 pub(super) fn refusals_after(
     traces: &Path,
     from: i64,

@@ -1,5 +1,5 @@
-//! The process that is struck down: this test binary, started again for one test with a task in its environment. It
-//! writes a line for everything that it was told is durable, and only then.
+//! The process that is killed: this test binary, started again for one test with a task in its environment. It prints a
+//! line for each change after the ledger has acknowledged it as durable.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,22 +22,22 @@ const DIRECTORY: &str = "HEADRACE_CRASH_DIRECTORY";
 const RUN: &str = "HEADRACE_CRASH_RUN";
 const DURABILITY: &str = "HEADRACE_CRASH_DURABILITY";
 
-/// What a child says on its standard output, a line each.
+/// A message of the child on its standard output, one per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The ledger is open.
     Ready,
     /// A hold is durable.
     Held(HoldId),
-    /// A settlement for so much is durable.
+    /// A settlement is durable, with the amount in nano-dollars.
     Settled(HoldId, i64),
     /// A release is durable.
     Released(HoldId),
-    /// A change was taken back because the journal failed.
+    /// A change was rolled back because the journal failed.
     Failed,
     /// A command was refused because the journal is down.
     Unavailable,
-    /// The script is at its end.
+    /// The script has ended.
     Done,
 }
 
@@ -52,14 +52,15 @@ impl Said {
             Self::Unavailable => "said unavailable\n".to_owned(),
             Self::Done => "said done\n".to_owned(),
         };
-        // One write, and a pipe takes so few bytes whole. A parent that is gone is no fault of the child's.
+        // A single write, because a pipe takes a short line as a whole. If the parent is gone, the child is not at
+        // fault.
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// Reads a whole line; `None` for what the test harness prints.
+    /// Parses a whole line. `None` for lines of the test harness.
     pub(crate) fn heard(line: &str) -> Option<Self> {
-        // The harness prints `test … ... ` without a line's end before the child's first word.
+        // The harness prints `test … ... ` without a line break before the child's first line.
         let (_, line) = line.split_once("said ")?;
         let words: Vec<&str> = line.split_whitespace().collect();
         Some(match words.as_slice() {
@@ -75,7 +76,7 @@ impl Said {
     }
 }
 
-/// Starts this binary again for a task; `extra` is set in its environment.
+/// Starts this binary again for a task. `extra` is set in its environment.
 pub(crate) fn start(
     task: &str,
     directory: &Path,
@@ -106,7 +107,7 @@ pub(crate) fn journal_path(directory: &Path) -> PathBuf {
     directory.join("ledger.sqlite")
 }
 
-/// Not a test of its own: without a task it does nothing.
+/// Not a test of its own. Without a task it does nothing.
 #[test]
 fn works_until_it_is_struck_down() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -144,7 +145,7 @@ fn project() -> ProjectId {
     ProjectId::new("project").unwrap()
 }
 
-/// A bill of so many nano-dollars.
+/// A bill of `amount` nano-dollars.
 fn lines(amount: u64) -> Vec<ChargeLine> {
     vec![ChargeLine {
         model: ModelName::new("demo-1").unwrap(),
@@ -160,7 +161,7 @@ impl Worker {
         let clock = SystemClock::new();
         let journal = SqliteJournal::open_with(&journal_path(directory), durability).unwrap();
         let owner = Owner::new(run + 1);
-        // Snapshots often, so that a blow may fall into one.
+        // Frequent snapshots, so that a kill may hit one.
         let retry = Duration::from_millis(5);
         let options = LedgerOptions { snapshot_rows: 8, retry, ..LedgerOptions::default() };
         let (ledger, _) = Ledger::open_with(Box::new(journal), owner, clock.now(), options).unwrap();
@@ -180,7 +181,7 @@ impl Worker {
         worker
     }
 
-    /// Does a batch and says, once it is durable, what of it was done.
+    /// Runs a batch, and reports the changes once they are durable.
     fn transact(&self, batch: Vec<Command>) -> bool {
         let done = self.ledger.transact(batch, self.clock.now());
         if done.durable.wait().is_err() {
@@ -223,7 +224,7 @@ impl Worker {
         (hold, command)
     }
 
-    /// One call: a hold, then mostly a settlement, now and then a release or nothing at all.
+    /// One call: a hold, then usually a settlement, and sometimes a release or nothing.
     fn call(&self) -> bool {
         let (hold, take) = self.hold();
         if !self.transact(vec![take]) {
@@ -246,7 +247,7 @@ impl Worker {
         }
     }
 
-    /// Calls from many threads until the end of the world.
+    /// Calls from many threads until the process is killed.
     fn load(&self) {
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -255,7 +256,7 @@ impl Worker {
         });
     }
 
-    /// Always the same writes in the same order.
+    /// Always makes the same writes in the same order.
     fn script(self) {
         for _ in 0..24 {
             assert!(self.call());
@@ -268,7 +269,7 @@ impl Worker {
         Said::Done.say();
     }
 
-    /// Calls one after the other, through failures, until the file `stop` appears.
+    /// Makes calls one after the other, through failures, until the file `stop` appears.
     fn endure_a_full_disk(self) {
         let stop = PathBuf::from(std::env::var(DIRECTORY).unwrap()).join("stop");
         while !stop.exists() {

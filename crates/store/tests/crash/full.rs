@@ -1,5 +1,6 @@
-//! A full disk under the stores of identities and traces, by the library that cuts the power (`tests/powercut.c`): a
-//! call that meets it fails, a key is revoked all the same, and once there is room again nothing is left behind.
+//! A full disk under the stores of identities and traces, simulated by the library that cuts the power
+//! (`tests/powercut.c`). A call that meets it fails, and a key can still be revoked. Once there is room again, no
+//! failure state remains.
 
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
@@ -32,7 +33,7 @@ fn a_full_disk_leaves_no_store_wedged_and_revokes_keys() {
     assert!(child.unwrap().success());
 }
 
-/// Not a test of its own: without a directory it does nothing.
+/// Not a test of its own. Without a directory it does nothing.
 #[test]
 fn works_beside_a_full_disk() {
     let Ok(inside) = std::env::var(DIRECTORY) else { return };

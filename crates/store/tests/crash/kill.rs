@@ -1,4 +1,4 @@
-//! `kill -9` at random moments under load, again and again on the same ledger.
+//! `kill -9` at random moments under load, many times on the same ledger.
 
 use std::io::{BufRead, BufReader};
 use std::sync::mpsc;
@@ -10,13 +10,13 @@ use headrace_store::journal::verify_file;
 use crate::child::{Said, journal_path, start};
 use crate::ledger_file::{check, start_again};
 
-/// Everything said so far, as it is said.
+/// Receives the child's messages as they are printed.
 pub(crate) fn listen(stdout: std::process::ChildStdout) -> mpsc::Receiver<Said> {
     let (heard, hearing) = mpsc::channel();
     std::thread::spawn(move || {
         let mut lines = BufReader::new(stdout);
         let mut line = String::new();
-        // A line that the kill cut in two was never said.
+        // A line that the kill cut off does not count.
         while lines.read_line(&mut line).is_ok_and(|length| length > 0) && line.ends_with('\n') {
             if let Some(said) = Said::heard(&line)
                 && heard.send(said).is_err()
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// Kills on one ledger before the next begins a new one, so that checking them all takes time in proportion.
+/// Kills on one ledger before the test begins a new one, so that the checks take time in proportion.
 const KILLS_PER_LEDGER: u64 = 20;
 
 #[test]
@@ -69,7 +69,7 @@ fn kill_again_and_again(kills: u64, random: &mut Random) -> Result<Vec<Said>, St
     for run in 0..kills {
         let mut child = start("load", directory.path(), run, Durability::Full, &[]);
         let hearing = listen(child.stdout.take().unwrap());
-        // One in four is killed while it opens the ledger, the others under load.
+        // One child in four is killed while it opens the ledger, the others under load.
         let mut said = Vec::new();
         if !random.next().is_multiple_of(4) {
             said.push(hearing.recv_timeout(Duration::from_secs(60)).expect("the child opens the ledger"));

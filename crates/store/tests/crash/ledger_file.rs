@@ -1,4 +1,4 @@
-//! What a ledger's file says after a blow, against what the child had been told.
+//! Compares a ledger's file after a crash with the changes that were acknowledged to the child.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ enum End {
 /// Every hold in the file, and how it ended.
 type Holds = HashMap<HoldId, Option<End>>;
 
-/// Reads every transaction; a hold that ends twice is an error.
+/// Reads every transaction. A hold that ends twice is an error.
 fn holds_in(directory: &Path) -> Result<Holds, String> {
     let loaded = load_file(&journal_path(directory)).map_err(|error| error.to_string())?;
     let mut holds = Holds::new();
@@ -45,7 +45,7 @@ fn holds_in(directory: &Path) -> Result<Holds, String> {
     Ok(holds)
 }
 
-/// What of the child's words the file does not bear out.
+/// The child's messages that the file does not confirm.
 fn missing(holds: &Holds, said: &[Said]) -> Vec<String> {
     let wrong = said.iter().filter(|word| match **word {
         Said::Held(hold) => !holds.contains_key(&hold),
@@ -56,13 +56,13 @@ fn missing(holds: &Holds, said: &[Said]) -> Vec<String> {
     wrong.map(|word| format!("{word:?}")).collect()
 }
 
-/// Checks the file as it lies: every invariant, and everything that the child was told is durable.
+/// Checks the file as it is: every invariant, and every change that was acknowledged to the child.
 pub(crate) fn check(directory: &Path, said: &[Said]) -> Result<(), String> {
     let report = verify_file(&journal_path(directory)).map_err(|error| error.to_string());
     let acknowledged = said.iter().any(|word| matches!(word, Said::Held(_) | Said::Ready));
     let report = match report {
         Ok(report) => report,
-        // Struck down before it was told anything: there need not be a ledger yet.
+        // Killed before any change was acknowledged, so there may be no ledger yet.
         Err(_) if !acknowledged => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -73,7 +73,7 @@ pub(crate) fn check(directory: &Path, said: &[Said]) -> Result<(), String> {
     if lost.is_empty() { Ok(()) } else { Err(format!("lost: {}", lost.join(", "))) }
 }
 
-/// Starts again on the file, as a new process would, and checks that orphans are released and nothing is charged.
+/// Opens the file as a new process would. Checks that orphaned holds are released and nothing is charged.
 pub(crate) fn start_again(directory: &Path, said: &[Said]) -> Result<(), String> {
     let journal = SqliteJournal::open(&journal_path(directory)).map_err(|error| error.to_string())?;
     let before = holds_in(directory)?;

@@ -1,5 +1,5 @@
 //! Power cuts at chosen write boundaries, and a full disk, by a library that is preloaded into the child
-//! (`tests/powercut.c`): what was written and not synced is lost, or a random part of it is not.
+//! (`tests/powercut.c`). Data that was written and not synced is lost, or only a random part of it is.
 
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
@@ -12,11 +12,11 @@ use crate::child::{Said, start};
 use crate::kill::listen;
 use crate::ledger_file::{check, start_again};
 
-/// The exit status of a child whose power was cut.
+/// Exit status of a child whose power was cut.
 const CUT: i32 = 77;
 
 pub(crate) struct World {
-    /// Holds the library and what lies outside the cut.
+    /// Contains the library and everything that the cut does not affect.
     pub(crate) outside: TempDir,
     library: PathBuf,
 }
@@ -43,7 +43,7 @@ impl World {
         ]
     }
 
-    /// How many writes the script makes when nothing happens.
+    /// Number of writes of the script without a cut.
     fn writes(&self, durability: Durability) -> u64 {
         let inside = fresh_inside();
         let report = self.outside.path().join("report");
@@ -57,7 +57,7 @@ impl World {
         std::fs::read_to_string(report).unwrap().trim().parse().unwrap()
     }
 
-    /// Runs the script until the power is cut at a write, and says what is wrong then.
+    /// Runs the script until the power is cut at a write. Returns what is wrong then.
     fn cut(&self, at: u64, keep: Option<u64>, durability: Durability) -> Result<(), String> {
         let inside = fresh_inside();
         let mut environment = self.environment(&inside.1);
@@ -78,7 +78,7 @@ pub(crate) fn fresh_inside() -> (TempDir, PathBuf) {
     (inside, path)
 }
 
-/// Ten boundaries spread over the script, the first and the last among them; or all of them.
+/// Ten boundaries spread over the script, including the first and the last, or all of them.
 fn boundaries(writes: u64) -> Vec<u64> {
     if std::env::var("HEADRACE_CUTS").as_deref() == Ok("all") {
         return (1..=writes).collect();
@@ -93,7 +93,7 @@ fn money_3_nothing_durable_is_lost_or_done_twice_through_power_cuts() {
     println!("the script makes {writes} writes");
     assert!(writes > 50);
     for at in boundaries(writes) {
-        // All that is unsynced is lost; or some of it is not, in any order, perhaps torn.
+        // Either all unsynced data is lost, or some of it survives, in any order and possibly torn.
         for keep in [None, Some(at), Some(at + 1_000_000)] {
             if let Err(wrong) = world.cut(at, keep, Durability::Full) {
                 panic!("cut at write {at} of {writes}, keeping {keep:?}: {wrong}");
@@ -102,7 +102,7 @@ fn money_3_nothing_durable_is_lost_or_done_twice_through_power_cuts() {
     }
 }
 
-/// The test above means something: where commits are not synced, the same cuts lose what was acknowledged.
+/// Proves that the test above can fail: if commits are not synced, the same cuts lose acknowledged changes.
 #[test]
 fn power_cuts_are_noticed_where_commits_are_not_synced() {
     let world = World::new();

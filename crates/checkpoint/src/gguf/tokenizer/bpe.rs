@@ -1,4 +1,5 @@
-//! Byte-level BPE: vocabulary and merges as they stand, and the pre-tokenizer by its name. Must not know special tokens.
+//! Byte-level BPE: copies vocabulary and merges, and selects the pre-tokenizer by its name. Must not know special
+//! tokens.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +30,7 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
     })
 }
 
-/// Pairs, each checked to be of tokens and to give one.
+/// Returns the merge pairs. Both parts of a pair, and the joined text, must be tokens.
 fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
     let meta = vocabulary.meta;
     let texts = meta.texts(MERGES)?.ok_or_else(|| meta.missing(MERGES))?;
@@ -37,7 +38,7 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
     let mut merges = Vec::with_capacity(texts.len());
     let mut joined = String::new();
     for (index, text) in texts.iter().enumerate() {
-        // From the second character on: a token may itself begin with a space.
+        // Search from the second character on, because a token may itself begin with a space.
         let second = text.chars().next().map_or(0, char::len_utf8);
         let at = text.get(second..).and_then(|rest| rest.find(' ')).map(|at| second + at);
         let pair = at.and_then(|at| Some((text.get(..at)?, text.get(at + 1..)?)));

@@ -1,4 +1,4 @@
-//! Pre-tokenizers of byte-level BPE by the names that GGUF gives them. The expressions are those of the published
+//! Pre-tokenizers of byte-level BPE, by their names in GGUF. The expressions are those of the published
 //! `tokenizer.json` files of each family. Must not know vocabularies.
 
 use serde_json::{Value as Json, json};
@@ -17,7 +17,7 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// GPT-2's, without the white space at its end: what no expression takes is a word too.
+/// GPT-2's expression without its final `\s+`: text that no expression matches is a word anyway.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
 const FALCON_PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|`]+";
@@ -32,14 +32,14 @@ const DIGIT: &str = r"\p{N}";
 const DIGITS: &str = r"\p{N}+";
 const THREE_DIGITS: &str = r"[0-9][0-9][0-9]";
 
-/// One family's way of cutting text into words.
+/// One family's rules for splitting text into words.
 struct Family {
     names: &'static [&'static str],
-    /// Splits, in order; then, if set, GPT-2's.
+    /// Split expressions in order. If `gpt2` is set, GPT-2's expression follows.
     splits: &'static [&'static str],
     gpt2: bool,
     composes: bool,
-    /// Words that are tokens are not put together from merges.
+    /// Whether a word that is a token is used directly, without merges.
     ignores_merges: bool,
     adds_bos: bool,
 }
@@ -90,19 +90,19 @@ const FAMILIES: [Family; 12] = [
     Family { names: &["default"], splits: &[PUNCTUATION, GPT2, DIGITS, THREE_DIGITS], ..PLAIN },
 ];
 
-/// What a family makes of a `tokenizer.json`.
+/// The family's parts of a `tokenizer.json`.
 pub(super) struct Pre {
     pub(super) normalizer: Json,
     pub(super) pre_tokenizer: Json,
     pub(super) ignores_merges: bool,
     pub(super) adds_bos: bool,
-    /// Set if the metadata does not say which family the model is of.
+    /// Set if the metadata does not name the model's family.
     pub(super) warning: Option<String>,
 }
 
-/// The pre-tokenizer that the metadata names.
+/// Returns the pre-tokenizer that the metadata names.
 pub(super) fn read(meta: Meta<'_>) -> Result<Pre, CheckpointError> {
-    // Files older than the key are read as llama.cpp reads them.
+    // Files from before this key are read as llama.cpp reads them.
     let named = meta.text(PRE)?;
     let name = named.unwrap_or(DEFAULT);
     let family = FAMILIES.iter().find(|family| family.names.contains(&name)).ok_or_else(|| {
@@ -122,7 +122,7 @@ pub(super) fn read(meta: Meta<'_>) -> Result<Pre, CheckpointError> {
     })
 }
 
-/// The warning for a file that does not say how texts are cut into words.
+/// The warning for a file that does not say how text is split into words.
 fn unnamed(named: Option<&str>) -> String {
     let says = match named {
         Some(name) => format!("`{PRE}` is `{name}`, which names no family"),

@@ -1,4 +1,4 @@
-//! SentencePiece BPE with byte fallback: merges are worked out from the tokens' scores, as transformers does when it
+//! SentencePiece BPE with byte fallback. Derives the merges from the tokens' scores, as transformers does when it
 //! converts such a vocabulary. Must not know special tokens.
 
 use std::collections::HashMap;
@@ -40,21 +40,21 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
     })
 }
 
-/// A way to put a token together.
+/// One way to join two tokens to a third. Lengths are in characters.
 struct Merge<'a> {
     score: f64,
     left: (&'a str, usize),
     right: (&'a str, usize),
 }
 
-/// Every way to put a token together from two others; better scores first, then longer parts.
+/// Returns every way to join two tokens to a third. Higher scores come first, then longer parts.
 fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
     let meta = vocabulary.meta;
     let scores = meta.numbers(SCORES, vocabulary.tokens.len())?.ok_or_else(|| meta.missing(SCORES))?;
     if let Some(at) = scores.iter().position(|score| score.is_nan()) {
         return Err(meta.problem(SCORES, format!("[{at}] is NaN, which has no place in an order")));
     }
-    // Only these can come out of text; a control token never does.
+    // Only these kinds can result from text. A control token cannot.
     let normal: Vec<(&str, u32)> = vocabulary
         .used()
         .filter(|(.., kind)| matches!(kind, Kind::Normal | Kind::UserDefined))
@@ -85,7 +85,7 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
         merges.extend(ways.drain(..).map(|(.., merge)| merge));
     }
     merges.sort_by(|a, b| {
-        // Adding 0 makes -0 and 0 one score, as they are to whoever compares floats.
+        // Adding 0 turns -0 into 0, because both are equal in a float comparison.
         let by_score = (b.score + 0.0).total_cmp(&(a.score + 0.0));
         by_score.then(b.left.1.cmp(&a.left.1)).then(b.right.1.cmp(&a.right.1))
     });

@@ -1,5 +1,5 @@
-//! The tokens of GGUF's metadata, checked, and what of a `tokenizer.json` follows from them alone.
-//! Must not know how text is cut into tokens.
+//! The checked tokens of GGUF metadata, and the parts of a `tokenizer.json` that follow from them alone. Must not know
+//! how text is split into tokens.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -11,7 +11,8 @@ use crate::limits::{MAX_EOS_IDS, MAX_TOKEN_BYTES};
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 
-/// Control tokens that end a reply in the families that have them, whatever the metadata names; llama.cpp's list.
+/// Control tokens that end a reply if they exist, in addition to those that the metadata names. Source: llama.cpp's
+/// list.
 const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -27,7 +28,7 @@ const ENDS: [&str; 12] = [
     "<end_of_utterance>",
 ];
 
-/// What a token is, as SentencePiece numbers it.
+/// The kind of a token, as SentencePiece numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -38,23 +39,23 @@ pub(super) enum Kind {
     Byte,
 }
 
-/// The vocabulary, checked: every token that is not unused has a text of its own.
+/// The checked vocabulary. Every token that is used has a unique text.
 pub(super) struct Vocabulary<'a> {
     pub(super) meta: Meta<'a>,
     pub(super) tokens: &'a Texts,
     pub(super) kinds: Vec<Kind>,
 }
 
-/// What the two kinds of tokenizer differ in.
+/// The parts of a `tokenizer.json` that differ between the two kinds of tokenizer.
 pub(super) struct Parts {
     pub(super) model: Json,
     pub(super) normalizer: Json,
     pub(super) pre_tokenizer: Json,
     pub(super) decoder: Json,
-    /// What the metadata means by saying nothing.
+    /// Default if the metadata does not say whether BOS is added.
     pub(super) adds_bos: bool,
     pub(super) class: &'static str,
-    /// What the metadata leaves open, in words.
+    /// A warning about what the metadata leaves open.
     pub(super) warning: Option<String>,
 }
 
@@ -103,21 +104,21 @@ impl<'a> Vocabulary<'a> {
         self.tokens.get(usize::try_from(id).ok()?)
     }
 
-    /// The id under `key`, if it is one of a token.
+    /// Reads the token id in `key`. `None` if it is not the id of a token.
     pub(super) fn id(&self, key: &str) -> Result<Option<u32>, CheckpointError> {
         let Some(value) = self.meta.get(key) else { return Ok(None) };
         let number = value.integer().ok_or_else(|| self.meta.wrong(key, value, "the id of a token"))?;
-        // Some converters write -1 or 2^32-1 for "none"; llama.cpp passes over any id that is none of a token.
+        // Some converters write -1 or 2^32-1 for "none". llama.cpp ignores every id that is not a token's.
         Ok(u32::try_from(number).ok().filter(|id| self.text(*id).is_some_and(|text| !text.is_empty())))
     }
 
-    /// Ids that end a reply.
+    /// Returns the ids that end a reply.
     pub(super) fn ends(&self, named: [Option<u32>; 3]) -> Vec<u32> {
         let mut ends: Vec<u32> = named.into_iter().flatten().collect();
         let ending = |(_, text, kind): &(u32, &str, Kind)| *kind == Kind::Control && ENDS.contains(text);
         let found: Vec<(u32, &str)> = self.used().filter(ending).map(|(id, text, _)| (id, text)).collect();
         let has = |text: &str| found.iter().any(|(_, other)| *other == text);
-        // Where these two are there, a reply goes on after `<|end|>` in another channel.
+        // If both of these tokens exist, a reply continues after `<|end|>` in another channel.
         let goes_on = has("<|return|>") && has("<|call|>");
         ends.extend(found.iter().filter(|(_, text)| !(goes_on && *text == "<|end|>")).map(|(id, _)| *id));
         let mut seen = std::collections::BTreeSet::new();
@@ -126,7 +127,7 @@ impl<'a> Vocabulary<'a> {
         ends
     }
 
-    /// The `tokenizer.json`.
+    /// Builds the `tokenizer.json`.
     pub(super) fn json(&self, parts: Parts, special: [Option<u32>; 2]) -> Result<Vec<u8>, CheckpointError> {
         let added: Vec<Json> = self
             .used()
@@ -157,7 +158,7 @@ impl<'a> Vocabulary<'a> {
         serde_json::to_vec(&document).map_err(|error| self.meta.problem(TOKENS, error.to_string()))
     }
 
-    /// The ids of texts, as a `tokenizer.json` has them.
+    /// Returns the map from text to id, as in a `tokenizer.json`.
     pub(super) fn vocab(&self) -> Map<String, Json> {
         self.used().map(|(id, text, _)| (text.to_owned(), json!(id))).collect()
     }
