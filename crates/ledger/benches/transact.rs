@@ -1,4 +1,4 @@
-//! What a call costs the ledger: the processor time of `transact` (hold and settle) and the time until both are
+//! The cost of a call for the ledger: the processor time of `transact` (hold and settle) and the time until both are
 //! durable, on a journal without latency. Run with `cargo bench -p headrace-ledger`.
 
 use std::time::{Duration, Instant};

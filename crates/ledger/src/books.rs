@@ -1,5 +1,5 @@
-//! The books as whoever spends from them sees them: verdicts that may take their time, and hints that cost nothing.
-//! Knows neither where the books are kept nor how they decide.
+//! The ledger client: the ledger as the request path uses it, with verdicts that may take time and hints that cost
+//! nothing. Knows neither where the ledger is kept nor how it decides.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,40 +12,40 @@ use crate::command::Command;
 use crate::service::{Health, Ledger, Transacted};
 use crate::standing::Standing;
 
-/// Where money is held and paid. [`Ledger`] decides in this process, at once; other books may ask a database.
+/// Access to holds and payments. [`Ledger`] decides in this process, at once; other implementations may ask a database.
 pub trait Books: Send + Sync {
-    /// Decides a batch at `now`, each command on the outcome of those before it: all of the batch is written or none.
-    /// Books that cannot be reached answer with [`crate::LedgerRefusal::Unavailable`]; they do not wait for ever.
+    /// Decides a batch at `now`, each command on the outcome of the earlier ones. Either all of the batch is written or
+    /// nothing. An unreachable ledger refuses with [`crate::LedgerRefusal::Unavailable`] and does not wait forever.
     fn decide(&self, batch: Vec<Command>, now: UnixNanos) -> Deciding;
 
-    /// What an organisation and a project could spend when it was last known. It may be old: only a hold decides. `None`
-    /// if there is no such project in the organisation.
+    /// Returns the last known amounts that an organisation and a project can spend. They may be old, so only a hold
+    /// decides. `None` if the organisation has no such project.
     fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<Standing>;
 
-    /// Says at `now` that whoever took the hold is still at work: it does not expire for another `lifetime`.
+    /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration);
 
-    /// How the books do.
+    /// Returns the health of the ledger.
     fn health(&self) -> Health;
 }
 
-/// What a batch becomes. Books that decide at once give it without an allocation.
+/// The pending result of a batch. A result that is known at once needs no allocation.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Deciding(State);
 
 enum State {
-    /// `None` once it was taken.
+    /// A known result. `None` after it was taken.
     Here(Option<Transacted>),
     OnTheWay(Pin<Box<dyn Future<Output = Transacted> + Send>>),
 }
 
 impl Deciding {
-    /// Decided already.
+    /// Creates a result that is already known.
     pub const fn now(transacted: Transacted) -> Self {
         Self(State::Here(Some(transacted)))
     }
 
-    /// Decided elsewhere, later.
+    /// Creates a result that arrives later.
     pub fn later(verdicts: impl Future<Output = Transacted> + Send + 'static) -> Self {
         Self(State::OnTheWay(Box::pin(verdicts)))
     }
@@ -60,7 +60,7 @@ impl fmt::Debug for Deciding {
 impl Future for Deciding {
     type Output = Transacted;
 
-    /// After it was ready it stays pending, as futures may.
+    /// Polling again after completion returns pending, which the contract of futures allows.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transacted> {
         match &mut self.0 {
             State::Here(transacted) => transacted.take().map_or(Poll::Pending, Poll::Ready),

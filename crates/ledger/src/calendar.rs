@@ -1,5 +1,5 @@
-//! UTC dates and months over nanoseconds since 1970: what budgets and price versions need, and no more.
-//! Knows no time zones and no leap seconds (Unix time has none).
+//! UTC dates and months over nanoseconds since 1970, as budgets and price versions need them. Knows no time zones and
+//! no leap seconds (Unix time has none).
 
 use headrace_domain::UnixNanos;
 
@@ -10,26 +10,26 @@ const NANOS_PER_DAY: u64 = 86_400 * 1_000_000_000;
 pub(crate) struct Month(pub(crate) u32);
 
 impl Month {
-    /// The month that `time` lies in.
+    /// Returns the month that contains `time`.
     pub(crate) fn of(time: UnixNanos) -> Self {
         let (year, month, _) = civil(time.get() / NANOS_PER_DAY);
         Self(year * 12 + month - 1)
     }
 
-    /// The first moment of the month after this one; the end of time if that cannot be written.
+    /// Returns the first moment of the next month, or the end of time if that moment cannot be represented.
     pub(crate) fn end(self) -> UnixNanos {
         let next = self.0.saturating_add(1);
         midnight(next / 12, next % 12 + 1, 1).unwrap_or(UnixNanos::new(u64::MAX))
     }
 }
 
-/// `2026-11-05`, the UTC date of `time`.
+/// Returns the UTC date of `time`, such as `2026-11-05`.
 pub(crate) fn date(time: UnixNanos) -> String {
     let (year, month, day) = civil(time.get() / NANOS_PER_DAY);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The first moment of a date written as `2026-11-05`, from 1970 to 2500; `None` if it is not such a date.
+/// Returns the first moment of a date written as `2026-11-05`. `None` unless it is a date from 1970 to 2500.
 pub(crate) fn parse_date(text: &str) -> Option<UnixNanos> {
     let mut parts = text.split('-');
     let mut part = |digits: usize| {
@@ -42,11 +42,11 @@ pub(crate) fn parse_date(text: &str) -> Option<UnixNanos> {
         return None;
     }
     let time = midnight(year, month, day)?;
-    // A day that its month lacks would have come out as another date.
+    // A day that the month does not have would give another date.
     (date(time) == text).then_some(time)
 }
 
-/// Days since 1970 to (year, month, day). Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+/// Converts days since 1970 to (year, month, day). Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 fn civil(days: u64) -> (u32, u32, u32) {
     let z = days + 719_468;
     let era = z / 146_097;
@@ -61,7 +61,8 @@ fn civil(days: u64) -> (u32, u32, u32) {
     (narrow(year), narrow(month), narrow(day))
 }
 
-/// The first moment of a date from 1970 on; `None` before that, outside month 1–12 or day 1–31, or past 64 bits.
+/// Returns the first moment of a date from 1970 on. `None` before 1970, outside month 1–12 or day 1–31, or beyond 64
+/// bits.
 fn midnight(year: u32, month: u32, day: u32) -> Option<UnixNanos> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;

@@ -1,14 +1,14 @@
-//! Bytes in and out: the few shapes that journal rows and snapshots are made of. Integers are LEB128, signed ones
-//! zigzag, strings and lists begin with their length. Reading trusts nothing. Knows no record.
+//! The binary encoding of journal rows and snapshots. Integers are LEB128 (signed ones in zigzag form), and strings and
+//! lists begin with their length. The reader trusts no input. Does not know the records.
 
 use std::fmt;
 
-/// Bytes that are not what they should be.
+/// An error for bytes that do not have the expected form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
-    /// Offset at which reading failed.
+    /// The offset at which reading failed.
     at: usize,
-    /// What was being read.
+    /// The item that was being read.
     what: &'static str,
 }
 
@@ -18,7 +18,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Appends to a buffer.
+/// Appends encoded values to a buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Writer {
     }
 
     pub(crate) fn u64(&mut self, mut value: u64) {
-        // Most are lengths and tags of one byte.
+        // Most values are lengths and tags of one byte.
         if value < 0x80 {
             return self.u8(value as u8);
         }
@@ -86,7 +86,7 @@ impl Writer {
     }
 }
 
-/// Reads from a slice.
+/// Reads encoded values from a slice.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -98,12 +98,12 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// An error at the present place.
+    /// Returns an error at the current offset.
     pub(crate) fn malformed(&self, what: &'static str) -> Malformed {
         Malformed { at: self.at, what }
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(self.malformed("end of the record")) }
     }
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let low = u64::from(byte & 0x7f);
-            // The tenth byte carries one bit; and a number has one spelling only.
+            // The tenth byte carries one bit, and each number has only one encoding.
             if (shift == 63 && low > 1) || (byte == 0 && shift > 0) {
                 return Err(self.malformed("integer"));
             }
@@ -148,7 +148,8 @@ impl<'a> Reader<'a> {
         Err(self.malformed("integer"))
     }
 
-    /// How many elements follow, each of at least one byte: never more than there are bytes left.
+    /// Reads the number of elements that follow. Each has at least one byte, so the number cannot exceed the remaining
+    /// bytes.
     pub(crate) fn len_of(&mut self) -> Result<usize, Malformed> {
         let length = self.u64()?;
         let left = self.bytes.len() - self.at;
@@ -177,12 +178,12 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.raw()?).map_err(|_| self.malformed("text"))
     }
 
-    /// A string that parses into an id or name.
+    /// Reads a string that parses into an id or a name.
     pub(crate) fn id<T: std::str::FromStr>(&mut self, what: &'static str) -> Result<T, Malformed> {
         self.str()?.parse().map_err(|_| self.malformed(what))
     }
 
-    /// An optional value, behind a flag.
+    /// Reads an optional value after its flag.
     pub(crate) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Malformed>,

@@ -1,5 +1,4 @@
-//! What the ledger can be asked to do, and what it answers when it did: plain data.
-//! Decides nothing; `core` does.
+//! The commands of the ledger and the receipts for them, as plain data. Makes no decisions; `core` does.
 
 use std::sync::Arc;
 
@@ -8,28 +7,28 @@ use headrace_domain::{
 };
 use serde::{Deserialize, Serialize};
 
-/// One thing to do. The commands of a batch are decided in order, each on the outcome of those before it.
+/// One command. The commands of a batch are decided in order, each on the outcome of the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Opens a project, and its organisation if that is new. Idempotent.
+    /// Opens a project, and its organisation if that does not exist yet. Idempotent.
     OpenProject {
         /// The organisation that pays.
         org: OrgId,
         /// The project, unique across organisations.
         project: ProjectId,
     },
-    /// Adds money to an organisation's balance, or takes back what was added by mistake.
+    /// Adds money to an organisation's balance, or takes back money that was added by mistake.
     Grant {
-        /// Who receives it.
+        /// The organisation that receives the money.
         org: OrgId,
-        /// How much; below zero it is taken back, at most what is there and not held.
+        /// The amount. A negative amount is taken back; it is limited to the money that is there and not held.
         amount: NanoDollars,
-        /// Where the money comes from.
+        /// The source of the money.
         kind: GrantKind,
-        /// What an operator wants to find it by: a payment's id, a ticket. At most 256 bytes.
+        /// A reference for operators, such as a payment's id or a ticket. At most 256 bytes.
         reference: String,
     },
-    /// Sets or removes a project's budget. What was spent before counts.
+    /// Sets or removes a project's budget. Money spent before counts, too.
     SetBudget {
         /// The organisation that the project belongs to.
         org: OrgId,
@@ -38,72 +37,73 @@ pub enum Command {
         /// The new budget; `None` removes it.
         budget: Option<Budget>,
     },
-    /// Reserves the most that a call can cost.
+    /// Reserves the maximum cost of a call.
     Hold {
-        /// The hold's id, never used before.
+        /// The hold's id, which was never used before.
         hold: HoldId,
-        /// Who pays.
+        /// The organisation that pays.
         org: OrgId,
-        /// Whose budget it counts against.
+        /// The project whose budget the hold counts against.
         project: ProjectId,
-        /// The most that the call can cost; zero for a model that is free.
+        /// The maximum cost of the call. Zero for a free model.
         amount: NanoDollars,
         /// The process that will settle it.
         owner: Owner,
-        /// When it is released if nobody settles it, on the clock that gives `now`.
+        /// When the hold is released if it was not settled, on the clock that gives `now`.
         expires: UnixNanos,
         /// The client's idempotency key, if it sent one.
         idempotency: Option<IdempotencyClaim>,
     },
-    /// Holds more for a call that goes on beyond what it was thought to cost, under the same hold. It is refused as a hold
-    /// would be, and then the hold stays as it was.
+    /// Holds more money under the same hold, for a call that costs more than expected. It can be refused like a hold.
+    /// The hold then stays unchanged.
     Extend {
-        /// Which hold.
+        /// The hold to extend.
         hold: HoldId,
-        /// How much more; not zero.
+        /// The additional amount, which must not be zero.
         amount: NanoDollars,
     },
-    /// Ends a hold by charging what was used. The charge never exceeds the hold: what the lines exceed it by goes to
-    /// the loss account. A *failed* call that carried an idempotency key is not charged at all, because its key is
-    /// free again and the retry will be: its lines go to the loss account.
+    /// Ends a hold by charging for the usage. The charge never exceeds the hold. If the lines exceed it, the rest goes
+    /// to the loss account. A *failed* call with an idempotency key is not charged, because its key is free again and
+    /// the retry will be charged. Its lines go to the loss account.
     Settle {
-        /// Which hold.
+        /// The hold to settle.
         hold: HoldId,
-        /// What is charged, a line per token class; each amount is its price times its tokens, rounded to nearest.
+        /// The charges, one line per token class. Each amount is its price times its tokens, rounded to nearest.
         lines: Vec<ChargeLine>,
-        /// What was used but is not charged, at list price: goes to the loss account.
+        /// Usage that is not charged, at list price. It goes to the loss account.
         loss: NanoDollars,
         /// How the call ended.
         outcome: SettleOutcome,
-        /// The answer to replay to the same idempotency key. Kept only if the hold made a claim and the outcome is
-        /// `Completed`.
+        /// The answer to replay for the same idempotency key. It is kept only if the hold claimed a key and the outcome
+        /// is `Completed`.
         answer: Option<StoredAnswer>,
     },
     /// Ends a hold without a charge.
     Release {
-        /// Which hold.
+        /// The hold to release.
         hold: HoldId,
-        /// Why.
+        /// The reason.
         why: ReleaseReason,
     },
-    /// After a restart: releases the holds of every owner but this one. Nothing is charged.
+    /// After a restart: releases the holds of every owner except this one, without a charge.
     ReleaseOrphans {
         /// The owner whose holds stay.
         current_owner: Owner,
     },
-    /// Releases the holds whose expiry has passed. Nothing is charged.
+    /// Releases the holds whose expiry has passed, without a charge.
     ExpireHolds,
     /// Sets ledger time back to the caller's `now`, after it ran on a clock that was ahead. Holds and idempotency keys
-    /// keep the time that they had left, and what was spent in a month that lies ahead counts in this one.
+    /// keep their remaining time. Money spent in a month that lies ahead counts in the current month.
     SetClock,
 }
 
-/// A process that takes holds, new at each start.
+/// A process that takes holds. Each start of a process is a new owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
 
 impl Owner {
-    /// From an instance id that no other process and no earlier start of this one has.
+    /// Creates an owner from an instance id. No other process and no earlier start of this process may have the same
+    /// id.
     pub const fn new(instance: u128) -> Self {
         Self(instance)
     }
@@ -114,7 +114,7 @@ impl Owner {
     }
 }
 
-/// Where granted money comes from.
+/// The source of granted money.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantKind {
@@ -124,32 +124,32 @@ pub enum GrantKind {
     Promotional,
 }
 
-/// The most that a project may spend.
+/// The maximum amount that a project may spend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// In nano-dollars; zero stops the project.
+    /// The limit in nano-dollars. Zero stops the project.
     pub limit: NanoDollars,
-    /// Over which time.
+    /// The period over which the limit applies.
     pub period: BudgetPeriod,
 }
 
-/// The time over which a budget counts.
+/// The period of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetPeriod {
-    /// For ever.
+    /// All time.
     Total,
     /// The calendar month, UTC.
     Month,
 }
 
-/// An idempotency key as the client sent it, and the hash of what it asked for. Its scope is the project.
+/// An idempotency key as the client sent it, with the hash of the request. Its scope is the project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyClaim {
-    /// 1 to 255 bytes.
+    /// The key, 1 to 255 bytes.
     pub key: String,
-    /// Hash of the request's meaning: a repeated key with another hash is refused.
+    /// The hash of the request's content. A repeated key with another hash is refused.
     pub request_hash: [u8; 32],
 }
 
@@ -158,125 +158,126 @@ pub struct IdempotencyClaim {
 pub struct ChargeLine {
     /// The dated model that served the tokens.
     pub model: ModelName,
-    /// Their class.
+    /// The class of the tokens.
     pub class: TokenClass,
-    /// How many.
+    /// The number of tokens.
     pub tokens: u64,
-    /// The price that applied.
+    /// The price that applied to them.
     pub price: NanoDollarsPerMillion,
     /// Price times tokens, rounded once to the nearest nano-dollar.
     pub amount: NanoDollars,
 }
 
-/// How a settled call ended.
+/// The outcome of a settled call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettleOutcome {
-    /// It ran to its end.
+    /// The call ran to its end.
     Completed,
-    /// The client went away.
+    /// The client disconnected.
     Cancelled,
-    /// An upstream or we failed.
+    /// An upstream or this program failed.
     Failed,
 }
 
-/// Why a hold was released without a charge.
+/// The reason for releasing a hold without a charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReleaseReason {
     /// A later stage refused the call before any work.
     Refused,
-    /// The call failed before anything was handed to the client.
+    /// The call failed before the client received anything.
     Failed,
-    /// The client went away before any work. No call is released so yet; the journal has its code.
+    /// The client disconnected before any work. No call uses this reason yet, but the journal has a code for it.
     Cancelled,
-    /// The call goes to another model and takes a new hold. No call does so yet; the journal has its code.
+    /// The call goes to another model and takes a new hold. No call uses this reason yet, but the journal has a code
+    /// for it.
     Rerouted,
-    /// Its process ended without settling it.
+    /// The owner process ended without settling the hold.
     Orphaned,
-    /// Nobody settled it in time.
+    /// The hold was not settled in time.
     Expired,
 }
 
-/// An answer kept to be replayed byte for byte for 24 hours.
+/// An answer that is kept for 24 hours to be replayed byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// The `content-type` header's value.
+    /// The value of the `content-type` header.
     pub content_type: String,
-    /// The body, at most [`crate::MAX_ANSWER_BYTES`]: a longer one is not kept, and a repeat of its key is answered
+    /// The body, at most [`crate::MAX_ANSWER_BYTES`]. A longer body is not kept. A repeat of its key is then refused
     /// with [`crate::LedgerRefusal::IdempotencyReplay`] without an answer.
     pub body: Arc<[u8]>,
 }
 
-/// What a command did.
+/// The result of a successful command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
     /// The project is open.
     ProjectOpened {
-        /// Whether it is new.
+        /// Whether the project was created by this command.
         created: bool,
     },
     /// The money is in the balance.
     Granted {
-        /// The organisation's balance now, money held included.
+        /// The organisation's new balance, including held money.
         balance: NanoDollars,
     },
     /// The budget is set or removed.
     BudgetSet,
     /// The money is held.
     Held {
-        /// Which hold.
+        /// The hold.
         hold: HoldId,
-        /// How much.
+        /// The amount that is held.
         amount: NanoDollars,
-        /// What the organisation has left to hold.
+        /// The amount that the organisation can still hold.
         available: NanoDollars,
     },
     /// More money is held.
     Extended {
-        /// Which hold.
+        /// The hold.
         hold: HoldId,
-        /// How much it holds now.
+        /// The total amount that is held now.
         amount: NanoDollars,
-        /// What the organisation has left to hold.
+        /// The amount that the organisation can still hold.
         available: NanoDollars,
     },
     /// The hold is settled.
     Settled {
-        /// Which hold.
+        /// The hold.
         hold: HoldId,
-        /// What the customer paid.
+        /// The amount that the customer paid.
         charged: NanoDollars,
-        /// What went back from the hold to the balance.
+        /// The amount that went back from the hold to the balance.
         returned: NanoDollars,
-        /// What went to the loss account, `exceeded` included.
+        /// The amount that went to the loss account, including `exceeded`.
         loss: NanoDollars,
-        /// By how much the lines exceeded the hold. More than zero is a fault of whoever sized the hold.
+        /// The amount by which the lines exceeded the hold. A value above zero is a bug in the calculation of the hold.
         exceeded: NanoDollars,
         /// Whether the answer is kept for the idempotency key.
         answer_kept: bool,
     },
     /// The hold is released.
     Released {
-        /// Which hold.
+        /// The hold.
         hold: HoldId,
-        /// What went back to the balance.
+        /// The amount that went back to the balance.
         returned: NanoDollars,
     },
-    /// Ledger time is set back.
+    /// Ledger time was set back.
     ClockSet {
-        /// What it was.
+        /// The time before.
         from: UnixNanos,
-        /// What it is.
+        /// The time now.
         to: UnixNanos,
     },
-    /// Several holds are released.
+    /// Several holds were released.
     ReleasedMany {
-        /// Which.
+        /// The released holds.
         holds: Vec<HoldId>,
-        /// What went back to balances in all.
+        /// The total amount that went back to balances.
         returned: NanoDollars,
     },
 }

@@ -1,6 +1,6 @@
-//! The ledger's decisions: a command and a time in, a receipt and transactions out, or a refusal that changes nothing.
-//! Synchronous and deterministic: no clock, no randomness, no I/O. What it decides is in memory only; `service`
-//! makes it durable.
+//! The decisions of the ledger. The input is a command and a time. The output is a receipt and transactions, or a
+//! refusal that changes nothing. Synchronous and deterministic: no clock, no randomness, no I/O. Decisions are only in
+//! memory; `service` makes them durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,34 +16,34 @@ use crate::standing::{HoldView, Standing, Totals, resets};
 use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, Open, Parties, Project, State};
 use crate::transaction::{Event, Held, Settled, Transaction};
 
-/// Longest idempotency key, in bytes.
+/// The maximum length of an idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
-/// Longest reference of a grant, in bytes.
+/// The maximum length of a grant's reference, in bytes.
 const MAX_REFERENCE_BYTES: usize = 256;
-/// Most lines of one bill.
+/// The maximum number of lines of one bill.
 const MAX_LINES: usize = 64;
 
-/// The state and the latest time that it has seen.
+/// The state, and the latest time that it has seen.
 #[derive(Debug, Clone, Default)]
 pub struct Core {
     state: State,
     latest: UnixNanos,
-    /// Holds whose owner said that it is still at work, and until when they do not expire for that. Of no meaning to
-    /// another process, which releases the holds of this one at its start; so it is in no journal. It stands beside the
-    /// state, because a hold that was ended may be open again when a write has failed.
+    /// The times until which holds do not expire because their owner is still working. They mean nothing to another
+    /// process, which releases the holds of this one at its start, so they are not in the journal. They are kept apart
+    /// from the state because a failed write can reopen a hold that was ended.
     kept: Map<HoldId, UnixNanos>,
 }
 
-/// A command that was done.
+/// The result of a successful command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// What it did.
+    /// The receipt.
     pub receipt: Receipt,
-    /// What must be made durable; empty if the command changed nothing.
+    /// The transactions that must be made durable. Empty if the command changed nothing.
     pub transactions: Vec<Transaction>,
 }
 
-/// A command's time: the ledger's, and how far it is ahead of the caller's clock.
+/// The time of a command: ledger time, and the caller's clock.
 #[derive(Clone, Copy)]
 struct Now {
     ledger: UnixNanos,
@@ -60,7 +60,7 @@ impl From<Breach> for LedgerRefusal {
 }
 
 impl Core {
-    /// An empty ledger.
+    /// Creates an empty ledger.
     pub fn new() -> Self {
         Self::default()
     }
@@ -69,33 +69,34 @@ impl Core {
         Self { latest: state.time, state, kept: Map::default() }
     }
 
-    /// Puts another state in place of this one, as after a failed write. Ledger time stays where it was.
+    /// Replaces the state, for example after a failed write. Ledger time does not go back.
     pub(crate) fn rebase(&mut self, state: State) {
         self.latest = self.latest.max(state.time);
         self.state = state;
     }
 
-    /// Says at `now` that whoever took the hold is still at work: it does not expire for another `lifetime`.
+    /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
     pub fn keep(&mut self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
         self.latest = self.latest.max(now);
         self.kept.insert(hold, self.latest.after(lifetime));
     }
 
-    /// Decides one command at `now`, as [`Core::apply_to`] does.
+    /// Decides one command at `now`, like [`Core::apply_to`].
     ///
     /// # Errors
-    /// A refusal, and nothing is changed.
+    /// Returns the refusal. Nothing is changed then.
     pub fn apply(&mut self, command: Command, now: UnixNanos) -> Result<Applied, LedgerRefusal> {
         let mut transactions = Vec::new();
         let receipt = self.apply_to(command, now, &mut transactions)?;
         Ok(Applied { receipt, transactions })
     }
 
-    /// Decides one command at `now`, and puts what must be made durable behind `out`. A `now` before the latest one
-    /// seen counts as that one, so that ledger time never runs backwards; an expiry is moved by the same amount.
+    /// Decides one command at `now`, and appends the transactions that must be made durable to `out`. If `now` is
+    /// before the latest time seen, that latest time is used, so that ledger time never runs backwards. An expiry is
+    /// moved by the same amount.
     ///
     /// # Errors
-    /// A refusal, and nothing is changed.
+    /// Returns the refusal. Nothing is changed then.
     pub fn apply_to(
         &mut self,
         command: Command,
@@ -236,7 +237,7 @@ impl Core {
         let Some(project) = project.filter(|known| known.org == wanted.org) else {
             return Err(LedgerRefusal::UnknownProject { project: wanted.project });
         };
-        // The key first: a replay costs nothing and needs no balance.
+        // The key is checked first, because a replay costs nothing and needs no balance.
         wanted.claim = match claim {
             Some(claim) => Some(Self::claim(&wanted.project, project, claim)?),
             None => None,
@@ -267,7 +268,7 @@ impl Core {
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
     }
 
-    /// What an organisation has left to hold.
+    /// Returns the amount that an organisation can still hold.
     fn available(&self, parties: Parties) -> NanoDollars {
         let org = parties.org.and_then(|place| self.state.orgs.at(place));
         NanoDollars::new(org.map_or(0, |org| org.available))
@@ -364,7 +365,7 @@ impl Core {
         if loss.is_negative() {
             return Err(LedgerRefusal::Invalid { field: "loss", why: "it must not be below zero" });
         }
-        // A failed call frees its idempotency key; charging it would charge the key's request twice.
+        // A failed call frees its idempotency key. If it were charged, its request would be charged twice.
         let waived = outcome == SettleOutcome::Failed && held.claim.is_some();
         let charged = if waived { NanoDollars::ZERO } else { used.min(held.amount) };
         let overflow = |_| LedgerRefusal::Overflow;
@@ -393,7 +394,7 @@ impl Core {
         Ok(Receipt::Released { hold, returned })
     }
 
-    /// Releases each; one that cannot be released stays open and is left out.
+    /// Releases each of the holds. A hold that cannot be released stays open and is left out of the receipt.
     fn release_many(
         &mut self,
         holds: &[HoldId],
@@ -418,27 +419,28 @@ impl Core {
         Ok(())
     }
 
-    /// How an organisation and one of its projects stand at `now`; `None` if the project is not its own.
+    /// Returns the standing of an organisation and one of its projects at `now`. `None` if the project is not the
+    /// organisation's.
     pub fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
         self.state.standing(org, project, now.max(self.latest))
     }
 
-    /// What became of a hold, as far as it is remembered.
+    /// Returns the state of a hold, as far as it is remembered.
     pub fn hold_view(&self, hold: &HoldId) -> Option<HoldView> {
         self.state.hold(hold)
     }
 
-    /// The time of the newest transaction.
+    /// Returns the time of the newest transaction.
     pub fn time(&self) -> UnixNanos {
         self.state.time
     }
 
-    /// Sums over everything.
+    /// Returns the totals over the whole ledger.
     pub fn totals(&self) -> Totals {
         self.state.totals()
     }
 
-    /// Every project and its organisation, in order of both names.
+    /// Returns all projects with their organisations, sorted by both names.
     pub fn projects(&self) -> Vec<(OrgId, ProjectId)> {
         let projects = self.state.projects.iter();
         let mut all: Vec<_> = projects.map(|(id, project)| (project.org.clone(), id.clone())).collect();
@@ -446,13 +448,13 @@ impl Core {
         all
     }
 
-    /// Every open hold, oldest id first.
+    /// Returns all open holds, oldest id first.
     pub fn open_holds(&self) -> Vec<Held> {
         self.state.open_holds()
     }
 }
 
-/// The sum of the lines, each of which must be what its price makes it.
+/// Returns the sum of the lines. The amount of each line must equal its price times its tokens.
 fn check_lines(lines: &[ChargeLine]) -> Result<NanoDollars, LedgerRefusal> {
     if lines.len() > MAX_LINES {
         return Err(LedgerRefusal::Invalid { field: "lines", why: "a bill has at most 64 lines" });

@@ -1,6 +1,6 @@
-//! The promise that a batch is on the disk: a future that can also be waited for, one group of batches at a time.
-//! Whoever writes is woken for those who wait, and not for each batch: a wake costs as much as deciding several.
-//! Knows nothing of what the batches hold.
+//! The promise that a batch is on the disk: a future that a thread can also block on, for one group of batches. The
+//! writer is woken for waiting callers and not for each batch, because a wake-up costs as much as deciding several
+//! batches. Does not know the content of the batches.
 
 use std::fmt;
 use std::future::Future;
@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex};
 
-/// The batch is not on the disk and never will be: whatever its verdicts said did not happen.
+/// The batch is not on the disk and never will be. Nothing that its verdicts report has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalFailed {
-    /// What the journal said.
+    /// The error of the journal.
     pub why: Arc<str>,
 }
 
@@ -25,33 +25,36 @@ impl fmt::Display for JournalFailed {
 
 impl std::error::Error for JournalFailed {}
 
-/// Whoever writes groups.
+/// The writer of groups.
 pub(crate) trait Scribe: Send + Sync {
-    /// Somebody waits for a group. To call it twice costs little.
+    /// Reports that a caller waits for a group. A repeated call costs little.
     fn call(&self, group: &Arc<Group>);
 
-    /// Somebody would hear of a group, and has time: see [`Durable::at_leisure`].
+    /// Reports that a caller is interested in a group but not in a hurry; see [`Durable::at_leisure`].
     fn mention(&self, group: &Arc<Group>);
 }
 
-/// Resolves when a batch is on the disk. Cheap to clone; every clone resolves alike.
+/// Resolves when a batch is on the disk. Cheap to clone, and all clones resolve in the same way.
 ///
-/// The first future of a group that is asked lets everybody else have a turn before it wakes the writer: what they add meanwhile is
-/// written with it. The others leave that to it: each turn taken for nothing would cost a call more than its wait. Dropped before, it
-/// wakes the writer then. A task asks it once a turn, behind what it has to do otherwise: a second time counts as the next turn. One that is [at leisure](Self::at_leisure) wakes nobody who is awake anyway.
+/// The first future of a group that is polled lets all other tasks run once before it wakes the writer. Batches that
+/// they add meanwhile are written with it. The other futures of the group rely on the first one, because yielding in
+/// vain would cost a call more than the wait. If the first future is dropped early, it wakes the writer then.
+///
+/// A task should poll the future once per turn, after its other work, because a second poll counts as the next turn. A
+/// future that is [at leisure](Self::at_leisure) does not wake a writer that will soon look for work by itself.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Durable {
-    /// `None`: nothing to wait for.
+    /// `None` if there is nothing to wait for.
     group: Option<Arc<Group>>,
-    /// Where this future's waker stands in the group's list.
+    /// The index of this future's waker in the group's list.
     slot: Option<usize>,
-    /// Others had their turn.
+    /// Whether other tasks had their turn.
     stood_back: bool,
-    /// Nobody waits for it: it may be written with what comes next.
+    /// Whether no caller waits, so that the batch may be written with later ones.
     has_time: bool,
-    /// The writer knows of it.
+    /// Whether the writer knows that a caller is interested.
     is_mentioned: bool,
-    /// `None`: it knows that somebody waits, or it is done.
+    /// `None` if the writer is informed, if another future will inform it, or if the batch is done.
     scribe: Option<Arc<dyn Scribe>>,
 }
 
@@ -66,14 +69,14 @@ pub(crate) struct Group {
 struct GroupState {
     result: Option<Result<(), JournalFailed>>,
     wakers: Vec<Waker>,
-    /// Somebody will wake the writer.
+    /// Whether a future of the group will wake the writer.
     is_promised: bool,
-    /// The writer knows of the group.
+    /// Whether the writer knows of the group.
     is_mentioned: bool,
 }
 
 impl Group {
-    /// Tells everyone who waits. The first result stands.
+    /// Sets the result and wakes all waiting callers. Only the first result counts.
     pub(crate) fn resolve(&self, result: Result<(), JournalFailed>) {
         let wakers = {
             let mut state = self.state.lock();
@@ -91,12 +94,12 @@ impl Group {
 }
 
 impl Durable {
-    /// Already on the disk.
+    /// Returns a promise that is already fulfilled.
     pub const fn now() -> Self {
         Self::new(None, None)
     }
 
-    /// With a group that `scribe` writes.
+    /// Returns the promise for a group that `scribe` writes.
     pub(crate) fn of(group: Arc<Group>, scribe: Arc<dyn Scribe>) -> Self {
         Self::new(Some(group), Some(scribe))
     }
@@ -105,13 +108,14 @@ impl Durable {
         Self { group, slot: None, stood_back: false, has_time: false, is_mentioned: false, scribe }
     }
 
-    /// Lets it be written with what somebody else waits for, or else within two milliseconds or so: for whoever only watches that it is,
-    /// or does something else first. So it costs no commit of its own while there are others. To be said before it is first asked.
+    /// Allows the batch to be written together with batches that other callers wait for, or else within about two
+    /// milliseconds. Meant for callers that only observe the result or do other work first. The batch then causes no
+    /// commit of its own while others arrive. Must be called before the first poll.
     pub fn at_leisure(&mut self) {
         self.has_time = true;
     }
 
-    /// From now on somebody waits for it.
+    /// Marks that a caller waits for the batch from now on.
     pub fn hurry(&mut self) {
         if !std::mem::take(&mut self.has_time) || self.slot.is_none() {
             return;
@@ -139,10 +143,10 @@ impl Durable {
         }
     }
 
-    /// Blocks until the batch is on the disk. Not for asynchronous code, which awaits instead.
+    /// Blocks until the batch is on the disk. Asynchronous code must await instead.
     ///
     /// # Errors
-    /// When the journal failed: the batch did not happen.
+    /// Returns an error if the journal failed. The batch then did not happen.
     pub fn wait(mut self) -> Result<(), JournalFailed> {
         self.has_time = false;
         self.call();
@@ -219,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it is called, and told.
+    /// Counts its calls and mentions.
     #[derive(Default)]
     struct Counts {
         calls: AtomicU32,

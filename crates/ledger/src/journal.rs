@@ -1,5 +1,5 @@
-//! The journal seam: rows chained by checksum, snapshots that shorten a restart, and what can go wrong with either.
-//! Knows neither what a payload means nor where rows are kept.
+//! The journal trait, its rows chained by checksum, the snapshots that shorten a restart, and the errors of both. Knows
+//! neither the meaning of a payload nor where rows are kept.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use headrace_domain::UnixNanos;
 
 use crate::durable::JournalFailed;
 
-/// The newest payload format that this program writes and reads. A row has the oldest format that can hold it, so that an
-/// older program reads all journals but those that it would misunderstand.
+/// The newest payload format that this program writes and reads. Each row uses the oldest format that can hold it. An
+/// older program can therefore read all journals except those that it would misunderstand.
 pub const FORMAT_VERSION: u32 = 4;
 /// The newest snapshot format that this program writes and reads.
 pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
@@ -16,46 +16,48 @@ pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
 /// The checksum that the first row chains to.
 pub(crate) const GENESIS: [u8; 32] = [0; 32];
 
-/// Where committed rows go. One thread owns it.
+/// The destination of committed rows. One thread owns it.
 pub trait Journal: Send {
-    /// The newest snapshot of a row before `sequence`, if one is kept; of `u64::MAX`, the newest.
+    /// Returns the newest snapshot taken at a row before `sequence`, or `None` if there is none. With `u64::MAX`,
+    /// returns the newest of all.
     ///
     /// # Errors
-    /// [`JournalError::Corrupt`] names the row of a snapshot that cannot be read; an older one may be. Others when the
-    /// journal cannot be read.
+    /// [`JournalError::Corrupt`] names the row of a snapshot that cannot be read; an older snapshot may be readable.
+    /// Returns another error if the journal cannot be read.
     fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError>;
 
-    /// The rows after `sequence`, in order, at most `limit`; from 0, the first ones. None: there are no more.
+    /// Returns the rows after `sequence`, in order and at most `limit`. 0 means from the first row on. An empty result
+    /// means that there are no more rows.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// Returns an error if the journal cannot be read.
     fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError>;
 
-    /// Writes the rows, all or none of them. They are on the disk when this returns `Ok`. After an error it is open
-    /// whether they are: the caller calls `recover` and `rows_after` to learn it.
+    /// Writes all of the rows or none. If this returns `Ok`, the rows are on the disk. After an error, they may or may
+    /// not be on the disk. The caller calls `recover` and `rows_after` to find out.
     ///
     /// # Errors
-    /// When the rows may not be on the disk.
+    /// Returns an error if the rows may not be on the disk.
     fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError>;
 
-    /// Keeps a snapshot. Losing it loses nothing but time at the next start.
+    /// Stores a snapshot. Losing it only makes the next start slower.
     ///
     /// # Errors
-    /// When it could not be kept.
+    /// Returns an error if the snapshot could not be stored.
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError>;
 
-    /// Whether what is written still goes where it should. Asked now and then while there is nothing to write.
+    /// Checks whether writes still reach their destination. Called from time to time while there is nothing to write.
     ///
     /// # Errors
-    /// When it does not: the ledger is down until [`Journal::recover`] says otherwise.
+    /// Returns an error if they do not. The ledger is then down until [`Journal::recover`] succeeds.
     fn check(&mut self) -> Result<(), JournalError> {
         Ok(())
     }
 
-    /// After a failed append: opens the journal anew if need be and tries whether it takes writes again.
+    /// After a failed append: reopens the journal if necessary, and checks whether it accepts writes again.
     ///
     /// # Errors
-    /// While it does not.
+    /// Returns an error while the journal does not accept writes.
     fn recover(&mut self) -> Result<(), JournalError> {
         Ok(())
     }
@@ -64,22 +66,22 @@ pub trait Journal: Send {
 /// One group commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalRow {
-    /// From 1, without gaps.
+    /// The row's number. Rows count from 1, without gaps.
     pub sequence: u64,
-    /// How the payload is encoded.
+    /// The encoding of the payload.
     pub format_version: u32,
-    /// Ledger time of the last transaction in it.
+    /// Ledger time of the last transaction in the row.
     pub time: UnixNanos,
-    /// The transactions.
+    /// The encoded transactions.
     pub payload: Vec<u8>,
-    /// Checksum of the row before it; zeros for the first.
+    /// Checksum of the previous row. Zeros for the first row.
     pub previous: [u8; 32],
-    /// BLAKE3 over all of the above.
+    /// BLAKE3 over all fields above.
     pub checksum: [u8; 32],
 }
 
 impl JournalRow {
-    /// The row that follows `previous`, its payload in `format_version`.
+    /// Creates the row after the one with checksum `previous`. The payload comes with its format version.
     pub(crate) fn chained(
         sequence: u64,
         time: UnixNanos,
@@ -91,7 +93,7 @@ impl JournalRow {
         row
     }
 
-    /// The checksum that the row should have.
+    /// Returns the checksum that the row should have.
     pub fn computed_checksum(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("headrace ledger journal row 1");
         hasher.update(&self.sequence.to_le_bytes());
@@ -102,9 +104,9 @@ impl JournalRow {
         *hasher.finalize().as_bytes()
     }
 
-    /// Checks that the row follows the row `sequence` whose checksum is `checksum`.
+    /// Checks that this row follows row `sequence`, whose checksum is `checksum`.
     pub(crate) fn check_follows(&self, sequence: u64, checksum: &[u8; 32]) -> Result<(), JournalError> {
-        // First: a newer format may chain and hash in ways of its own.
+        // This check comes first, because a newer format may chain and hash rows differently.
         if self.format_version > FORMAT_VERSION {
             let (found, known) = (self.format_version, FORMAT_VERSION);
             return Err(JournalError::NewerFormat { what: "journal row", found, known });
@@ -123,23 +125,23 @@ impl JournalRow {
     }
 }
 
-/// The whole state after a row, so that a restart need not replay what came before.
+/// The whole state after a row. With it, a restart need not replay the rows before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The last row that it includes.
+    /// The last row that the state includes.
     pub sequence: u64,
-    /// How the payload is encoded.
+    /// The encoding of the payload.
     pub format_version: u32,
-    /// That row's checksum.
+    /// The checksum of that row.
     pub row_checksum: [u8; 32],
-    /// The state.
+    /// The encoded state.
     pub payload: Vec<u8>,
-    /// BLAKE3 over all of the above.
+    /// BLAKE3 over all fields above.
     pub checksum: [u8; 32],
 }
 
 impl Snapshot {
-    /// A snapshot of this program's format.
+    /// Creates a snapshot in this program's format.
     pub(crate) fn sealed(sequence: u64, row_checksum: [u8; 32], payload: Vec<u8>) -> Self {
         let mut snapshot = Self {
             sequence,
@@ -152,7 +154,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The checksum that the snapshot should have.
+    /// Returns the checksum that the snapshot should have.
     pub fn computed_checksum(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("headrace ledger snapshot 1");
         hasher.update(&self.sequence.to_le_bytes());
@@ -163,36 +165,36 @@ impl Snapshot {
     }
 }
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Loaded {
-    /// Snapshots, oldest first. For opening, the newest is enough; `verify` checks each.
+    /// Snapshots, oldest first. Opening needs only the newest one; `verify` checks all of them.
     pub snapshots: Vec<Snapshot>,
-    /// Rows, in order. For opening, those after the newest snapshot are enough; `verify` wants all.
+    /// Rows, in order. Opening needs only those after the newest snapshot; `verify` needs all of them.
     pub rows: Vec<JournalRow>,
 }
 
-/// What went wrong with a journal.
+/// An error of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournalError {
     /// The disk or the quota is full.
     Full(String),
-    /// It cannot be read or written.
+    /// The journal cannot be read or written.
     Io(String),
-    /// It holds something that this program's format does not.
+    /// The journal contains something in a format that this program does not know.
     NewerFormat {
-        /// What has the newer format.
+        /// The item that has the newer format.
         what: &'static str,
-        /// Its format.
+        /// Its format version.
         found: u32,
-        /// The newest format known.
+        /// The newest format version that this program knows.
         known: u32,
     },
-    /// It holds something that it should not.
+    /// The journal contains something invalid.
     Corrupt {
-        /// The row, or the snapshot's row.
+        /// The number of the row, or of the snapshot's row.
         sequence: u64,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
 }
@@ -215,21 +217,21 @@ impl fmt::Display for JournalError {
 
 impl std::error::Error for JournalError {}
 
-/// Why the ledger could not be opened or closed.
+/// The reason why the ledger could not be opened or closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LedgerError {
     /// The journal cannot be used.
     Journal(JournalError),
-    /// A row breaks the ledger's rules. `headrace ledger verify` says more.
+    /// A row breaks the ledger's rules. `headrace ledger verify` reports more.
     Breach {
-        /// The row.
+        /// The number of the row.
         sequence: u64,
-        /// The rule.
+        /// The rule that it breaks.
         why: &'static str,
     },
-    /// The holds of earlier processes could not be released: the journal does not take writes.
+    /// The holds of earlier processes could not be released, because the journal does not accept writes.
     NotWritten(JournalFailed),
-    /// The thread that writes the journal could not be started, or ended before its time.
+    /// The journal thread could not be started, or ended too early.
     Thread(String),
 }
 

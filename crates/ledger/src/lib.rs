@@ -1,5 +1,5 @@
-//! Double entry, holds and prices: a synchronous, deterministic core over a journal seam, and a service around it
-//! that commits in groups. Knows no HTTP, no keys, no engine, and no database: a store implements [`Journal`].
+//! Double entry, holds and prices: a synchronous, deterministic core over a journal trait, and a service around it that
+//! commits in groups. Knows no HTTP, no keys, no engine and no database: a store implements [`Journal`].
 
 mod books;
 mod calendar;

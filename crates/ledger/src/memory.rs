@@ -1,4 +1,4 @@
-//! A journal in memory: for tests, which can make it fail, and for benchmarks, which can make it forget.
+//! A journal in memory, for tests and benchmarks. Tests can make it fail, and benchmarks can make it discard rows.
 //! Nothing in it survives the process.
 
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 
 use crate::journal::{Journal, JournalError, JournalRow, Loaded, Snapshot};
 
-/// Rows and snapshots in memory. Clones share them, so that a test can look at, or open again, what a ledger wrote.
+/// Rows and snapshots in memory. Clones share them, so that a test can inspect or reopen the content that a ledger
+/// wrote.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryJournal {
     shared: Arc<Mutex<Contents>>,
@@ -23,45 +24,45 @@ struct Contents {
     down: bool,
 }
 
-/// How an append fails.
+/// The way in which an append fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendFault {
     /// Nothing is written.
     NotWritten,
-    /// The rows are written, and the error is reported all the same.
+    /// The rows are written, but an error is reported.
     Written,
 }
 
 impl MemoryJournal {
-    /// An empty journal.
+    /// Creates an empty journal.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A journal that takes rows and forgets them: for benchmarks. It cannot be opened again.
+    /// Creates a journal that accepts rows and discards them, for benchmarks. It cannot be opened again.
     pub fn discarding() -> Self {
         Self { discards: true, ..Self::default() }
     }
 
-    /// Makes the `n`-th append from now (from 1) fail.
+    /// Makes the `n`-th append from now on fail. Counts from 1.
     pub fn fail_append(&self, n: u64, fault: AppendFault) {
         let mut contents = self.shared.lock();
         let at = contents.appends + n;
         contents.faults.push((at, fault));
     }
 
-    /// Makes every append and recovery fail until it is taken back: a full disk.
+    /// Makes every append and recovery fail, as on a full disk, until it is called with `false`.
     pub fn set_down(&self, down: bool) {
         self.shared.lock().down = down;
     }
 
-    /// Everything in it.
+    /// Returns the whole content.
     pub fn contents(&self) -> Loaded {
         let contents = self.shared.lock();
         Loaded { snapshots: contents.snapshots.clone(), rows: contents.rows.clone() }
     }
 
-    /// A journal with this content.
+    /// Creates a journal with this content.
     pub fn with(loaded: Loaded) -> Self {
         let contents = Contents { rows: loaded.rows, snapshots: loaded.snapshots, ..Contents::default() };
         Self { shared: Arc::new(Mutex::new(contents)), discards: false }

@@ -1,6 +1,6 @@
-//! Price sheets: nano-dollars per million tokens, per model and token class, in versions by UTC date, with rates of their own
-//! for long prompts and classes of service. Knows no accounts. A model without a price has no quote, and is refused rather
-//! than free.
+//! Price sheets: nano-dollars per million tokens, per model and token class, in versions by UTC date. Long prompts and
+//! classes of service can have their own rates. Knows no accounts. A model without a price has no quote, and calls to
+//! it are refused and never free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ pub use config::{PriceConfig, PriceError};
 use quote::{Prices, Rate, Sheet};
 pub use quote::{Quote, Rates};
 
-/// Every model's prices.
+/// The prices of all models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PriceList {
-    /// For each day on which a price of a model changes, all that apply from then on.
+    /// For each model, the days on which a price changes, with all prices that apply from that day on.
     models: BTreeMap<ModelName, BTreeMap<UnixNanos, Arc<Sheet>>>,
 }
 
-/// One model's versions, by what they apply to.
+/// The price versions of one model, by class of service and minimum prompt length.
 type Versions = BTreeMap<(PriceTier, u64), BTreeMap<UnixNanos, Prices>>;
 
 impl PriceList {
-    /// Takes the configured prices.
+    /// Builds the list from the configured prices.
     ///
     /// # Errors
-    /// Everything that is wrong with them, at once.
+    /// Returns all errors in the configuration at once.
     pub fn from_config(config: &[PriceConfig]) -> Result<Self, Vec<PriceError>> {
         let mut models: BTreeMap<&ModelName, Versions> = BTreeMap::new();
         let mut errors = Vec::new();
@@ -63,7 +63,7 @@ impl PriceList {
         if errors.is_empty() { Ok(Self { models: dated.collect() }) } else { Err(errors) }
     }
 
-    /// The prices of `model` at `now`; `None` if it has none then: the call is refused.
+    /// Returns the prices of `model` at `now`. `None` if it has no price at that time; the call is then refused.
     pub fn quote(&self, model: &ModelName, now: UnixNanos) -> Option<Quote> {
         self.named(model.as_str(), now)
     }
@@ -74,32 +74,32 @@ impl PriceList {
         Some(Quote::new(model.clone(), Arc::clone(sheet)))
     }
 
-    /// The models that have a price at some time.
+    /// Returns the models that have a price at any time.
     pub fn models(&self) -> impl Iterator<Item = &ModelName> {
         self.models.keys()
     }
 }
 
-/// One version of what an upstream charges us for one of its models, as configured.
+/// One version of the prices that an upstream charges us for one of its models, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CostConfig {
-    /// The upstream's name.
+    /// The name of the upstream.
     pub upstream: String,
-    /// Its prices, for the model as it is named there.
+    /// The prices. The model has the name that the upstream uses.
     pub price: PriceConfig,
 }
 
-/// What upstreams charge us.
+/// The prices that upstreams charge us.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CostList {
     upstreams: BTreeMap<String, PriceList>,
 }
 
 impl CostList {
-    /// Takes the configured costs.
+    /// Builds the list from the configured costs.
     ///
     /// # Errors
-    /// Everything that is wrong with them, at once.
+    /// Returns all errors in the configuration at once.
     pub fn from_config(config: &[CostConfig]) -> Result<Self, Vec<PriceError>> {
         let mut by_upstream: BTreeMap<&String, Vec<PriceConfig>> = BTreeMap::new();
         for cost in config {
@@ -115,16 +115,17 @@ impl CostList {
         if errors.is_empty() { Ok(Self { upstreams }) } else { Err(errors) }
     }
 
-    /// What an upstream charges for a model of its own; `None`: nobody has said.
+    /// Returns the prices of an upstream for one of its models. `None` if they are not configured.
     pub fn quote(&self, upstream: &str, model: &str, now: UnixNanos) -> Option<Quote> {
         self.upstreams.get(upstream)?.named(model, now)
     }
 }
 
-/// What applies to a call that nothing else applies to.
+/// The key of the ordinary prices, which apply to calls without special prices.
 const ORDINARY: (PriceTier, u64) = (PriceTier::Standard, 0);
 
-/// From the first ordinary prices on: each day with a change, and all that applies from then on.
+/// Returns each day with a price change and all prices that apply from that day on. Begins with the first day of
+/// ordinary prices.
 fn by_date(versions: &Versions) -> BTreeMap<UnixNanos, Arc<Sheet>> {
     let on = |day: UnixNanos| {
         let at =

@@ -1,6 +1,6 @@
-//! Transactions as the payload of journal rows, formats 1 to 3. A change of shape takes a new format number and keeps the
-//! readers of these. Format 2 adds two events to format 1: a hold was extended, the clock was set. Format 3 adds a class of
-//! tokens: cache writes for an hour. Knows nothing of chains or disks.
+//! Encodes transactions as the payload of journal rows, formats 1 to 4. A change of shape takes a new format number and
+//! keeps the readers of these formats. Format 2 adds two events: a hold was extended, and the clock was set. Format 3
+//! adds a class of tokens: cache writes for an hour. Format 4 adds web searches as a class. Knows no chains or disks.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::command::{
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
 use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
 
-/// Reads the transactions of a row whose format is checked here; its checksum is the chain's business.
+/// Reads the transactions of a row. Checks the row's format, but not its checksum, which belongs to the chain.
 ///
 /// # Errors
-/// `NewerFormat` for a row of a newer Headrace, `Corrupt` for a payload that does not parse.
+/// `NewerFormat` for a row of a newer Headrace. `Corrupt` for a payload that does not parse.
 pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
     if row.format_version > FORMAT_VERSION {
         return Err(JournalError::NewerFormat {
@@ -36,7 +36,7 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
     Ok(transactions)
 }
 
-/// The oldest format that has all of the events and classes.
+/// Returns the oldest format that supports all events and classes of these transactions.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
         Event::Settled(settled) if settled.lines.iter().any(|line| line.class == TokenClass::WebSearch) => 4,
@@ -51,10 +51,10 @@ fn format_of(transactions: &[Transaction]) -> u32 {
     transactions.iter().map(needed).max().unwrap_or(1)
 }
 
-/// Room for a transaction as it usually is, in bytes.
+/// The usual size of an encoded transaction, in bytes.
 const TRANSACTION_BYTES: usize = 256;
 
-/// The payload of a row, and its format.
+/// Returns the payload of a row and its format.
 pub(crate) fn encode_payload(transactions: &[Transaction]) -> (u32, Vec<u8>) {
     let mut w = Writer::with_capacity(TRANSACTION_BYTES.saturating_mul(transactions.len()));
     w.len_of(transactions.len());

@@ -1,5 +1,5 @@
-//! Why the ledger refused a command: one enum with the numbers that a refusal must name.
-//! Knows nothing of status codes; the gateway maps these.
+//! The reasons for refusing a command: one enum with the numbers that a refusal must name. Knows no status codes; the
+//! gateway maps them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,99 +8,101 @@ use headrace_domain::{Code, HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::command::{ReleaseReason, StoredAnswer};
 
-/// A command that changed nothing, and why.
+/// The reason why a command was refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LedgerRefusal {
-    /// The balance does not cover the hold, not even with everything in flight given back.
+    /// The balance does not cover the hold, even if all money in flight came back.
     OutOfMoney {
-        /// The organisation's balance, money held included.
+        /// The organisation's balance, including held money.
         balance: NanoDollars,
-        /// What its calls in flight hold.
+        /// The amount held by its calls in flight.
         held: NanoDollars,
-        /// What this call must hold.
+        /// The amount that this call must hold.
         needed: NanoDollars,
     },
-    /// The balance would cover the hold but for the caller's own calls in flight: worth trying again.
+    /// The balance would cover the hold if the organisation's own calls in flight did not hold money. A retry can
+    /// succeed.
     HeldInFlight {
-        /// The organisation's balance, money held included.
+        /// The organisation's balance, including held money.
         balance: NanoDollars,
-        /// What its calls in flight hold.
+        /// The amount held by its calls in flight.
         held: NanoDollars,
-        /// What this call must hold.
+        /// The amount that this call must hold.
         needed: NanoDollars,
     },
     /// The project's budget does not cover the hold.
     BudgetExceeded {
         /// The project.
         project: ProjectId,
-        /// Its budget.
+        /// The budget's limit.
         limit: NanoDollars,
-        /// Spent in the budget's period.
+        /// The amount spent in the budget's period.
         spent: NanoDollars,
-        /// What its calls in flight hold.
+        /// The amount held by the project's calls in flight.
         held: NanoDollars,
-        /// What this call must hold.
+        /// The amount that this call must hold.
         needed: NanoDollars,
-        /// When the period ends; `None` for a total budget.
+        /// The end of the period. `None` for a total budget.
         resets: Option<UnixNanos>,
     },
-    /// No such project, or it belongs to another organisation.
+    /// The project does not exist, or belongs to another organisation.
     UnknownProject {
-        /// The project asked for.
+        /// The requested project.
         project: ProjectId,
     },
-    /// No such organisation.
+    /// The organisation does not exist.
     UnknownOrg {
-        /// The organisation asked for.
+        /// The requested organisation.
         org: OrgId,
     },
-    /// A project of that name belongs to another organisation.
+    /// A project with this name belongs to another organisation.
     ProjectTaken {
         /// The project.
         project: ProjectId,
     },
-    /// No hold of that id is known (or it was resolved long ago).
+    /// No hold with this id is known, or it was resolved long ago.
     UnknownHold {
-        /// The hold asked for.
+        /// The requested hold.
         hold: HoldId,
     },
-    /// The hold was settled or released before.
+    /// The hold was already settled or released.
     AlreadyResolved {
         /// The hold.
         hold: HoldId,
-        /// How it ended.
+        /// How the hold ended.
         how: Resolution,
     },
-    /// A hold of that id exists or existed.
+    /// A hold with this id exists or existed.
     DuplicateHold {
         /// The hold.
         hold: HoldId,
     },
-    /// A call with this idempotency key is running.
+    /// A call with this idempotency key is in progress.
     IdempotencyInFlight {
-        /// Its hold.
+        /// The hold of that call.
         hold: HoldId,
     },
-    /// The idempotency key was used with another request.
+    /// The idempotency key was used with a different request.
     IdempotencyMismatch {
         /// The hold of the first call.
         hold: HoldId,
     },
-    /// The call with this idempotency key has run and was charged: answer with what it answered.
+    /// The call with this idempotency key has run and was charged. The stored answer should be returned.
     IdempotencyReplay {
-        /// The hold of the first call, whose bits are its request id's.
+        /// The hold of the first call. Its bits equal those of the call's request id.
         hold: HoldId,
-        /// The stored answer; `None` if it was not kept (cancelled by the client, or too long).
+        /// The stored answer. `None` if it was not kept, because the client cancelled the call or the answer was too
+        /// long.
         answer: Option<Arc<StoredAnswer>>,
     },
-    /// The project has as many idempotency keys of the last 24 hours as are remembered.
+    /// The project has used the maximum number of idempotency keys within the last 24 hours.
     TooManyKeys {
         /// The project.
         project: ProjectId,
-        /// How many are remembered.
+        /// The maximum number of keys.
         limit: usize,
     },
-    /// A field of the command makes no sense.
+    /// A field of the command is invalid.
     Invalid {
         /// The field.
         field: &'static str,
@@ -109,19 +111,19 @@ pub enum LedgerRefusal {
     },
     /// A sum would not fit 64-bit nano-dollars.
     Overflow,
-    /// More changes wait for the disk than the queue takes. New work only; settling is never refused for this.
+    /// Too many changes wait for the disk. Only new work is refused for this reason, and never a settlement.
     Busy {
-        /// How many wait.
+        /// The number of waiting changes.
         queued: usize,
-        /// How many may.
+        /// The maximum number of waiting changes.
         limit: usize,
     },
     /// The journal cannot be written now, or the ledger is closed.
     Unavailable {
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// A change that the ledger's own rules forbid: a fault in the ledger. Nothing was changed.
+    /// A change that the ledger's own rules forbid, which is a bug in the ledger. Nothing was changed.
     Inconsistent {
         /// The rule.
         why: &'static str,
@@ -131,20 +133,20 @@ pub enum LedgerRefusal {
 /// How a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// It was settled.
+    /// The hold was settled.
     Settled {
-        /// For so much.
+        /// The charged amount.
         charged: NanoDollars,
     },
-    /// It was released without a charge.
+    /// The hold was released without a charge.
     Released {
-        /// Why.
+        /// The reason.
         why: ReleaseReason,
     },
 }
 
 impl LedgerRefusal {
-    /// Its name in errors, traces and metrics.
+    /// Returns the code for errors, traces and metrics.
     pub const fn code(&self) -> Code {
         match self {
             Self::OutOfMoney { .. } => Code::OutOfMoney,

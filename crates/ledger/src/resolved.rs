@@ -1,6 +1,6 @@
-//! How the newest resolved holds ended: an exact, bounded memory that is only ever written at its end. Every call adds to it and
-//! hardly one reads it, so it is laid out for that: entries in the order of their coming, in blocks that are small enough to
-//! stay in a cache while they fill. Knows nothing of money.
+//! An exact, bounded memory of how the newest resolved holds ended. It is only written at its end. Every call adds an
+//! entry and few calls read one, so the layout favours writes: entries in the order of arrival, in blocks that fit in a
+//! cache while they are filled. Knows nothing of money.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use headrace_domain::HoldId;
 
 use crate::refusal::Resolution;
 
-/// Resolved holds remembered, so that a second settlement is answered with how the first went. An older one is
-/// answered with "unknown hold".
+/// The number of resolved holds that are remembered, so that a second settlement can report how the first one went. For
+/// older holds, the report is "unknown hold".
 pub const MAX_RESOLVED_KEPT: usize = 65_536;
-/// Entries of a block. A block is reused when all of its entries are forgotten.
+/// The number of entries in a block. A block is reused when all of its entries are forgotten.
 const BLOCK_ENTRIES: usize = 4_096;
 
 /// The last `kept` holds that were resolved.
@@ -19,25 +19,26 @@ const BLOCK_ENTRIES: usize = 4_096;
 pub(crate) struct Resolved {
     kept: usize,
     block_entries: usize,
-    /// Oldest first; all but the last are full.
+    /// Oldest first. All blocks except the last are full.
     blocks: VecDeque<Block>,
-    /// Entries at the front of the first block that are forgotten.
+    /// The number of forgotten entries at the front of the first block.
     forgotten: usize,
     len: usize,
-    /// The block that was forgotten last, emptied: the next one.
+    /// The emptied block that was forgotten last. It is reused as the next block.
     spare: Option<Block>,
-    /// No id that was ever remembered lies above it. Ids begin with their time, so that a new hold is told from all
-    /// resolved ones by this alone.
+    /// An upper bound of all ids that were ever remembered. Ids begin with their time, so this bound alone
+    /// distinguishes a new hold from all resolved ones.
     most: Option<HoldId>,
 }
 
-/// Entries side by side, and where each of them stands.
+/// Consecutive entries, with an index of their positions.
 #[derive(Debug, Clone)]
 struct Block {
     least: HoldId,
     most: HoldId,
     entries: Vec<(HoldId, Resolution)>,
-    /// Open addressing, at most half full: a place in `entries` and one, or 0. A number takes a 16th of its entry.
+    /// A hash table with open addressing, at most half full. A slot contains a position in `entries` plus one, or 0. A
+    /// slot has a 16th of an entry's size.
     index: Box<[u16]>,
 }
 
@@ -53,17 +54,17 @@ impl Resolved {
         Self { kept, block_entries, blocks: VecDeque::new(), forgotten: 0, len: 0, spare: None, most: None }
     }
 
-    /// How many are remembered.
+    /// The number of remembered holds.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// How a hold ended, if that is remembered.
+    /// Returns how a hold ended. `None` if that is not remembered.
     pub(crate) fn get(&self, hold: &HoldId) -> Option<Resolution> {
         if self.most.is_none_or(|most| *hold > most) {
             return None;
         }
-        // The newest first: that is what is asked for.
+        // Searches the newest blocks first, because callers usually ask for recent holds.
         self.blocks.iter().enumerate().rev().find_map(|(at, block)| {
             let place = block.find(hold)?;
             let remembered = at > 0 || place >= self.forgotten;
@@ -71,7 +72,7 @@ impl Resolved {
         })
     }
 
-    /// Remembers how a hold ended, and forgets the oldest if there is no room.
+    /// Remembers how a hold ended. Forgets the oldest entry if the memory is full.
     pub(crate) fn insert(&mut self, hold: HoldId, how: Resolution) {
         self.most = self.most.max(Some(hold));
         if self.blocks.back().is_none_or(|block| block.entries.len() >= self.block_entries) {
@@ -88,7 +89,7 @@ impl Resolved {
         }
     }
 
-    /// Oldest first.
+    /// Returns the remembered entries, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(HoldId, Resolution)> {
         self.blocks.iter().flat_map(|block| &block.entries).skip(self.forgotten)
     }
@@ -119,17 +120,17 @@ impl Block {
         self.index.fill(0);
     }
 
-    /// The slots in which a hold's number may stand, in the order of looking.
+    /// Returns the slots that may contain a hold's number, in search order.
     fn slots(&self, hold: &HoldId) -> impl Iterator<Item = usize> + use<> {
         let mask = self.index.len() - 1;
         let bits = hold.bits();
         let folded = (bits as u64) ^ ((bits >> 64) as u64);
-        // Fibonacci hashing: the upper bits of the product are those that all others have a say in.
+        // Fibonacci hashing: all input bits influence the upper bits of the product.
         let hash = (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         (0..=mask).map(move |step| hash.wrapping_add(step) & mask)
     }
 
-    /// Where the newest entry of a hold stands.
+    /// Returns the position of a hold's newest entry.
     fn find(&self, hold: &HoldId) -> Option<usize> {
         if *hold < self.least || *hold > self.most {
             return None;
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::ReleaseReason;
 
-    /// What it means, as plainly as can be.
+    /// The simplest implementation of the same behaviour.
     #[derive(Default)]
     struct Plain {
         how: HashMap<HoldId, Resolution>,
@@ -194,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// As in the ledger, no hold comes again while it is remembered.
+        /// As in the ledger, no hold occurs again while it is remembered.
         #[test]
         fn it_remembers_what_a_plain_map_and_queue_would(
             kept in 1usize..20,

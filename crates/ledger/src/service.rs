@@ -1,18 +1,19 @@
-//! The ledger as a service: the core behind a lock, and one thread that writes the journal in groups.
-//! Knows no clock (times are arguments) and no database (a [`Journal`] is given to it).
+//! The ledger as a service: the core behind a lock, and one thread that writes the journal in groups. Knows no clock
+//! (times are arguments) and no database (the caller provides a [`Journal`]).
 //!
-//! **Two states.** `transact` decides on the *live* state and queues the transactions; the journal thread appends them
-//! and, once they are on the disk, applies them to a *durable* state of its own. Batches that arrive while an append
-//! is under way form the next group: one row, one fsync. An idle journal thread is woken by those who wait for a batch
-//! ([`Durable`]), once for all that was decided by then. What nobody waits for is written with the next group that somebody does wait
-//! for, or after two milliseconds: so most calls' ends, and the holds of calls that have nothing to say yet.
+//! **Two states.** `transact` decides on the *live* state and queues the transactions. The journal thread appends them
+//! and, when they are on the disk, applies them to a *durable* state of its own. Batches that arrive during an append
+//! form the next group: one row, one fsync. A caller that waits for a batch ([`Durable`]) wakes an idle journal thread
+//! once for all batches decided by then. A batch without a waiting caller is written with the next group that has one,
+//! or after two milliseconds. This applies to most settlements, and to the holds of calls that have no output yet.
 //!
-//! **When an append fails**, everything queued was decided on a state that the disk may not have. Under the lock, the
-//! live state becomes a copy of the durable one, every batch of the failed group and of those queued behind it
-//! resolves to an error, and the ledger refuses new commands as `Unavailable`. The thread then asks the journal to
-//! recover, at growing intervals; once it takes writes again, rows that reached the disk after all are read back and
-//! applied (an fsync that reports an error may have written), and commands are taken again. A caller whose settlement
-//! failed sends it again: its hold is open still, or `AlreadyResolved` says that the disk had it.
+//! **When an append fails**, all queued batches were decided on a state that the disk may not have. Under the lock, the
+//! live state then becomes a copy of the durable one. All batches of the failed group and of the queue resolve to an
+//! error, and the ledger refuses new commands as `Unavailable`. The thread asks the journal to recover, at growing
+//! intervals. When the journal accepts writes again, rows that reached the disk after all are read back and applied,
+//! because an fsync that reports an error may still have written. Then commands are accepted again. A caller whose
+//! settlement failed sends it again: either its hold is still open, or `AlreadyResolved` shows that the disk had the
+//! settlement.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -37,8 +38,8 @@ use shared::{Forming, Inner, Shared, Sleep, Status};
 pub use shared::{Health, LedgerOptions};
 use writer::Writer;
 
-/// A handle to the ledger; clones are cheap and share it. Dropping the last one without [`Ledger::close`] still writes
-/// what is queued, but does not wait for it.
+/// A handle to the ledger. Clones are cheap and share the ledger. Dropping the last one without [`Ledger::close`] still
+/// writes the queue, but does not wait for that.
 #[derive(Clone)]
 pub struct Ledger {
     handle: Arc<Handle>,
@@ -50,11 +51,12 @@ impl std::fmt::Debug for Ledger {
     }
 }
 
-/// The journal of a ledger that was opened by hand. Once it is dropped, what waits for the disk waits for ever.
+/// The journal of a ledger that was opened by [`Ledger::open_by_hand`]. After it is dropped, pending batches never
+/// resolve.
 pub struct JournalHand(Writer);
 
 impl JournalHand {
-    /// Writes what has queued up, or tries a journal that failed.
+    /// Writes the queue, or retries a journal that failed.
     pub fn turn(&mut self) {
         self.0.turn();
     }
@@ -72,40 +74,41 @@ impl Drop for Handle {
     }
 }
 
-/// What opening found and did.
+/// The results of opening a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OpenReport {
-    /// The row that the snapshot stood at; 0 without one.
+    /// The row of the snapshot that was used, or 0 without one.
     pub snapshot_sequence: u64,
-    /// Why the newest snapshot was passed over and everything replayed.
+    /// The reason why the newest snapshot was skipped. An older snapshot, or none, was used instead.
     pub snapshot_refused: Option<String>,
-    /// Rows replayed after it.
+    /// The number of rows replayed after the snapshot.
     pub rows_replayed: u64,
-    /// How far the time of the newest row lies ahead of the clock: budgets turn over when the clock has caught up, or
-    /// when [`Command::SetClock`] sets it back.
+    /// How far the time of the newest row is ahead of the clock. Budgets do not turn over until the clock has caught up
+    /// or [`Command::SetClock`] sets ledger time back.
     pub ahead: Duration,
-    /// Holds of earlier processes that were released, and nothing charged.
+    /// Holds of earlier processes that were released without a charge.
     pub orphans: Vec<HoldId>,
-    /// The sums after that.
+    /// The totals after that.
     pub totals: Totals,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug)]
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Transacted {
-    /// One per command, in order. Decided in memory, at once.
+    /// One verdict per command, in order. They are decided at once, in memory.
     pub verdicts: Vec<Verdict>,
-    /// Resolves when everything that the verdicts rest on is on the disk.
+    /// Resolves when everything that the verdicts depend on is on the disk.
     pub durable: Durable,
 }
 
 impl Ledger {
-    /// Opens a ledger over a journal: replays it, then releases the holds of every owner but this one.
-    /// Blocks until that is on the disk.
+    /// Opens a ledger over a journal: replays the journal, then releases the holds of every owner except this one.
+    /// Blocks until these releases are on the disk.
     ///
     /// # Errors
-    /// When the journal cannot be read or written, is corrupt, breaks a rule of the ledger or has a newer format.
+    /// Returns an error if the journal cannot be read or written, is corrupt, breaks a rule of the ledger or has a
+    /// newer format.
     pub fn open(
         journal: Box<dyn Journal>,
         owner: Owner,
@@ -114,10 +117,10 @@ impl Ledger {
         Self::open_with(journal, owner, now, LedgerOptions::default())
     }
 
-    /// As [`Ledger::open`], with limits of one's own.
+    /// Like [`Ledger::open`], with custom limits.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Ledger::open`].
     pub fn open_with(
         journal: Box<dyn Journal>,
         owner: Owner,
@@ -134,11 +137,11 @@ impl Ledger {
         Ok((ledger, report))
     }
 
-    /// As [`Ledger::open`], without a thread: the journal is written when the caller turns it, so that a simulation
-    /// decides when and in which order things happen.
+    /// Like [`Ledger::open`], but without a thread. The caller turns the journal with [`JournalHand::turn`], so that a
+    /// simulation decides when and in which order writes happen.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Ledger::open`].
     pub fn open_by_hand(
         journal: Box<dyn Journal>,
         owner: Owner,
@@ -198,9 +201,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Decides a batch at `now`, each command on the outcome of those before it. What is done is done in memory at
-    /// once and on the disk when `durable` resolves: all of the batch or none. A refusal, too, may rest on changes
-    /// that are not on the disk yet, and `durable` waits for these.
+    /// Decides a batch at `now`, each command on the outcome of the earlier ones. Changes take effect in memory at
+    /// once, and on the disk when `durable` resolves: either all of the batch or none. A refusal may also depend on
+    /// changes that are not on the disk yet, and `durable` waits for those, too.
     pub fn transact(&self, batch: Vec<Command>, now: UnixNanos) -> Transacted {
         let mut verdicts = Vec::with_capacity(batch.len());
         let mut inner = self.handle.shared.inner.lock();
@@ -219,59 +222,61 @@ impl Ledger {
         Transacted { verdicts, durable }
     }
 
-    /// A read-only look at what an organisation and a project can spend, as of the latest time that the ledger has
-    /// seen. `None` if there is no such project in the organisation. Calls in flight may change it at any moment.
+    /// Returns the amounts that an organisation and a project can spend, as of the latest time that the ledger has
+    /// seen. `None` if the organisation has no such project. Calls in flight may change the amounts at any moment.
     pub fn standing(&self, org: &OrgId, project: &ProjectId) -> Option<Standing> {
         self.standing_at(org, project, UnixNanos::new(0))
     }
 
-    /// As [`Ledger::standing`], at a time of the caller's: it matters to monthly budgets at the turn of a month.
+    /// Like [`Ledger::standing`], at a time that the caller gives. The time matters to monthly budgets at the turn of a
+    /// month.
     pub fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
         self.lock().core.standing(org, project, now)
     }
 
-    /// What became of a hold, as far as it is remembered.
+    /// Returns the state of a hold, as far as it is remembered.
     pub fn hold(&self, hold: &HoldId) -> Option<HoldView> {
         self.lock().core.hold_view(hold)
     }
 
-    /// Says at `now` that whoever took the hold is still at work: it does not expire for another `lifetime`. In memory
-    /// only, and also while the journal is down: to another process expiry means nothing.
+    /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
+    /// This is kept in memory only, and works while the journal is down, because the expiry means nothing to another
+    /// process.
     pub fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
         self.lock().core.keep(hold, now, lifetime);
     }
 
-    /// Every open hold, oldest id first.
+    /// Returns all open holds, oldest id first.
     pub fn open_holds(&self) -> Vec<Held> {
         self.lock().core.open_holds()
     }
 
-    /// Every project and its organisation, in order of both names.
+    /// Returns all projects with their organisations, sorted by both names.
     pub fn projects(&self) -> Vec<(OrgId, ProjectId)> {
         self.lock().core.projects()
     }
 
-    /// Sums over everything.
+    /// Returns the totals over the whole ledger.
     pub fn totals(&self) -> Totals {
         self.lock().core.totals()
     }
 
-    /// The time of its newest transaction.
+    /// Returns the time of the newest transaction.
     pub fn time(&self) -> UnixNanos {
         self.lock().core.time()
     }
 
-    /// How the journal does.
+    /// Returns the health of the journal.
     pub fn health(&self) -> Health {
         let inner = self.lock();
         let down = inner.status.refusal();
         Health { down, ..inner.health.clone() }
     }
 
-    /// Writes what is queued and a snapshot, and ends the journal thread. Blocks. Other handles refuse from now on.
+    /// Writes the queue and a snapshot, and ends the journal thread. Blocks. Other handles refuse commands from now on.
     ///
     /// # Errors
-    /// When what was queued could not be written.
+    /// Returns an error if the queue could not be written.
     pub fn close(self) -> Result<(), LedgerError> {
         self.handle.shared.ask_to_close();
         let Some(thread) = self.handle.thread.lock().take() else { return Ok(()) };

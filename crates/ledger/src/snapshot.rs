@@ -1,5 +1,5 @@
-//! A state as the payload of a snapshot, format 1, in one canonical order: equal states give equal bytes.
-//! Knows nothing of where snapshots are kept.
+//! Encodes a state as the payload of a snapshot, format 1, in one canonical order: equal states give equal bytes. Does
+//! not know where snapshots are kept.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::record::{
 use crate::refusal::Resolution;
 use crate::state::{Counts, Finished, House, Key, Org, Project, State};
 
-/// The payload.
+/// Encodes a state as the payload of a snapshot.
 pub(crate) fn encode(state: &State) -> Vec<u8> {
     let mut w = Writer::default();
     w.u64(state.time.get());
@@ -66,7 +66,7 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// The keys of finished calls, oldest first. Those of running calls stand in their holds.
+/// Encodes the keys of finished calls, oldest first. The keys of running calls are part of their holds.
 fn encode_keys(w: &mut Writer, state: &State) {
     let finished = state.finished.iter().filter_map(|(_, project, name)| {
         let key = state.projects.get(project)?.keys.get(name)?;
@@ -84,7 +84,7 @@ fn encode_keys(w: &mut Writer, state: &State) {
     }
 }
 
-/// The state in a snapshot, whose checksum and format are checked.
+/// Decodes the state in a snapshot. Checks its format and checksum.
 pub(crate) fn decode(snapshot: &Snapshot) -> Result<State, JournalError> {
     let corrupt = |why: String| JournalError::Corrupt { sequence: snapshot.sequence, why };
     if snapshot.format_version > SNAPSHOT_FORMAT_VERSION {

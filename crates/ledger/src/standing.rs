@@ -1,4 +1,4 @@
-//! What the state amounts to for whoever looks: standings, holds and sums. Changes nothing.
+//! Read-only views of the state: standings, holds and totals.
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
@@ -8,73 +8,74 @@ use crate::refusal::Resolution;
 use crate::state::{Org, State};
 use crate::transaction::Held;
 
-/// What an organisation and a project can spend, for a look before any work and for display. Only a hold decides.
+/// The amounts that an organisation and a project can spend, for checks before any work and for display. Only a hold
+/// decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// The organisation's money, held or not.
+    /// The organisation's money, including held money.
     pub balance: NanoDollars,
-    /// What its calls in flight hold.
+    /// The amount held by its calls in flight.
     pub held: NanoDollars,
-    /// What it can still hold.
+    /// The amount that it can still hold.
     pub available: NanoDollars,
-    /// Spent by the project since it was opened, whatever its budget's period is.
+    /// The amount spent by the project since it was opened, regardless of its budget's period.
     pub spent: NanoDollars,
-    /// What the project's budget leaves; `None` without a budget.
+    /// The remaining budget of the project. `None` without a budget.
     pub budget_left: Option<NanoDollars>,
-    /// The budget itself.
+    /// The state of the budget. `None` without a budget.
     pub budget: Option<BudgetStanding>,
 }
 
-/// How a project stands to its budget.
+/// The state of a project's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetStanding {
     /// The budget.
     pub budget: Budget,
-    /// Spent in its period.
+    /// The amount spent in the budget's period.
     pub spent: NanoDollars,
-    /// Held by the project's calls in flight.
+    /// The amount held by the project's calls in flight.
     pub held: NanoDollars,
-    /// When the period ends.
+    /// The end of the period. `None` for a total budget.
     pub resets: Option<UnixNanos>,
 }
 
-/// What became of a hold.
+/// The state of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HoldView {
-    /// It is open.
+    /// The hold is open.
     Open(Held),
-    /// It is settled or released.
+    /// The hold is settled or released.
     Resolved(Resolution),
 }
 
-/// Sums over the whole ledger. The six amounts sum to zero.
+/// Totals over the whole ledger. The six amounts sum to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Paid in by customers; zero or below.
+    /// Money paid in by customers, as zero or a negative amount.
     pub paid_in: NanoDollars,
-    /// Given away; zero or below.
+    /// Money given away, as zero or a negative amount.
     pub promotional: NanoDollars,
-    /// Usage at list price, written-off usage included.
+    /// Usage at list price, including usage that was written off.
     pub revenue: NanoDollars,
-    /// Usage written off; zero or below.
+    /// Usage that was written off, as zero or a negative amount.
     pub loss: NanoDollars,
     /// Customers' money that is not held.
     pub available: NanoDollars,
     /// Customers' money held by calls in flight.
     pub held: NanoDollars,
-    /// Organisations.
+    /// The number of organisations.
     pub orgs: u64,
-    /// Projects.
+    /// The number of projects.
     pub projects: u64,
-    /// Holds open now.
+    /// The number of holds that are open now.
     pub open_holds: u64,
-    /// Holds ever taken.
+    /// The number of all holds ever taken.
     pub holds: u64,
-    /// Holds ever settled.
+    /// The number of holds ever settled.
     pub settled: u64,
-    /// Holds ever released without a charge.
+    /// The number of holds ever released without a charge.
     pub released: u64,
-    /// Transactions ever.
+    /// The number of all transactions.
     pub transactions: u64,
 }
 
@@ -131,7 +132,7 @@ impl State {
     }
 }
 
-/// When a budget's period ends.
+/// Returns the end of a budget's period, or `None` for a total budget.
 pub(crate) fn resets(period: BudgetPeriod, now: UnixNanos) -> Option<UnixNanos> {
     match period {
         BudgetPeriod::Total => None,

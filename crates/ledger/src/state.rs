@@ -1,5 +1,6 @@
-//! The ledger's state, and how a transaction changes it: the one place where balances move. It checks every rule
-//! before it changes anything, for new transactions and replayed ones alike. Decides nothing, reads no clock.
+//! The ledger's state and the rules by which a transaction changes it. This is the only place in which balances change.
+//! It checks every rule before it changes anything, for new transactions and replayed ones alike. Makes no decisions
+//! and reads no clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use crate::resolved::Resolved;
 use crate::table::{Place, Table};
 use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
 
-/// Longest answer body kept for an idempotency key, in bytes.
+/// The maximum length of an answer body that is kept for an idempotency key, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// All answers kept, in bytes. Past it the oldest are dropped; their keys stay, so that nothing is charged twice.
+/// The maximum size of all kept answers, in bytes. Beyond it, the oldest answers are dropped. Their keys stay, so that
+/// no request is charged twice.
 pub const MAX_ANSWERS_BYTES: usize = 64 << 20;
-/// Idempotency keys remembered per project.
+/// The maximum number of idempotency keys that are remembered per project.
 pub const MAX_KEYS_PER_PROJECT: usize = 1_000_000;
 /// How long an idempotency key stays taken after its call was settled.
 pub(crate) const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -27,9 +29,9 @@ pub(crate) const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// A rule that a transaction would break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Breach {
-    /// A sum that does not fit.
+    /// A sum does not fit 64 bits.
     Overflow,
-    /// Anything else.
+    /// Any other rule.
     Rule(&'static str),
 }
 
@@ -42,10 +44,10 @@ impl Breach {
     }
 }
 
-/// By what is named on this side. Callers choose none of these keys, so that they need no hash that withstands them.
+/// A map whose keys are chosen by this program. Clients cannot choose them, so the hash need not resist attacks.
 pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// Everything that the transactions so far amount to.
+/// The combined result of all transactions so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub(crate) time: UnixNanos,
@@ -56,13 +58,13 @@ pub(crate) struct State {
     pub(crate) orgs: Table<OrgId, Org>,
     pub(crate) projects: Table<ProjectId, Project>,
     pub(crate) open: Map<HoldId, Open>,
-    /// No open hold expires before it. Holds end long before their expiry, so that the least expiry itself would be kept up
-    /// to date for nobody.
+    /// A lower bound for the expiry of all open holds. Holds usually end long before they expire, so maintaining the
+    /// exact minimum would be wasted work.
     pub(crate) soonest: Option<UnixNanos>,
     pub(crate) resolved: Resolved,
     /// Keys of finished calls, oldest first.
     pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,
-    /// Those of `finished` whose answer is kept, oldest first.
+    /// The entries of `finished` whose answer is kept, oldest first.
     pub(crate) kept: VecDeque<(ProjectId, Arc<str>)>,
     pub(crate) answers_bytes: usize,
 }
@@ -86,25 +88,25 @@ pub(crate) struct House {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Org {
     pub(crate) available: i64,
-    /// The sum over its projects.
+    /// The amount held by all its projects.
     pub(crate) held: i64,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Project {
     pub(crate) org: OrgId,
-    /// Where its organisation stands.
+    /// The row of its organisation.
     pub(crate) org_place: Place,
     pub(crate) held: i64,
     pub(crate) spent: i64,
-    /// The month of the last settlement, and what was spent in it.
+    /// The month of the last settlement. `spent_in_month` is the amount spent in it.
     pub(crate) month: Month,
     pub(crate) spent_in_month: i64,
     pub(crate) budget: Option<Budget>,
     pub(crate) keys: HashMap<Arc<str>, Key>,
 }
 
-/// An open hold: what was held, and where those stand whom it concerns.
+/// An open hold, with the rows of its organisation and project.
 #[derive(Debug, Clone)]
 pub(crate) struct Open {
     org: Place,
@@ -115,7 +117,7 @@ pub(crate) struct Open {
     pub(crate) claim: Option<(Arc<str>, [u8; 32])>,
 }
 
-/// Where the one organisation and the one project stand that a transaction concerns.
+/// The rows of the organisation and the project that a transaction concerns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Parties {
     pub(crate) org: Option<Place>,
@@ -142,7 +144,7 @@ impl Project {
         Self { org, org_place, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
     }
 
-    /// What counts against a budget of this period at `now`.
+    /// Returns the amount that counts against a budget of this period at `now`.
     pub(crate) fn spent_in(&self, period: BudgetPeriod, now: UnixNanos) -> i64 {
         match period {
             BudgetPeriod::Total => self.spent,
@@ -161,11 +163,11 @@ impl Open {
     }
 }
 
-/// How a settled call's key ends: kept, or free for another try.
+/// Whether the idempotency key of a settled call stays taken. Otherwise it is free for another try.
 fn keeps_key(settled: &Settled) -> bool {
     match settled.outcome {
         SettleOutcome::Completed => true,
-        // Charged once, so it must not run again.
+        // The call was charged, so it must not run again.
         SettleOutcome::Cancelled => settled.charged > NanoDollars::ZERO,
         SettleOutcome::Failed => false,
     }
@@ -176,7 +178,7 @@ fn answer_size(answer: &StoredAnswer) -> usize {
 }
 
 impl State {
-    /// Whom an event concerns, looked up once. Every further look compares names, and never takes a place on trust.
+    /// Looks up the parties of an event once. Later accesses compare the names and do not trust the row indices.
     pub(crate) fn parties(&self, event: &Event) -> Parties {
         let of_hold = |hold: &HoldId| self.open.get(hold).map(Open::parties).unwrap_or_default();
         match event {
@@ -190,14 +192,14 @@ impl State {
         }
     }
 
-    /// A project and its organisation.
+    /// Returns the rows of a project and its organisation.
     pub(crate) fn parties_of(&self, project: &ProjectId) -> Parties {
         let project = self.projects.place(project);
         let org = project.and_then(|place| self.projects.at(place)).map(|project| project.org_place);
         Parties { org, project }
     }
 
-    /// The movements that an event makes in this state.
+    /// Returns the entries that an event makes in this state.
     fn entries_for(&self, event: &Event, parties: Parties) -> Result<Entries, Breach> {
         let mut entries = Entries::new();
         let mut move_money = |account: Account, amount: i64| {
@@ -249,14 +251,15 @@ impl State {
         Some((self.orgs.name(parties.org?)?.clone(), self.projects.name(parties.project?)?.clone()))
     }
 
-    /// Whose an open hold is, and its amount.
+    /// Returns the organisation, the project and the amount of an open hold.
     fn resolved_amount(&self, hold: &HoldId, parties: Parties) -> Result<((OrgId, ProjectId), i64), Breach> {
         let open = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
         let names = self.names(parties).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
         Ok((names, open.amount.get()))
     }
 
-    /// Makes an event's transaction at `time` and applies it, or changes nothing and names the rule that it would break.
+    /// Makes the transaction of an event at `time` and applies it. If it would break a rule, changes nothing and
+    /// returns the rule.
     pub(crate) fn enact(&mut self, event: Event, time: UnixNanos) -> Result<Transaction, Breach> {
         let parties = self.parties(&event);
         let entries = self.entries_for(&event, parties)?;
@@ -265,7 +268,7 @@ impl State {
         Ok(transaction)
     }
 
-    /// Applies a transaction read from a journal: its entries must be those that its event makes.
+    /// Applies a transaction read from a journal. Its entries must be those that its event makes.
     pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), Breach> {
         let parties = self.parties(&transaction.event);
         if self.entries_for(&transaction.event, parties)? != transaction.entries {
@@ -274,7 +277,7 @@ impl State {
         self.apply(transaction, parties)
     }
 
-    /// Applies a transaction, or changes nothing and names the rule that it would break.
+    /// Applies a transaction. If it would break a rule, changes nothing and returns the rule.
     pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), Breach> {
         self.apply(transaction, self.parties(&transaction.event))
     }
@@ -327,7 +330,7 @@ impl State {
                 }
             }
         }
-        // Whatever is held may come back: both together must fit.
+        // All held money may become available again, so the sum of both totals must fit.
         available_total.checked_add(held_total).map(|_| ()).ok_or(Breach::Overflow)
     }
 
@@ -390,7 +393,7 @@ impl State {
         Ok(())
     }
 
-    /// Moves the money. `check_entries` has shown that every account exists and no sum overflows.
+    /// Moves the money. `check_entries` has proved that every account exists and no sum overflows.
     fn post(&mut self, entries: &[Entry], parties: Parties) {
         for Entry { account, amount } in entries {
             let amount = amount.get();
@@ -420,7 +423,7 @@ impl State {
         }
     }
 
-    /// Notes what is not money. `check_event` has shown that it may happen.
+    /// Records all changes other than money. `check_event` has proved that the event is allowed.
     fn note(&mut self, event: &Event, now: UnixNanos, parties: Parties) {
         match event {
             Event::ProjectOpened { org, project } => {
@@ -456,8 +459,8 @@ impl State {
         }
     }
 
-    /// Moves what lies ahead of `from` to as far ahead of `to`. Nobody gets a budget twice for it: what was spent in a
-    /// month that has not come counts in the month of `to`.
+    /// Moves times that lie ahead of `from` to the same distance ahead of `to`. No project gets a budget twice: money
+    /// spent in a month after `to` counts in the month of `to`.
     fn set_back(&mut self, from: UnixNanos, to: UnixNanos) {
         let moved = |time: UnixNanos| to.after(time.since(from));
         for held in self.open.values_mut() {
@@ -477,7 +480,7 @@ impl State {
         }
     }
 
-    /// Puts an open hold and its claim in their places; false if its parties are nobody's.
+    /// Records an open hold and its claim. Returns `false` if the organisation or the project is unknown.
     pub(crate) fn insert_open(&mut self, held: &Held, parties: Parties) -> bool {
         let Held { hold, amount, owner, expires, claim, .. } = held;
         let Parties { org: Some(org), project: Some(project) } = parties else { return false };
@@ -491,12 +494,12 @@ impl State {
         true
     }
 
-    /// An open hold with its names, as it was taken.
+    /// Returns an open hold with the names of its parties.
     pub(crate) fn held(&self, hold: &HoldId) -> Option<Held> {
         self.open.get(hold).and_then(|open| self.with_names(*hold, open))
     }
 
-    /// Every open hold, oldest id first.
+    /// Returns all open holds, oldest id first.
     pub(crate) fn open_holds(&self) -> Vec<Held> {
         let mut all: Vec<_> =
             self.open.iter().filter_map(|(hold, open)| self.with_names(*hold, open)).collect();
@@ -510,7 +513,7 @@ impl State {
         Some(Held { hold, org, project, amount, owner, expires, claim })
     }
 
-    /// The open holds whose expiry has passed by `now`, the earliest first.
+    /// Returns the open holds that have expired by `now`, the earliest expiry first.
     pub(crate) fn due(&mut self, now: UnixNanos) -> Vec<HoldId> {
         if self.soonest.is_none_or(|soonest| soonest > now) {
             return Vec::new();
@@ -565,13 +568,13 @@ impl State {
         }
     }
 
-    /// Forgets the keys whose time is over. They count as free from that time on, forgotten or not.
+    /// Removes the keys whose lifetime is over. From that time on they count as free, even before they are removed.
     pub(crate) fn forget_keys(&mut self, now: UnixNanos) {
         while self.finished.front().is_some_and(|(until, ..)| *until <= now) {
             let Some((_, project, name)) = self.finished.pop_front() else { return };
             let key = self.projects.get_mut(&project).and_then(|p| p.keys.remove(&name));
             if let Some(answer) = key.and_then(|k| k.finished).and_then(|f| f.answer) {
-                // Both queues have the same order, so the oldest key with an answer is this one.
+                // Both queues have the same order, so this key is the oldest one with an answer.
                 self.kept.pop_front();
                 self.answers_bytes -= answer_size(&answer);
             }

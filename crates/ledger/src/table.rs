@@ -1,19 +1,19 @@
-//! Rows by name, of which none is ever taken away: a name is looked up once, and from then on its row is found by its place.
-//! Knows nothing of what stands in the rows.
+//! A table of named rows that are never removed. After one look-up by name, a row is accessed by its index. Does not
+//! know the content of the rows.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
-/// See the top of the file. Rows stand in the order of their coming.
+/// A table of named rows, in the order of insertion.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<K, V> {
     places: HashMap<K, Place, RandomState>,
     rows: Vec<(K, V)>,
 }
 
-/// Where a row stands, in the one table that said so and in copies of it.
+/// A row index. Valid for the table that issued it and for clones of that table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
@@ -28,7 +28,8 @@ impl<K: Hash + Eq + Clone, V> Table<K, V> {
         self.places.get(name).copied()
     }
 
-    /// As [`Table::place`], for who thinks that it is `likely`: then no hash is made.
+    /// Like [`Table::place`], for a caller that expects the index `likely`. If `likely` is correct, no hash is
+    /// computed.
     pub(crate) fn place_near(&self, name: &K, likely: Option<Place>) -> Option<Place> {
         let is_there = |place: &Place| self.name(*place).is_some_and(|known| known == name);
         likely.filter(is_there).or_else(|| self.place(name))
@@ -62,7 +63,7 @@ impl<K: Hash + Eq + Clone, V> Table<K, V> {
         self.places.contains_key(name)
     }
 
-    /// The place of a name, whose row is made if there is none.
+    /// Returns the index of the row with this name. Inserts the row if it does not exist.
     pub(crate) fn place_or_insert(&mut self, name: &K, row: impl FnOnce() -> V) -> Place {
         if let Some(place) = self.place(name) {
             return place;
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A place is where a name stands, and what somebody took for it is never trusted.
+        /// A returned index belongs to the name, and a wrong `likely` index is never trusted.
         #[test]
         fn it_finds_what_a_plain_list_would(names in prop::collection::vec(0_u8..20, 0..60), likely in 0_usize..25) {
             let (mut table, mut plain) = (Table::default(), Vec::new());

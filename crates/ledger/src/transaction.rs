@@ -1,5 +1,5 @@
-//! What happened, as it stands in the journal: an event and the entries by which it moved money.
-//! Knows neither how it was decided nor how it is encoded.
+//! Transactions as the journal records them: an event, and the entries that moved money. Knows neither how an event was
+//! decided nor how it is encoded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,41 +12,41 @@ use crate::command::{Budget, ChargeLine, GrantKind, Owner, ReleaseReason, Settle
 /// One indivisible change. Its entries sum to zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Ledger time: never before the transaction that precedes it, unless this one sets the clock.
+    /// Ledger time. It is never before that of the previous transaction, unless this transaction sets the clock.
     pub time: UnixNanos,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// How money moved. No account stands in it twice; amounts of zero are left out.
+    /// The money movements. No account occurs twice, and amounts of zero are left out.
     pub entries: Entries,
 }
 
-/// The entries of a transaction: no event makes more than four.
+/// The entries of a transaction. No event makes more than four.
 pub type Entries = SmallVec<[Entry; 4]>;
 
-/// One movement: more than zero adds to the account.
+/// One movement of money. A positive amount adds to the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where.
+    /// The account.
     pub account: Account,
-    /// How much.
+    /// The amount.
     pub amount: NanoDollars,
 }
 
-/// Where money can be. What customers paid and were given stands below zero in `PaidIn` and `Promotional`, what was
-/// written off below zero in `Loss`; the sum over all accounts is zero.
+/// An account. `PaidIn` and `Promotional` are negative by the amounts that customers paid or were given, and `Loss` by
+/// the amount written off. The sum over all accounts is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {
-    /// The world outside, from which payments come.
+    /// The outside world, from which payments come.
     PaidIn,
-    /// The purse from which credit is given away.
+    /// The source of credit that is given away.
     Promotional,
     /// Usage at list price, charged or written off.
     Revenue,
-    /// Usage that nobody was charged for.
+    /// Usage that was not charged to a customer.
     Loss,
-    /// An organisation's money that is not held. Never below zero.
+    /// An organisation's money that is not held. Never negative.
     Available(OrgId),
-    /// What a project's calls in flight hold. Never below zero.
+    /// The amount held by a project's calls in flight. Never negative.
     Held(ProjectId),
 }
 
@@ -63,32 +63,32 @@ impl fmt::Display for Account {
     }
 }
 
-/// What happened.
+/// An event that changed the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A project was opened.
     ProjectOpened {
-        /// Who pays.
+        /// The organisation that pays.
         org: OrgId,
         /// The project.
         project: ProjectId,
     },
     /// Money was granted.
     Granted {
-        /// To whom.
+        /// The organisation that received the money.
         org: OrgId,
-        /// From where.
+        /// The source of the money.
         kind: GrantKind,
-        /// How much.
+        /// The amount.
         amount: NanoDollars,
         /// An operator's note.
         reference: Arc<str>,
     },
     /// A budget was set or removed.
     BudgetSet {
-        /// Whose.
+        /// The project.
         project: ProjectId,
-        /// The new one.
+        /// The new budget. `None` if it was removed.
         budget: Option<Budget>,
     },
     /// A hold was taken.
@@ -97,57 +97,57 @@ pub enum Event {
     Settled(Settled),
     /// A hold was released without a charge.
     Released {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// Why.
+        /// The reason.
         why: ReleaseReason,
     },
     /// A hold was extended.
     Extended {
-        /// Which.
+        /// The hold.
         hold: HoldId,
-        /// By how much.
+        /// The additional amount.
         amount: NanoDollars,
     },
-    /// Ledger time was set back to this transaction's.
+    /// Ledger time was set back to the time of this transaction.
     ClockSet {
-        /// What it was: the time of the transaction before.
+        /// The previous ledger time, which is the time of the previous transaction.
         from: UnixNanos,
     },
 }
 
-/// A hold as it was taken.
+/// A new hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Its id.
+    /// The hold's id.
     pub hold: HoldId,
-    /// Who pays.
+    /// The organisation that pays.
     pub org: OrgId,
-    /// Whose budget.
+    /// The project whose budget the hold counts against.
     pub project: ProjectId,
-    /// How much.
+    /// The amount.
     pub amount: NanoDollars,
     /// The process that will settle it.
     pub owner: Owner,
-    /// Ledger time of its expiry.
+    /// The ledger time at which it expires.
     pub expires: UnixNanos,
-    /// The idempotency key that it claims, and the hash of the request.
+    /// The claimed idempotency key, and the hash of the request.
     pub claim: Option<(Arc<str>, [u8; 32])>,
 }
 
 /// A settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// Which hold.
+    /// The hold.
     pub hold: HoldId,
-    /// What was used, by class.
+    /// The usage, one line per token class.
     pub lines: Vec<ChargeLine>,
-    /// What the customer paid: at most the hold and at most the sum of the lines.
+    /// The amount that the customer paid: at most the hold, and at most the sum of the lines.
     pub charged: NanoDollars,
-    /// What went to the loss account.
+    /// The amount that went to the loss account.
     pub loss: NanoDollars,
     /// How the call ended.
     pub outcome: SettleOutcome,
-    /// The answer kept for the idempotency key.
+    /// The answer that is kept for the idempotency key.
     pub answer: Option<Arc<StoredAnswer>>,
 }

@@ -1,25 +1,24 @@
-//! What became of a command: its receipt, or why it was refused.
-//! Must not know how that is decided.
+//! The result of a command: its receipt, or the reason for refusing it. Must not know how commands are decided.
 
 use crate::command::Receipt;
 use crate::refusal::LedgerRefusal;
 
-/// What became of one command.
+/// The result of one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is done in memory; act on it towards a client only once the batch is durable.
+    /// The command was carried out in memory. Act on it towards a client only when the batch is durable.
     Done(Receipt),
-    /// It changed nothing.
+    /// The command was refused and changed nothing.
     Refused(LedgerRefusal),
 }
 
 impl Verdict {
-    /// Whether it was done.
+    /// Whether the command was carried out.
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))
     }
 
-    /// The receipt, or why it was refused.
+    /// Returns the receipt, or the reason for the refusal.
     pub fn into_result(self) -> Result<Receipt, LedgerRefusal> {
         match self {
             Self::Done(receipt) => Ok(receipt),

@@ -1,5 +1,5 @@
-//! Every invariant of the ledger, checked from the raw journal: its own bookkeeping over the entries as they stand in
-//! the rows, and beside it a replay by the rules that the ledger itself uses; both must agree. Changes nothing.
+//! Checks every invariant of the ledger from the raw journal. It adds up the entries of the rows independently, and
+//! replays the rows by the ledger's own rules. Both must agree. Changes nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::standing::Totals;
 use crate::state::State;
 use crate::transaction::{Account, Event, Held, Settled, Transaction};
 
-/// Most findings that a report lists; all are counted.
+/// The maximum number of findings that a report lists. All findings are counted.
 const MAX_FINDINGS_LISTED: usize = 100;
 
-/// Checks a journal that is wholly in memory: every row from the first, and every snapshot kept.
+/// Checks a journal that is completely in memory: every row from the first on, and every snapshot.
 pub fn verify(loaded: &Loaded) -> VerifyReport {
     let mut verifier = Verifier::new(&loaded.snapshots);
     for row in &loaded.rows {
@@ -37,35 +37,35 @@ pub struct Verifier {
     projects: HashMap<ProjectId, OrgId>,
     open: HashMap<HoldId, Held>,
     resolved: HashSet<HoldId>,
-    /// `None` once the rules were broken: what follows cannot be replayed.
+    /// The replayed state. `None` after a rule was broken, because later rows can then not be replayed.
     replayed: Option<State>,
 }
 
-/// What a check of the journal found.
+/// The result of checking a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
-    /// Rows read.
+    /// The number of rows read.
     pub rows: u64,
-    /// The last row's number.
+    /// The number of the last row.
     pub last_sequence: u64,
-    /// Transactions in them.
+    /// The number of transactions in the rows.
     pub transactions: u64,
-    /// Snapshots compared with the replay at their row.
+    /// The number of snapshots compared with the replayed state.
     pub snapshots: u64,
-    /// Sums at the end, from the entries.
+    /// The final totals, added up from the entries.
     pub totals: Totals,
-    /// What is wrong, at most the first hundred.
+    /// The first hundred findings.
     pub findings: Vec<Finding>,
-    /// How much is wrong.
+    /// The number of all findings.
     pub finding_count: u64,
 }
 
-/// One thing that is wrong.
+/// One violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The row at which it shows.
+    /// The row in which it was found.
     pub sequence: u64,
-    /// What.
+    /// A description.
     pub what: String,
 }
 
@@ -84,7 +84,7 @@ impl VerifyReport {
 }
 
 impl Verifier {
-    /// Begins at the first row; `snapshots` are compared when their row comes by.
+    /// Creates a verifier at the first row. Each of `snapshots` is compared when its row is read.
     pub fn new(snapshots: &[Snapshot]) -> Self {
         Self {
             report: VerifyReport::default(),
@@ -128,7 +128,7 @@ impl Verifier {
         }
     }
 
-    /// Adds what whoever reads the rows found.
+    /// Adds a finding of the caller that reads the rows.
     pub fn find(&mut self, sequence: u64, what: impl Into<String>) {
         self.report.find(sequence, what);
     }
@@ -177,7 +177,7 @@ impl Verifier {
         }
     }
 
-    /// What an event's entries must be, worked out apart from the rules that made them.
+    /// Checks the entries of an event against expected values, which are computed independently of the ledger's rules.
     fn event(&mut self, sequence: u64, transaction: &Transaction) {
         let moved = |account: &Account| {
             let here = transaction.entries.iter().filter(|entry| entry.account == *account);
@@ -289,7 +289,7 @@ impl Verifier {
         }
     }
 
-    /// Compares the two ways of adding up, and reports.
+    /// Compares the replayed state with the added-up entries, and returns the report.
     pub fn finish(mut self) -> VerifyReport {
         let last = self.report.last_sequence;
         for sequence in self.snapshots.keys().filter(|sequence| **sequence > last) {

@@ -1,4 +1,4 @@
-//! Every command and every refusal of the core, as tables: what is done, what is refused, what the balances are then.
+//! Tables of every command and every refusal of the core: the result, and the balances after it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use headrace_ledger::{
 mod world;
 use world::*;
 
-/// A ledger with org `o`, project `p`, and so much money.
+/// Returns a ledger with org `o`, project `p`, and this amount of money.
 fn with_money(amount: i64) -> Core {
     let mut core = Core::new();
     core.apply(open("o", "p"), at(0)).unwrap();
@@ -26,7 +26,7 @@ fn with_money(amount: i64) -> Core {
     core
 }
 
-/// (balance, held, available) of org `o`.
+/// Returns (balance, held, available) of org `o`.
 fn money(core: &Core) -> (i64, i64, i64) {
     let standing = core.standing(&org("o"), &project("p"), at(0)).unwrap();
     (standing.balance.get(), standing.held.get(), standing.available.get())
@@ -246,10 +246,10 @@ fn a_budget_counts_what_is_spent_and_held() {
     let standing = core.standing(&org("o"), &project("p"), at(0)).unwrap();
     assert_eq!(standing.budget_left, Some(nano(20)));
     run(&mut core, hold(4, 20)).unwrap();
-    // What a call lost is not what the project spent.
+    // The loss of a call does not count as spent by the project.
     run(&mut core, settle_as(4, 0, 20, SettleOutcome::Failed, None)).unwrap();
     run(&mut core, hold(5, 20)).unwrap();
-    // Without the budget, only the balance counts; with it again, what was spent counts again.
+    // Without the budget, only the balance counts. When the budget is set again, earlier spending counts again.
     run(&mut core, Command::SetBudget { org: org("o"), project: project("p"), budget: None }).unwrap();
     run(&mut core, hold(6, 1000)).unwrap();
     run(&mut core, budget("o", "p", 1000, BudgetPeriod::Total)).unwrap();
@@ -259,7 +259,7 @@ fn a_budget_counts_what_is_spent_and_held() {
 #[test]
 fn a_monthly_budget_begins_anew_in_utc() {
     let mut core = with_money(10_000);
-    // Eleven days after 20 November begins December.
+    // December begins eleven days after 20 November.
     let (november, december) = (at(11 * DAY - 1), at(11 * DAY));
     let hold_at = |n: u128, amount| match hold(n, amount) {
         Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
@@ -277,7 +277,7 @@ fn a_monthly_budget_begins_anew_in_utc() {
         }
         other => panic!("{other:?}"),
     }
-    // Held over midnight, it counts against the month in which it is settled.
+    // A hold across midnight counts against the month in which it is settled.
     core.apply(hold_at(3, 10), november).unwrap();
     assert_eq!(core.standing(&org("o"), &project("p"), december).unwrap().budget_left, Some(nano(90)));
     core.apply(settle(3, 10), december).unwrap();
@@ -328,7 +328,7 @@ fn a_hold_is_extended_as_far_as_money_and_budget_go() {
         assert!(why.contains(refused), "{amount}: {why}");
         assert_eq!(money(&core), (1000, 500, 500), "it stays as it was");
     }
-    // It is one hold: it is settled once, for up to all that it holds.
+    // It is a single hold: it is settled once, for up to its total amount.
     run(&mut core, settle(1, 450)).unwrap();
     assert_eq!(money(&core), (550, 0, 550));
     assert!(matches!(extend(&mut core, 1), Err(LedgerRefusal::AlreadyResolved { .. })));
@@ -348,7 +348,7 @@ fn a_hold_whose_owner_is_at_work_does_not_expire() {
     assert_eq!(money(&core), (1000, 0, 1000));
 }
 
-/// The same hold, until another time.
+/// Returns the same hold with another expiry.
 fn until(command: Command, expires: UnixNanos) -> Command {
     match command {
         Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
@@ -362,7 +362,7 @@ fn until(command: Command, expires: UnixNanos) -> Command {
 fn a_ledger_that_ran_on_a_clock_that_was_ahead_is_set_back() {
     let mut core = with_money(1000);
     run(&mut core, budget("o", "p", 500, BudgetPeriod::Month)).unwrap();
-    // A start in another year: a call is paid there, and one with a key is still running.
+    // The ledger ran in a later year: one call was paid there, and one with a key is still running.
     let ahead = 400 * DAY;
     let running = hold_of("o", "p", 2, 100, Some(("key", 3)));
     for command in [hold(1, 300), settle(1, 300), running] {
@@ -374,18 +374,18 @@ fn a_ledger_that_ran_on_a_clock_that_was_ahead_is_set_back() {
     let set = core.apply(Command::SetClock, at(DAY)).unwrap();
     assert_eq!(set.receipt, Receipt::ClockSet { from: at(ahead), to: at(DAY) });
 
-    // What was spent in the month that has not come counts in this one: no budget is spent twice.
+    // Money spent in the future month counts in the current one, so no budget is spent twice.
     let left = |core: &Core| core.standing(&org("o"), &project("p"), at(DAY)).unwrap().budget.unwrap();
     assert_eq!((left(&core).spent, left(&core).held), (nano(300), nano(100)));
     assert!(matches!(
         core.apply(until(hold(3, 101), at(2 * DAY)), at(DAY)),
         Err(LedgerRefusal::BudgetExceeded { .. })
     ));
-    // And it turns over with the real month: START is the 20th of November.
+    // The budget turns over with the real month: START is 20 November.
     let december = core.standing(&org("o"), &project("p"), at(12 * DAY)).unwrap().budget.unwrap();
     assert_eq!(december.spent, nano(0));
 
-    // The hold lives as long as it was meant to, and its key is taken until a day after its end.
+    // The hold keeps its intended lifetime, and its key stays taken until a day after its end.
     assert_eq!(core.apply(Command::ExpireHolds, at(DAY + 59 * SECOND)).unwrap().transactions, []);
     core.apply(settle_as(2, 10, 0, SettleOutcome::Completed, None), at(DAY + 59 * SECOND)).unwrap();
     let again = until(hold_of("o", "p", 4, 10, Some(("key", 3))), at(3 * DAY));
@@ -399,7 +399,7 @@ fn ledger_time_never_runs_backwards() {
     let mut core = with_money(1000);
     let later = core.apply(hold(1, 10), at(500 * SECOND)).unwrap();
     assert_eq!(later.transactions[0].time, at(500 * SECOND));
-    // The clock was set back by 200 s: the ledger stays at 500 s, and the hold lives as long as it was meant to.
+    // The clock was set back by 200 s. The ledger stays at 500 s, and the hold keeps its intended lifetime.
     let set_back = until(hold(2, 10), at(360 * SECOND));
     let earlier = core.apply(set_back, at(300 * SECOND)).unwrap();
     assert_eq!(earlier.transactions[0].time, at(500 * SECOND));
@@ -417,7 +417,7 @@ fn an_idempotency_key_runs_once() {
     assert_eq!(run(&mut core, keyed(2, 1)), Err(LedgerRefusal::IdempotencyInFlight { hold: hold_id(1) }));
     assert_eq!(run(&mut core, keyed(2, 9)), Err(LedgerRefusal::IdempotencyMismatch { hold: hold_id(1) }));
     run(&mut core, settle_as(1, 60, 0, SettleOutcome::Completed, Some(b"{\"a\":1}"))).unwrap();
-    // The replay comes before the balance is looked at.
+    // The replay check comes before the balance check.
     run(&mut core, hold(3, 940)).unwrap();
     match run(&mut core, keyed(2, 1)) {
         Err(LedgerRefusal::IdempotencyReplay { hold, answer: Some(answer) }) => {
@@ -430,7 +430,7 @@ fn an_idempotency_key_runs_once() {
         other => panic!("{other:?}"),
     }
     assert_eq!(run(&mut core, keyed(2, 9)), Err(LedgerRefusal::IdempotencyMismatch { hold: hold_id(1) }));
-    // Another project's key of the same name is another key.
+    // A key with the same name in another project is a different key.
     run(&mut core, release(3)).unwrap();
     run(&mut core, open("o", "p2")).unwrap();
     run(&mut core, hold_of("o", "p2", 4, 100, Some(("key", 1)))).unwrap();
@@ -439,7 +439,7 @@ fn an_idempotency_key_runs_once() {
 #[test]
 fn a_key_is_free_again_unless_its_call_was_charged() {
     use SettleOutcome::{Cancelled, Completed, Failed};
-    // How the call ended; whether the key is free then; what was charged.
+    // How the call ended, whether the key is free then, and the charge.
     let table = [
         (release(1), true, 0),
         (Command::ReleaseOrphans { current_owner: Owner::new(8) }, true, 0),
@@ -514,7 +514,7 @@ fn old_answers_make_room_and_their_keys_stay() {
             other => panic!("{other:?}"),
         }
     }
-    // All of them are forgotten in their time, and nothing is left to trip over.
+    // All keys are forgotten when their time is over, and no entry is left behind.
     core.apply(Command::ExpireHolds, at(2 * DAY)).unwrap();
     let fresh = match hold_of("o", "p", 100, 1, Some(("key-65", 9))) {
         Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {

@@ -1,5 +1,5 @@
-//! Journals and snapshots of each format version stay readable for ever, and this version still writes its own
-//! bytes. If the last assertion fails, a shape changed: give it a new version and a reader of its own.
+//! Journals and snapshots of every format version must stay readable forever, and this version must write the same
+//! bytes as before. If the last assertion fails, a shape changed: give it a new version and its own reader.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -73,7 +73,7 @@ fn parse(text: &str) -> Loaded {
     loaded
 }
 
-/// Every kind of event, account, class, reason and outcome, one batch a row.
+/// Every kind of event, account, class, reason and outcome, one batch per row.
 fn script() -> Vec<Command> {
     let keyed = |n, key: &str| hold_of("o", "p", n, 100, Some((key, 3)));
     let gift = GrantKind::Promotional;
@@ -124,7 +124,7 @@ fn write_today() -> Loaded {
     written(script(), &[])
 }
 
-/// The commands, a second apart, then those of a later second that comes before all.
+/// Runs the commands of `script`, one per second, and then those of `back`, all at the time of the first command.
 fn written(script: Vec<Command>, back: &[Command]) -> Loaded {
     let journal = MemoryJournal::new();
     let options = LedgerOptions { snapshot_rows: 1000, ..LedgerOptions::default() };
@@ -206,7 +206,7 @@ fn format_4_is_a_bill_of_web_searches() {
     is_a_bill_of(TokenClass::WebSearch, 4, GOLDEN_V4);
 }
 
-/// A format that bills of one class need, and no other row.
+/// Checks a format version that is used only for rows with bills of one class.
 fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
     let bill = || {
         let ChargeLine { model, price, .. } = lines(50).remove(0);

@@ -1,4 +1,4 @@
-//! Random commands, times and faults: every invariant holds after each of them, and replaying the journal gives the
+//! Random commands, times and faults. Every invariant holds after each of them, and replaying the journal gives the
 //! same ledger. A failure prints its seed and is kept under `proptest-regressions`.
 #![allow(
     clippy::unwrap_used,
@@ -24,13 +24,13 @@ mod world;
 use world::*;
 
 const ORGS: [&str; 2] = ["o", "other"];
-/// Project and the org that it is opened for first.
+/// Each project, with the org that it is opened for first.
 const PROJECTS: [(&str, &str); 3] = [("p", "o"), ("p2", "o"), ("q", "other")];
 
 #[derive(Debug, Clone)]
 enum Step {
     Transact(Vec<Command>),
-    /// The clock moves, perhaps backwards.
+    /// Moves the clock, possibly backwards.
     Clock(i64),
     Fault(AppendFault),
 }
@@ -121,7 +121,7 @@ fn until_up(ledger: &Ledger) {
     }
 }
 
-/// Every hold's charge, as the receipts told it.
+/// The charge of every hold, taken from the receipts.
 type Charges = HashMap<u128, i64>;
 
 fn note(charges: &mut Charges, verdicts: Vec<Verdict>) -> Result<(), TestCaseError> {
@@ -169,7 +169,7 @@ proptest! {
                         let is_due = |hold: &headrace_ledger::Held| hold.expires <= time;
                         prop_assert!(!expires_holds || !ledger.open_holds().iter().any(is_due));
                     } else {
-                        // Written or not: the receipts are void, and the journal says what happened.
+                        // The batch may or may not be written. The receipts are void, and the journal decides.
                         uncertain = true;
                         until_up(&ledger);
                     }
@@ -193,7 +193,7 @@ proptest! {
             let charged: i64 = charges.values().sum();
             prop_assert_eq!(live.revenue.get() + live.loss.get(), charged);
         }
-        // From the snapshot and from the first row alike, the ledger is what it was.
+        // The ledger is the same when it is loaded from the snapshot and from the first row.
         let mut without = journal.contents();
         without.snapshots.clear();
         for contents in [journal.contents(), without] {

@@ -1,4 +1,5 @@
-//! The service around the core: what is durable when, what a failing journal does, and what opening finds.
+//! Tests of the service around the core: when changes are durable, the effects of a failing journal, and the results of
+//! opening.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,7 +33,7 @@ fn open_over(journal: &MemoryJournal) -> Ledger {
     Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options()).unwrap().0
 }
 
-/// Does one command and waits for the disk.
+/// Runs one command and waits for the disk.
 fn must(ledger: &Ledger, command: Command) -> Verdict {
     let done = ledger.transact(vec![command], at(0));
     done.durable.wait().unwrap();
@@ -54,12 +55,12 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What is on the disk, opened by another process whose holds these all are.
+/// Opens the content of the disk with the same owner, so that all holds stay open.
 fn reopened(journal: &MemoryJournal) -> Ledger {
     open_over(&MemoryJournal::with(journal.contents()))
 }
 
-/// A journal whose appends wait for a permit each and then report how many rows and bytes they got.
+/// A journal whose appends each wait for a permit. It counts the appends.
 struct GatedJournal {
     inner: MemoryJournal,
     permits: mpsc::Receiver<()>,
@@ -96,7 +97,7 @@ fn batches_that_arrive_during_a_write_share_the_next_one() {
             let done = ledger.transact(vec![hold(n, 1)], at(0));
             assert!(done.verdicts[0].is_done(), "the verdict does not wait for the disk");
             if n == 0 {
-                // Somebody waits for it: it is being written while the others come.
+                // A caller waits for this batch, so it is being written while the others arrive.
                 drop(done.durable.clone());
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -123,7 +124,7 @@ fn poll_once(future: &mut (impl Future + Unpin)) -> Poll<()> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|_| ())
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 struct Count(AtomicU64);
 
 impl Wake for Count {
@@ -143,7 +144,7 @@ fn who_waits_lets_others_have_a_turn_before_the_writer_is_woken() {
     (0..3).for_each(|_| permit.send(()).unwrap());
     let told = Arc::new(Count(0.into()));
     let waker = Waker::from(Arc::clone(&told));
-    // A writer that has only just begun looks once by itself.
+    // A writer that has just started checks once by itself.
     std::thread::sleep(Duration::from_millis(200));
     let mut first = ledger.transact(vec![hold(1, 1)], at(0)).durable;
     let mut ask = || std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
@@ -166,7 +167,7 @@ fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
     let watched = |n| {
         let mut durable = ledger.transact(vec![hold(n, 1)], at(0)).durable;
         durable.at_leisure();
-        // Most often it is not written yet.
+        // In most cases it is not written yet.
         let _ = poll_once(&mut durable);
         durable
     };
@@ -177,7 +178,7 @@ fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
         poll_once(&mut first).is_ready() && ledger.health().commits == before + 1
     });
     assert!(shared, "each of 50 had a write of its own");
-    // By a writer that has to be woken for it: one that was not told would look by itself after a second.
+    // A writer in deep sleep must be woken for it. Without the mention, it would check by itself only after a second.
     let soon = (100..105).any(|n| {
         std::thread::sleep(Duration::from_millis(50));
         let (began, mut alone) = (Instant::now(), watched(n));
@@ -319,7 +320,7 @@ fn a_failure_at_every_append_of_a_script_loses_nothing_durable() {
             let report = verify(&journal.contents());
             assert!(report.ok(), "append {at_append}, {fault:?}: {report}");
             assert_eq!(report.totals, live, "append {at_append}, {fault:?}");
-            // A repeated batch grants twice only where the first grant was reported lost and was not.
+            // A repeated batch grants twice only if the first grant was reported as lost but was not.
             assert_eq!(report.totals.revenue, nano(80), "append {at_append}, {fault:?}");
             assert_eq!(report.totals.settled, 4);
         }
@@ -332,7 +333,7 @@ fn opening_releases_the_holds_of_the_dead() {
     let ledger = with_money(&journal, 1000);
     must(&ledger, hold(1, 100));
     must(&ledger, hold_of("o", "p", 2, 100, Some(("key", 1))));
-    // The process dies: nothing is closed.
+    // The process dies without closing anything.
     let copy = MemoryJournal::with(journal.contents());
     let (ledger, report) = Ledger::open(Box::new(copy.clone()), Owner::new(99), at(SECOND)).unwrap();
     assert_eq!(report.orphans, [hold_id(1), hold_id(2)]);
@@ -341,7 +342,7 @@ fn opening_releases_the_holds_of_the_dead() {
     assert_eq!(ledger.hold(&hold_id(1)), Some(HoldView::Resolved(how)));
     assert!(must(&ledger, hold_of("o", "p", 3, 100, Some(("key", 1)))).is_done(), "the key is free");
     assert!(verify(&copy.contents()).ok());
-    // The same owner keeps its own.
+    // The same owner keeps its own holds.
     let (_, report) = Ledger::open(Box::new(MemoryJournal::with(journal.contents())), OWNER, at(0)).unwrap();
     assert_eq!((report.orphans.len(), report.totals.open_holds), (0, 2));
 }
@@ -395,7 +396,7 @@ fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
         Verdict::Refused(LedgerRefusal::IdempotencyInFlight { hold: hold_id(1) })
     );
 
-    // The newest is damaged: the one before it is taken, and only the rows since are replayed.
+    // The newest snapshot is damaged. The one before it is used, and only the rows after that are replayed.
     let mut damaged = contents;
     let rows = damaged.rows.len() as u64;
     damaged.snapshots.last_mut().unwrap().payload[0] ^= 1;
@@ -403,7 +404,7 @@ fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
     assert!(report.snapshot_refused.is_some() && (1..rows).contains(&report.rows_replayed), "{report:?}");
     assert_eq!(report.totals, totals);
 
-    // All are: everything is replayed, a page at a time.
+    // All snapshots are damaged. All rows are replayed, a page at a time.
     let last = damaged.snapshots.len() - 1;
     damaged.snapshots[..last].iter_mut().for_each(|snapshot| snapshot.payload[0] ^= 1);
     let (_, report) = start(damaged);
@@ -456,7 +457,7 @@ fn a_full_queue_refuses_new_work_but_never_a_settlement() {
     let tight = LedgerOptions { max_queued_transactions: 3, ..options() };
     let (ledger, _) = Ledger::open_with(Box::new(journal), OWNER, at(0), tight).unwrap();
     let first = ledger.transact(vec![hold(9, 1)], at(0));
-    // The thread sleeps until somebody waits: then it takes the first one, and stands before the gate with it.
+    // The thread sleeps until a caller waits. Then it takes the first batch and blocks at the gate.
     let waiting = first.durable.clone();
     let waiting = std::thread::spawn(move || waiting.wait());
     std::thread::sleep(Duration::from_millis(20));

@@ -1,6 +1,6 @@
-//! [`diagnose`]: whether a checkpoint's tokenizer, template and configuration agree, told by what they do: conversations are
-//! rendered, prompts are tokenized, calls of tools are read back. Each finding has its evidence and a way out.
-//! Must not know who computes the model, or how a finding is drawn.
+//! [`diagnose`] checks whether a checkpoint's tokenizer, template and configuration agree. The checks test their
+//! behaviour: they render conversations, tokenize prompts and parse tool calls. Each finding contains its evidence and
+//! a remedy. Must not know which engine computes the model, or how findings are drawn.
 
 mod calls;
 mod context;
@@ -14,7 +14,7 @@ use crate::finding::{Diagnosis, Examined, Facts, Finding, Severity};
 use crate::words::{Words, WordsError};
 use patient::Patient;
 
-/// Looks for everything that is known to go wrong. The work is bounded by the limits on templates and on files.
+/// Runs all checks. The limits on templates and files bound the work.
 pub fn diagnose(examined: &Examined<'_>) -> Diagnosis {
     let mut findings = Vec::new();
     refused(examined, &mut findings);

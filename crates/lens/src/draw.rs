@@ -1,5 +1,5 @@
-//! Draws what a model sees for a terminal: tokens in turns of colour, special ones marked, the edges of cache blocks. Whatever a
-//! prompt holds, nothing of it reaches the terminal as a command. Must not know how it was found.
+//! Draws what a model sees for a terminal: tokens in alternating colours, special tokens marked, and the edges of cache
+//! blocks. Text of a prompt never reaches the terminal as a control sequence. Must not know how the data was computed.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use headrace_domain::steers_terminals;
 use crate::sight::{PromptSight, SeenPart};
 use crate::token::{SeenToken, TokenKind, TokenList};
 
-/// How to draw.
+/// The options for drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawOptions {
-    /// Columns.
+    /// The width of the terminal, in columns.
     pub width: usize,
-    /// With colours; without, special tokens stand in `⟦⟧`.
+    /// Whether to use colours. Without colours, special tokens are enclosed in `⟦⟧`.
     pub color: bool,
-    /// With a mark between any two tokens, for whoever has no colours.
+    /// Whether to draw a mark between any two tokens, for output without colours.
     pub bounds: bool,
 }
 
@@ -24,14 +24,14 @@ const SPECIAL: &str = "\x1b[1;35m";
 const MARKUP: &str = "\x1b[35m";
 const EDGE: &str = "\x1b[2;33m";
 const DIM: &str = "\x1b[2m";
-/// The caller's tokens, in turns.
+/// The alternating colours of the caller's tokens.
 const OWN: [&str; 2] = ["\x1b[30;46m", "\x1b[30;42m"];
-/// The template's, in turns.
+/// The alternating colours of the template's tokens.
 const FRAME: [&str; 2] = ["\x1b[37;100m", "\x1b[37;44m"];
-/// The narrowest rule that is drawn.
+/// The minimum length of a rule, in columns.
 const LEAST_RULE: usize = 8;
 
-/// The prompt, then its parts as a table.
+/// Draws the prompt, then its parts as a table.
 pub fn draw_prompt(sight: &PromptSight, options: &DrawOptions) -> String {
     let mut out = String::new();
     let edge = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
@@ -63,7 +63,7 @@ pub fn draw_prompt(sight: &PromptSight, options: &DrawOptions) -> String {
     out
 }
 
-/// What is drawn where the cache ends.
+/// Draws the line at the end of the cached tokens.
 fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
     let tokens = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
     let blocks = tokens / sight.block_tokens.max(1);
@@ -101,7 +101,7 @@ fn draw_token(
         (TokenKind::Markup, true) => paint(out, options, MARKUP, &text),
         (TokenKind::Text, true) => {
             let shade = if at.is_multiple_of(2) { shades[0] } else { shades[1] };
-            // A colour that runs over a line's end colours the rest of the line.
+            // A colour that crosses the end of a line would colour the rest of the line.
             for (line, piece) in text.split('\n').enumerate() {
                 if line > 0 {
                     out.push_str(&format!("{DIM}⏎{RESET}\n"));
@@ -123,7 +123,7 @@ fn paint(out: &mut String, options: &DrawOptions, color: &str, text: &str) {
     }
 }
 
-/// Text whose control characters are written out: what a prompt or a file holds must not steer a terminal.
+/// Replaces control characters in a text by escapes, because text of a prompt or a file must not control the terminal.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -138,7 +138,7 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// A line for each part, and one for what is the template's.
+/// Returns a row for each part, and one for the template's own tokens.
 fn parts(sight: &PromptSight) -> String {
     let share = |tokens: usize| match sight.count {
         0 => 0,
@@ -175,7 +175,7 @@ fn name(part: &SeenPart) -> String {
     }
 }
 
-/// The tokens of a text, a line each.
+/// Draws the tokens of a text, one per line.
 pub fn draw_tokens(list: &TokenList) -> String {
     let row = |token: &SeenToken| {
         let place = match (token.start, token.end) {
@@ -207,13 +207,13 @@ pub fn draw_tokens(list: &TokenList) -> String {
     out
 }
 
-/// `1 token`, `12 tokens`.
+/// Returns `1 token`, `12 tokens`.
 fn counted(of: usize, what: &str) -> String {
     let ending = if of == 1 { "" } else { "s" };
     format!("{of} {what}{ending}")
 }
 
-/// A piece between quotes, on one line.
+/// Returns a piece between quotes, on one line.
 fn quoted(piece: &str) -> String {
     format!("\"{}\"", printable(piece).replace('\n', "\\n").replace('\t', "\\t"))
 }

@@ -1,10 +1,10 @@
-//! What is looked at, and what is found: plain data. Must not know what is looked for.
+//! The input and the results of a diagnosis, as plain data. Must not know the checks.
 
 use headrace_checkpoint::{CheckpointError, GenerationDefaults, Rope, TokenizerConfig, Wording};
 use headrace_prompt::ReplyFamily;
 use serde::Serialize;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -12,7 +12,7 @@ pub enum Severity {
     Note,
     /// Some calls will go wrong, or the files contradict each other.
     Warning,
-    /// Answers will be wrong, or there will be none.
+    /// Answers will be wrong, or there will be no answers.
     Fault,
 }
 
@@ -27,88 +27,88 @@ impl Severity {
     }
 }
 
-/// Something that was found.
+/// A problem, or a fact worth knowing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its name, which stays the same over versions of the program.
+    /// The code of the finding, which stays the same across versions of the program.
     pub code: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What is wrong.
+    /// A description of the problem.
     pub what: String,
-    /// What shows it.
+    /// The evidence for it.
     pub evidence: String,
-    /// What to do.
+    /// The suggested remedy.
     pub way_out: String,
 }
 
-/// What the files say, where nothing is wrong with it.
+/// Facts from the files that are not problems.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Facts {
-    /// Rows of the embedding.
+    /// The number of rows of the embedding.
     pub vocabulary: usize,
-    /// One past the largest id that has text.
+    /// One past the largest id with text.
     pub tokenizer_ids: usize,
-    /// Longest context, in positions.
+    /// The longest context, in positions.
     pub context: Option<usize>,
-    /// How calls of tools are written.
+    /// The notation of tool calls.
     pub family: &'static str,
-    /// Whether a thought is told from what is said.
+    /// Whether reasoning is separated from the answer.
     pub thinks: bool,
-    /// Whether tools that are offered stand in the prompt.
+    /// Whether offered tools appear in the prompt.
     pub shows_tools: bool,
-    /// What ends an answer.
+    /// The tokens that end an answer.
     pub ends: Vec<String>,
-    /// What opens one.
+    /// The text that opens an answer.
     pub opens: Option<String>,
-    /// What the tokenizer puts before a text by itself.
+    /// The tokens that the tokenizer itself adds before a text.
     pub before: Vec<String>,
 }
 
-/// What was found of a checkpoint.
+/// The result of a diagnosis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// What its files say.
+    /// Facts from the files.
     pub facts: Facts,
-    /// What is wrong, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// How bad the worst of it is; `None`: nothing was found.
+    /// Returns the highest severity. `None` if there are no findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// What is looked at.
+/// The input of a diagnosis.
 pub struct Examined<'a> {
-    /// Rows of the embedding.
+    /// The number of rows of the embedding.
     pub vocab_size: usize,
-    /// Longest context that `config.json` claims.
+    /// The longest context that `config.json` claims, in positions.
     pub max_positions: Option<usize>,
-    /// Ids that end an answer.
+    /// The ids that end an answer.
     pub eos: &'a [u32],
-    /// What the makers recommend.
+    /// The sampling defaults that the model's makers recommend.
     pub generation: &'a GenerationDefaults,
-    /// The `tokenizer.json`.
+    /// The bytes of `tokenizer.json`.
     pub tokenizer_json: &'a [u8],
-    /// What stands beside it.
+    /// The configuration of the tokenizer.
     pub tokenizer_config: &'a TokenizerConfig,
     /// The chat template.
     pub template: Option<&'a str>,
-    /// How calls are written, where the configuration says so.
+    /// The notation of tool calls, if the configuration sets it.
     pub family: Option<ReplyFamily>,
-    /// How positions are told, where it is known.
+    /// The encoding of positions, if it is known.
     pub rope: Option<&'a Rope>,
-    /// What the files leave open, in words.
+    /// Descriptions of what the files leave open.
     pub warnings: &'a [String],
-    /// Why no engine here computes it, where none does.
+    /// The reason why no engine here computes the model. `None` if one does.
     pub refused: Option<&'a CheckpointError>,
 }
 
 impl<'a> Examined<'a> {
-    /// The words of a model, and nothing of who computes it.
+    /// Takes the tokenizer assets of a model and leaves out everything about its engine.
     pub fn of(wording: &'a Wording) -> Self {
         Self {
             vocab_size: wording.vocab_size(),

@@ -1,6 +1,6 @@
-//! What a model sees: the prompt that its template and tokenizer make of a conversation, token by token, and whether a
-//! checkpoint's files agree with each other. Reports are data that serializes; drawing them for a terminal stands beside.
-//! Must not know requests, keys, prices, engines, or who looks.
+//! Shows what a model sees: the prompt that its template and tokenizer make of a conversation, token by token. Also
+//! checks whether the files of a checkpoint agree with each other. Reports are serializable data, and a separate module
+//! draws them for a terminal. Must not know requests, keys, prices, engines or the users of a report.
 
 mod doctor;
 mod draw;

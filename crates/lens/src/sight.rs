@@ -1,5 +1,5 @@
-//! [`PromptSight`]: exactly what a model sees of a conversation, and what of it is whose. Must not know prices, or how it is
-//! drawn.
+//! [`PromptSight`]: exactly what a model sees of a conversation, and which parts of it come from the caller. Must not
+//! know prices or the drawing.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use serde::Serialize;
 use crate::token::{SeenToken, TokenKind, seen};
 use crate::words::Words;
 
-/// The most spelt control tokens that are listed.
+/// The maximum number of spelt control tokens that are listed.
 const SPELLED_KEPT: usize = 32;
 
-/// Why there is no prompt to be seen.
+/// The reason why there is no prompt to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SightError {
     /// The model has no chat template.
     NoTemplate,
-    /// The template did not take the conversation.
+    /// The template rejected the conversation.
     Template(TemplateError),
-    /// The prompt cannot be written in tokens.
+    /// The prompt cannot be encoded as tokens.
     Tokenizer(TokenizerError),
-    /// Tools are offered, and the template would not show them.
+    /// Tools are offered, but the template does not show them.
     ToolsNotShown,
 }
 
@@ -43,74 +43,75 @@ impl fmt::Display for SightError {
 
 impl std::error::Error for SightError {}
 
-/// A prompt as its model sees it.
+/// A prompt as the model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PromptSight {
     /// The prompt's text.
     pub text: String,
-    /// How many tokens it has.
+    /// The number of tokens.
     pub count: usize,
-    /// Each of them, in order.
+    /// The tokens, in order.
     pub tokens: Vec<SeenToken>,
-    /// What of it is the caller's, in the order of the text. What the template changes or leaves out is not among them.
+    /// The parts that come from the caller, in the order of the text. Parts that the template changes or leaves out are
+    /// missing.
     pub parts: Vec<SeenPart>,
-    /// Tokens of the template's own: roles, marks, line breaks, what it says of tools.
+    /// The number of tokens of the template itself: roles, marks, line breaks, and its text about tools.
     pub template_tokens: usize,
-    /// Tokens that a special or other markup token stands for.
+    /// The number of special and other markup tokens.
     pub special_tokens: usize,
-    /// Tokens in a block of the prefix cache.
+    /// The number of tokens in a block of the prefix cache.
     pub block_tokens: usize,
-    /// The most tokens of this prompt that a cache can give: whole blocks, before the last token.
+    /// The maximum number of tokens of this prompt that a cache can provide: whole blocks before the last token.
     pub cacheable_tokens: usize,
-    /// Tokens that it has in common with the prompt that it was compared with, from the beginning.
+    /// The number of leading tokens shared with the prompt that it was compared with. `None` without a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub common_tokens: Option<usize>,
-    /// Of those, what a cache that holds the other one gives: whole blocks.
+    /// The part of `common_tokens` that a cache with the other prompt provides: whole blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<usize>,
     /// Control tokens that the caller's own words spell. They stay text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spelled: Vec<Spelled>,
-    /// Whether tokens and parts could be given their places in the text.
+    /// Whether tokens and parts could be located in the text.
     pub placed: bool,
 }
 
-/// A part of a prompt that is the caller's. Everything counts from 0.
+/// A part of a prompt that comes from the caller. All indices count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeenPart {
     /// `message`, `reasoning`, `call` or `tool`.
     pub what: &'static str,
-    /// Which message, or which tool.
+    /// Index of the message or of the tool.
     pub index: usize,
-    /// Which call of the message.
+    /// Index of the call within the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<usize>,
-    /// Whose message, or the tool's name.
+    /// The role of the message, or the tool's name.
     pub whose: String,
-    /// Its first byte in the text.
+    /// The first byte of the part in the text.
     pub start: usize,
-    /// One past its last byte.
+    /// One past the last byte.
     pub end: usize,
-    /// Its first token.
+    /// Index of the first token.
     pub first_token: usize,
-    /// How many tokens begin in it.
+    /// The number of tokens that begin in the part.
     pub tokens: usize,
 }
 
-/// A control token that is spelt in a caller's words and stays text.
+/// A control token that the caller's words spell. It stays text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spelled {
-    /// Its text.
+    /// The token's text.
     pub text: String,
-    /// Where it begins in the prompt.
+    /// The byte at which it begins in the prompt.
     pub start: usize,
 }
 
-/// What a model of these words sees of a conversation, as it would be served. `before` is the prompt of another conversation,
-/// in tokens, which a cache is taken to hold.
+/// Returns what a model sees of a conversation, exactly as it would be served. `before` is the prompt of another
+/// conversation, which a cache is assumed to hold.
 ///
 /// # Errors
-/// [`SightError`]: the call would be refused for this.
+/// [`SightError`] if the call would be refused.
 pub fn sight(
     words: &Words,
     conversation: &Conversation,
@@ -184,13 +185,13 @@ fn part(place: &Place, conversation: &Conversation, tokens: &[SeenToken]) -> See
     SeenPart { what, index, call, whose, start, end, first_token, tokens }
 }
 
-/// Control tokens that stand in the text and are none.
+/// Returns the control tokens whose text occurs in the prompt as ordinary text.
 fn spelled(words: &Words, rendered: &Rendered, tokens: &[SeenToken]) -> Vec<Spelled> {
     let mut found = Vec::new();
     for markup in words.tokenizer.markup_texts() {
         for (start, _) in rendered.text().match_indices(markup.as_str()) {
             let at = tokens.partition_point(|token| token.start.is_some_and(|begins| begins < start));
-            // A token that takes the white space before it begins earlier.
+            // A token that includes the white space before it begins earlier.
             let near = tokens.get(at.saturating_sub(1)..=at).unwrap_or_default();
             let covers = |token: &SeenToken| {
                 token.start.is_some_and(|begins| begins <= start) && token.end.is_some_and(|end| end > start)

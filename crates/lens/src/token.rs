@@ -1,15 +1,15 @@
-//! Tokens as they are shown: id, text, place, and what kind of token it is. Must not know templates or conversations.
+//! Tokens in a form for display: id, text, position and kind. Must not know templates or conversations.
 
 use headrace_tokenizer::{Tokenizer, TokenizerError};
 use serde::Serialize;
 
-/// What kind of token it is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenKind {
     /// A piece of text.
     Text,
-    /// A special token: it is left out of text for people.
+    /// A special token, which is left out of text for people.
     Special,
     /// Another token that text never becomes, such as `<tool_call>`.
     Markup,
@@ -28,17 +28,17 @@ impl TokenKind {
 /// One token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeenToken {
-    /// Its id in the vocabulary.
+    /// The token's id in the vocabulary.
     pub id: u32,
-    /// What it stands for in the middle of a text; bytes that are no whole character are `\xNN`.
+    /// The token's text in the middle of a text. Bytes that are not a whole character are written `\xNN`.
     pub piece: String,
-    /// Where its bytes begin in the text, where that can be told.
+    /// The byte of the text at which the token begins. `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<usize>,
-    /// Where they end.
+    /// The byte of the text at which the token ends. `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<usize>,
-    /// What kind of token it is.
+    /// The kind of the token.
     pub kind: TokenKind,
 }
 
@@ -47,19 +47,19 @@ pub struct SeenToken {
 pub struct TokenList {
     /// The text.
     pub text: String,
-    /// Its bytes.
+    /// The length of the text in bytes.
     pub bytes: usize,
-    /// How many tokens, those around the text included.
+    /// The number of tokens, including those around the text.
     pub count: usize,
-    /// Each of them, in order. What the tokenizer puts around a text has no place in it.
+    /// The tokens, in order. Tokens that the tokenizer adds around a text have no position in it.
     pub tokens: Vec<SeenToken>,
-    /// The text that the ids stand for, where it is another one: the tokenizer changes texts.
+    /// The decoded text of the ids, if it differs because the tokenizer changes texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decoded: Option<String>,
 }
 
 impl TokenList {
-    /// The text that ids stand for, and each of them.
+    /// Returns the decoded text of `ids`, and each token.
     pub fn of_ids(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
         let text = tokenizer.decode(ids, false);
         let tokens = ids.iter().map(|id| seen(tokenizer, *id, None)).collect();
@@ -67,11 +67,11 @@ impl TokenList {
     }
 }
 
-/// The tokens of `text`. With `parse_special`, control tokens that are spelt out in it count as such; with `add_special`,
-/// what the tokenizer puts around a text stands around it.
+/// Returns the tokens of `text`. With `parse_special`, control tokens that are spelt out in the text become their ids.
+/// With `add_special`, the tokens that the tokenizer adds around a text are included.
 ///
 /// # Errors
-/// [`TokenizerError`]: the text cannot be written in tokens.
+/// [`TokenizerError`] if the text cannot be encoded.
 pub fn token_list(
     tokenizer: &Tokenizer,
     text: &str,
@@ -99,7 +99,7 @@ pub(crate) fn seen(tokenizer: &Tokenizer, id: u32, span: Option<std::ops::Range<
     SeenToken { id, piece, start, end, kind: TokenKind::of(tokenizer, id) }
 }
 
-/// Bytes as text; those that are no character are written `\xNN`.
+/// Returns bytes as text. Bytes that are not part of a character are written `\xNN`.
 pub(crate) fn escaped_bytes(bytes: &[u8]) -> String {
     bytes.utf8_chunks().fold(String::with_capacity(bytes.len()), |mut out, chunk| {
         out.push_str(chunk.valid());

@@ -1,5 +1,5 @@
-//! A model's words, read from its files: the tokenizer, the compiled template and how its replies are written.
-//! Must not know where the files are, or what becomes of a prompt.
+//! Reads a model's tokenizer assets from its files: the tokenizer, the compiled template and the style of its replies.
+//! Must not know where the files are or what a prompt is used for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use headrace_prompt::{
 };
 use headrace_tokenizer::{Tokenizer, TokenizerError};
 
-/// Words to ids and back, as a checkpoint says.
+/// The tokenizer assets of a checkpoint.
 pub struct Words {
-    /// Text to ids and back. What replies are read by stands in its text.
+    /// Converts text to ids and back. Decoded text contains the marks that replies are parsed by.
     pub tokenizer: Arc<Tokenizer>,
-    /// A conversation to a prompt; `None`: the model knows no conversations.
+    /// Renders a conversation as a prompt. `None` if the model has no chat template.
     pub template: Option<Arc<ChatTemplate>>,
-    /// How the model writes its replies.
+    /// The style in which the model writes its replies.
     pub replies: ReplyStyle,
 }
 
-/// Why a model's words cannot be read.
+/// The reason why the tokenizer assets cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WordsError {
-    /// Its tokenizer.
+    /// The tokenizer cannot be used.
     Tokenizer(TokenizerError),
-    /// Its chat template.
+    /// The chat template cannot be used.
     Template(TemplateError),
 }
 
@@ -41,11 +41,11 @@ impl fmt::Display for WordsError {
 impl std::error::Error for WordsError {}
 
 impl Words {
-    /// Of a `tokenizer.json`, what stands beside it, and a chat template. `family` is how calls of tools are written, where the
-    /// template is not to say so.
+    /// Reads a `tokenizer.json`, its configuration, and a chat template. `family` is the notation of tool calls. If it
+    /// is `None`, the template determines the notation.
     ///
     /// # Errors
-    /// [`WordsError`]: the tokenizer or the template cannot be used.
+    /// [`WordsError`] if the tokenizer or the template cannot be used.
     pub fn read(
         json: &[u8],
         config: &TokenizerConfig,
@@ -58,7 +58,7 @@ impl Words {
         };
         let detected = ReplyStyle::detect(source);
         let replies = ReplyStyle { family: family.unwrap_or(detected.family), ..detected };
-        // Some of a model's marks are special tokens, which have no text otherwise.
+        // Some of a model's marks are special tokens, which decoded text would otherwise omit.
         let tokenizer = Arc::new(tokenizer.showing(|token| replies.reads(token)));
         let tokens = SpecialTokenTexts::new(
             &tokenizer,

@@ -1,4 +1,4 @@
-//! Checkpoints that were broken on purpose: what is found of each, and that nothing is found of whole ones.
+//! Diagnoses checkpoints that were broken on purpose, and whole ones, which must have no findings.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use headrace_checkpoint::Wording;
 use headrace_lens::{Diagnosis, Examined, Severity, diagnose};
 use serde_json::{Value, json};
 
-/// The files of a model, to be broken.
+/// The files of a model, which a test can break.
 #[derive(Clone)]
 struct Files {
     config: Value,
@@ -45,7 +45,7 @@ impl Files {
         self.tokenizer_config["chat_template"] = json!(changed);
     }
 
-    /// Adds tokens behind all others, where they are not there yet.
+    /// Adds the tokens that do not exist yet, after all others.
     fn add_tokens(&mut self, texts: &[String], special: bool) {
         let added = self.tokenizer["added_tokens"].as_array().unwrap();
         let known: Vec<String> =
@@ -93,7 +93,7 @@ fn nothing_is_wrong_with_the_demo_model() {
     assert_eq!(diagnosis.facts.opens.as_deref(), Some("<|im_end|>\n<|im_start|>assistant\n"));
 }
 
-/// What was broken, how, and what must be found of it.
+/// The damage, a function that causes it, and the expected finding.
 type Row = (&'static str, fn(&mut Files), &'static str, Severity);
 
 const BROKEN: &[Row] = &[
@@ -308,7 +308,7 @@ const BROKEN: &[Row] = &[
     ),
 ];
 
-/// What opens an answer in the demo model's template.
+/// The text that opens an answer in the demo model's template.
 const OPENS: &str = "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
 
 fn lose_markers(files: &mut Files) {

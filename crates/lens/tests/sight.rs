@@ -1,5 +1,5 @@
-//! What a model sees, of the demo model's words: exactly what would be served, whose each token is, and that nothing of a prompt
-//! steers a terminal.
+//! Tests what a model sees, with the demo model's tokenizer assets. It must be exactly what would be served, each token
+//! must have the right origin, and no text of a prompt may control the terminal.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::path::Path;
@@ -57,7 +57,7 @@ fn every_token_has_its_place_and_every_part_its_tokens() {
         token.end.unwrap()
     });
     assert_eq!(end, seen.text.len());
-    // Each part is the caller's own words, and its tokens lie in it.
+    // Each part is the caller's own words, and its tokens lie inside it.
     let texts: Vec<&str> = seen.parts.iter().map(|part| &seen.text[part.start..part.end]).collect();
     let expected =
         ["Be brief.", "get_weather", "What is a KV cache?", "Keys and values.", "And naïve café 你好?"];
@@ -85,7 +85,7 @@ fn the_cache_of_the_turn_before_ends_at_a_block() {
     second.messages.push(Message::text(Role::User, "Go on."));
     let before = seen(&words, &first);
     let after = sight(&words, &second, &options(), Some(&before)).unwrap();
-    // The next turn begins with the whole prompt of the one before.
+    // The next turn begins with the whole previous prompt.
     assert_eq!(after.common_tokens, Some(before.count));
     assert_eq!(after.cached_tokens, Some(before.count / 16 * 16));
     let mut other = second.clone();
@@ -121,7 +121,7 @@ fn nothing_of_a_prompt_steers_a_terminal() {
     assert!(!plain.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{plain:?}");
     assert!(!plain.contains('\u{202e}'), "{plain:?}");
     let colored = draw_prompt(&seen, &DrawOptions { width: 80, color: true, bounds: false });
-    // Every escape there is a colour of ours.
+    // Every escape sequence is one of our colours.
     let after = colored.split('\u{1b}').skip(1);
     assert!(after.clone().count() > 4);
     for sequence in after {
@@ -147,7 +147,7 @@ fn tokens_of_a_text_have_ids_pieces_and_places() {
     let last = marked.tokens.last().unwrap();
     assert_eq!((last.kind, last.id, last.piece.as_str()), (TokenKind::Special, 2, "<|im_end|>"));
     assert_eq!((last.start, last.end), (Some(7), Some(17)));
-    // Half a character is shown as its bytes, and a line break in one line.
+    // Half a character is shown as its bytes, and a line break stays within one line.
     let broken = draw_tokens(&token_list(&words.tokenizer, "ï\n", false, false).unwrap());
     assert!(broken.contains(r#""\xc3""#) && broken.contains(r#""\n""#), "{broken}");
     let json = serde_json::to_value(&marked).unwrap();

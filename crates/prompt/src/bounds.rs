@@ -1,5 +1,5 @@
-//! How much one rendering may do: its limits, what counts against them, and the error of what outgrew them.
-//! Must not know templates or conversations.
+//! The limits of one rendering, the counters for them, and the error for exceeding them. Must not know templates or
+//! conversations.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::io;
 
 use minijinja::{Error, ErrorKind};
 
-/// How much a template may do for one rendering.
+/// The limits of a template for one rendering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateLimits {
-    /// Most instructions of the template engine.
+    /// The maximum number of instructions of the template engine.
     pub fuel: u64,
-    /// Most bytes of output, and of any one string on the way.
+    /// The maximum size of the output, and of any intermediate string, in bytes.
     pub max_output_bytes: usize,
 }
 
@@ -23,31 +23,32 @@ impl Default for TemplateLimits {
     }
 }
 
-/// The filter that [`crate::source::Source::rewritten`] puts on whatever a template keeps.
+/// The filter that [`crate::source::Source::rewritten`] applies to every value that a template stores.
 pub(crate) const CAP: &str = "__headrace_cap";
 
-/// Writing counts wherever it goes, also into blocks that are kept in a variable and written again.
+/// Every write is counted, including writes into blocks that are kept in a variable and written again. The total may
+/// therefore exceed the output limit by this factor.
 const WRITTEN_PER_OUTPUT_BYTE: usize = 8;
 
 thread_local! {
-    /// Bytes that the rendering on this thread has written. One rendering runs at a time and on one thread, and the
-    /// engine's formatter is given nothing else that lasts from call to call, macros included.
+    /// Bytes that the current rendering on this thread has written. A rendering runs on one thread, and one rendering
+    /// runs at a time. The engine offers its formatter no other state that outlives a call, not even for macros.
     static WRITTEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Starts counting for a new rendering.
+/// Resets the counter for a new rendering.
 pub(crate) fn start_counting() {
     WRITTEN.set(0);
 }
 
-/// Counts `bytes` written; an error once there are too many for an output of `max_bytes`.
+/// Counts `bytes` written. Returns an error if the total is too large for an output of `max_bytes`.
 pub(crate) fn count(bytes: usize, max_bytes: usize) -> Result<(), Error> {
     let written = WRITTEN.get().saturating_add(bytes);
     WRITTEN.set(written);
     if written > max_bytes.saturating_mul(WRITTEN_PER_OUTPUT_BYTE) { Err(TooLong::error()) } else { Ok(()) }
 }
 
-/// A string outgrew the limit, as the source of an engine error.
+/// The source of an engine error for a string that exceeded the limit.
 #[derive(Debug)]
 pub(crate) struct TooLong;
 
@@ -65,11 +66,11 @@ impl fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
-/// Takes output up to a limit.
+/// A writer that accepts output up to a limit.
 pub(crate) struct Capped {
     pub(crate) bytes: Vec<u8>,
     limit: usize,
-    /// Whether there was more.
+    /// Whether output was refused because of the limit.
     pub(crate) hit: bool,
 }
 

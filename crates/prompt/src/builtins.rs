@@ -1,5 +1,6 @@
-//! Jinja2's filters, tests and functions on values, where the template engine does otherwise: numbers, mappings, what is looked for in lists.
-//! Its documentation has them; `tests/data/jinja2.json` what it makes of them. Must not know conversations.
+//! Jinja2's filters, tests and functions on values that the template engine implements differently: numbers, mappings,
+//! and searches in lists. Jinja2's documentation describes them, and `tests/data/jinja2.json` contains its results.
+//! Must not know conversations.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::json;
 use crate::mask::MaskTable;
 use crate::pretty;
 
-/// Puts them into an environment.
+/// Adds the filters, tests and functions to an environment.
 pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>, max_bytes: usize) {
     environment.add_filter("attr", attribute);
     for name in ["default", "d"] {
@@ -60,13 +61,14 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
         move |value: &Value| url_encode(value, &masks, max_bytes)
     });
     environment.add_test("callable", callable);
-    // Nothing is not: `tools is iterable and tools|length > 0` stands in published templates, and without tools there is nothing.
+    // `none` is not iterable. Published templates contain `tools is iterable and tools|length > 0`, and `tools` is
+    // `none` if there are no tools.
     environment.add_test("iterable", |value: &Value| {
         value.kind() == ValueKind::String || (!value.is_none() && value.try_iter().is_ok())
     });
     environment.add_test("sequence", |value: &Value| match value.kind() {
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Bytes => true,
-        // A range knows its length, and a generator does not.
+        // A range knows its length, a generator does not.
         ValueKind::Iterable => value.len().is_some(),
         _ => false,
     });
@@ -79,13 +81,13 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
     });
 }
 
-/// Functions, macros and joiners; of what is no value otherwise, cyclers alone cannot be called.
+/// Whether a value can be called: functions, macros and joiners. Of the plain objects, only cyclers cannot be called.
 fn callable(value: &Value) -> bool {
     let is_macro = value.as_object().is_some_and(|object| object.type_name().contains("Macro"));
     is_macro || (value.kind() == ValueKind::Plain && value.downcast_object_ref::<Cycler>().is_none())
 }
 
-/// An attribute, never an item: mappings have none but methods, and those are no values here.
+/// Returns an attribute, never an item. A mapping has no attributes except methods, and methods are not values here.
 fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     let own = value.as_object().is_some_and(|object| object.type_name().contains("Namespace"));
     if value.kind() == ValueKind::Map && !own { Ok(Value::UNDEFINED) } else { value.get_attr(name) }
@@ -100,7 +102,7 @@ fn default(value: &Value, args: &[Value], kwargs: &Kwargs) -> Result<Value, Erro
     Ok(if lacking { instead.unwrap_or_else(|| Value::from("")) } else { value.clone() })
 }
 
-/// Texts by their characters, upper case as lower case unless asked; anything else as the engine orders it.
+/// Compares texts by their characters, without regard to case unless requested. The engine orders all other values.
 fn compare(a: &Value, b: &Value, case_sensitive: bool, masks: &MaskTable) -> Ordering {
     match (a.as_str(), b.as_str()) {
         (Some(a), Some(b)) if case_sensitive => masks.fold(a).cmp(&masks.fold(b)),
@@ -136,7 +138,8 @@ fn pairs(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     value.try_iter()?.map(|key| Ok((key.clone(), value.get_item(&key)?))).collect()
 }
 
-/// The first item that none is beyond, by itself or by what is found in it; undefined where there is none.
+/// Returns the first item that no other item exceeds in the order `wanted`. Compares the items or an attribute of them.
+/// Undefined if there are no items.
 fn extreme(
     value: &Value,
     args: &[Value],
@@ -160,7 +163,7 @@ fn extreme(
     Ok(found.map_or(Value::UNDEFINED, |(_, item)| item))
 }
 
-/// What stands in `value` at a path with dots, or at an index.
+/// Returns the value within `value` at a dotted path or at an index.
 fn within(value: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else { return value.get_item(path) };
     let mut at = value.clone();
@@ -173,7 +176,7 @@ fn within(value: &Value, path: &Value) -> Result<Value, Error> {
     Ok(at)
 }
 
-/// `int` of Python, and of a text that is none the whole part of its number.
+/// Python's `int`. A text that is not an integer gives the integer part of its number.
 fn integer(value: &Value, args: &[Value], kwargs: &Kwargs, masks: &MaskTable) -> Result<Value, Error> {
     let args = Args { given: args, named: kwargs };
     let instead = args.get(0, "default")?.unwrap_or_else(|| Value::from(0));
@@ -189,7 +192,8 @@ fn integer(value: &Value, args: &[Value], kwargs: &Kwargs, masks: &MaskTable) ->
     Ok(read.or_else(cut).map_or(instead, Value::from))
 }
 
-/// Digits in a base, as Python reads them: white space around them, `_` between two of them, the base's own prefix.
+/// Parses digits in a base as Python does: with white space around them, `_` between two digits, and the prefix of the
+/// base.
 fn whole(text: &str, base: usize) -> Option<i128> {
     let text = text.trim();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -215,7 +219,7 @@ fn without_underscores(digits: &str) -> Option<String> {
     (!stray).then(|| digits.replace('_', ""))
 }
 
-/// `float` of Python; none for what is no number.
+/// Python's `float`. Returns `None` if the value is not a number.
 fn number(value: &Value, masks: &MaskTable) -> Option<f64> {
     match (value.as_str(), value.kind()) {
         (Some(text), _) => without_underscores(masks.fold(text).trim())?.parse().ok(),
@@ -241,7 +245,7 @@ fn indent(text: &str, args: &[Value], kwargs: &Kwargs, max_bytes: usize) -> Resu
         },
     };
     let mut out = if first { indention.clone() } else { String::new() };
-    // A line end more is Jinja2's own way to keep the last one.
+    // Jinja2 also adds a line end, to keep the last one.
     let text = text.to_owned() + "\n";
     for (at, line) in pretty::lines(&text).into_iter().enumerate() {
         let line =
@@ -283,7 +287,7 @@ fn url_encode(value: &Value, masks: &MaskTable, max_bytes: usize) -> Result<Stri
     Ok(out)
 }
 
-/// RFC 3986's unreserved characters stay, and those in `safe`; a mask stays a mask.
+/// Percent-encodes a text. RFC 3986's unreserved characters and those in `safe` are kept, and a mask stays a mask.
 fn percent(text: &str, safe: &str, space: &str, masks: &MaskTable) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -301,7 +305,7 @@ fn percent(text: &str, safe: &str, space: &str, masks: &MaskTable) -> String {
     out
 }
 
-/// Jinja2's `cycler`: one item after the other, over and over.
+/// Jinja2's `cycler`: returns its items one after another, over and over.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,

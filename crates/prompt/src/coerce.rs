@@ -1,17 +1,18 @@
-//! Values that a model wrote without quotes, as JSON of their schema: in some families only the schema tells `3` from `"3"`.
-//! Must not know tools or families.
+//! Converts values that a model wrote without quotes into JSON for their schema. In some families, only the schema
+//! distinguishes `3` from `"3"`. Must not know tools or families.
 
 use serde_json::Value;
 
 use crate::json::quoted;
 use crate::python;
 
-/// References that are followed for one value.
+/// The maximum number of references that are followed for one value.
 const MOST_REFERENCES: u32 = 16;
 /// The types of JSON, in the order in which they are tried.
 const TYPES: [&str; 7] = ["null", "integer", "number", "boolean", "object", "array", "string"];
 
-/// The types that `schema` lets a value have; `None`: any. `root` is what its references lead into.
+/// Returns the types that `schema` allows for a value, or `None` for any type. `root` is the document that references
+/// point into.
 pub(crate) fn types(schema: &Value, root: &Value) -> Option<Vec<&'static str>> {
     types_within(schema, root, MOST_REFERENCES)
 }
@@ -59,8 +60,9 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// `text` as JSON, as the first of null, integer, number, boolean, object, array and string that its schema allows and that it
-/// can be read as. Where it can be read as none of them it is a string, which then does not fit.
+/// Returns `text` as JSON. Tries null, integer, number, boolean, object, array and string in this order, and takes the
+/// first type that the schema allows and `text` can be read as. If there is none, the result is a string, which then
+/// does not fit the schema.
 pub(crate) fn value(text: &str, types: Option<&[&'static str]>) -> String {
     let read = |name: &str| match name {
         "null" => matches!(text.trim(), "null" | "None").then(|| "null".to_owned()),
@@ -82,18 +84,18 @@ pub(crate) fn value(text: &str, types: Option<&[&'static str]>) -> String {
         .unwrap_or_else(|| quoted(text))
 }
 
-/// A number as JSON writes it and as others can read it.
+/// Returns the text if it is a number as JSON writes it and other readers can parse it.
 fn number(text: &str) -> Option<&str> {
     let text = text.trim();
     serde_json::from_str::<serde_json::Number>(text).ok().map(|_| text)
 }
 
-/// Without a fraction, however it is written: 2.0 is one, as in JSON Schema.
+/// Whether the number has no fraction, in any notation: 2.0 is an integer, as in JSON Schema.
 fn is_integer(digits: &str) -> bool {
     digits.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
 }
 
-/// An object or an array, in JSON or as Python writes it.
+/// Returns an object or an array that is written in JSON or in Python.
 fn group(text: &str, open: char) -> Option<String> {
     let text = text.trim();
     if !text.starts_with(open) {
@@ -123,7 +125,7 @@ mod tests {
             ("3.5", json!({"type": ["integer", "string"]}), "\"3.5\""),
             ("2.0", json!({"type": "integer"}), "2.0"),
             (" 1e3 ", json!({"type": "number"}), "1e3"),
-            // Beyond what can be read as a number.
+            // Too large to be read as a number.
             ("1e999", json!({"type": ["number", "string"]}), "\"1e999\""),
             ("123456789012345678901234567890", json!({"type": "integer"}), "123456789012345678901234567890"),
             ("007", any.clone(), "\"007\""),

@@ -1,5 +1,5 @@
-//! What `transformers` puts around chat templates: filters, functions and methods as Python has them, within limits.
-//! Must not know conversations.
+//! The environment that `transformers` gives to chat templates: filters, functions and methods that behave as in
+//! Python, within limits. Must not know conversations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::json::{self, Style};
 use crate::mask::MaskTable;
 use crate::strings;
 
-/// How deep macros that call each other may nest.
+/// The maximum nesting depth of macros that call each other.
 const MAX_RECURSION: usize = 100;
 
-/// A template's `raise_exception`, as the source of an engine error.
+/// The source of an engine error for a template's `raise_exception`.
 #[derive(Debug)]
 pub(crate) struct Raised(pub(crate) String);
 
@@ -34,7 +34,7 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// What a template is called in its environment.
+/// The name of the template in its environment.
 const NAME: &str = "chat_template";
 
 /// A template in its environment.
@@ -54,13 +54,13 @@ impl Compiled {
         self.environment.get_template(NAME)
     }
 
-    /// How it is written.
+    /// Returns the syntax of the template.
     pub(crate) fn syntax(&self) -> &SyntaxConfig {
         self.environment.syntax()
     }
 }
 
-/// An environment like `transformers`' sandbox: no loader, no auto-escaping, blocks trimmed.
+/// Creates an environment like `transformers`' sandbox: no loader, no auto-escaping, blocks trimmed.
 fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<'static> {
     let max_bytes = limits.max_output_bytes;
     let mut environment = Environment::new();
@@ -109,7 +109,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
 }
 
-/// `strftime_now`: Python's `datetime.now().strftime(format)`, in UTC.
+/// Returns `strftime_now`: Python's `datetime.now().strftime(format)`, in UTC.
 pub(crate) fn strftime_now(now: UnixNanos) -> Value {
     Value::from_function(move |format: &str| {
         let fail =
@@ -119,7 +119,8 @@ pub(crate) fn strftime_now(now: UnixNanos) -> Value {
     })
 }
 
-/// Fails for a value that outgrew the limit: `x ~ x`, kept and repeated, doubles within a few instructions.
+/// Fails for a value that exceeded the limit. Without this check, `x ~ x`, stored and repeated, doubles a text within a
+/// few instructions.
 fn cap(value: &Value, max_bytes: usize) -> Result<(), Error> {
     let within = |value: &Value| {
         let size = value.as_str().map(str::len).or_else(|| value.len());
@@ -130,7 +131,7 @@ fn cap(value: &Value, max_bytes: usize) -> Result<(), Error> {
     if fits { Ok(()) } else { Err(TooLong::error()) }
 }
 
-/// Jinja's `items`: nothing for what is undefined.
+/// Jinja's `items`. Returns an empty list for an undefined value.
 fn items(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::from(Vec::<Value>::new()));
@@ -138,7 +139,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     minijinja::filters::items(value)
 }
 
-/// `transformers`' `tojson`: `json.dumps` without HTML escaping, and not ASCII only unless asked.
+/// `transformers`' `tojson`: `json.dumps` without HTML escaping. The output is ASCII only if `ensure_ascii` is set.
 fn tojson(value: &Value, args: &Kwargs, masks: &MaskTable, max_bytes: usize) -> Result<String, Error> {
     let ascii = args.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let indent = args.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());

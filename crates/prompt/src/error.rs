@@ -1,26 +1,26 @@
-//! Why a template could not be compiled or rendered. Knows no HTTP status.
+//! The errors of compiling and rendering a template. Knows no HTTP status.
 
 use std::fmt;
 
-/// What went wrong with a chat template. Carries the template's own words and lines, never a message's text save
-/// what the template itself put into an exception.
+/// An error of a chat template. It contains the template's own words and line numbers. It never contains a message's
+/// text, unless the template itself put that text into an exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// The template is not valid Jinja, or uses what does not exist.
+    /// The template is not valid Jinja, or uses something that does not exist.
     Compile {
         /// The template's name.
         template: String,
         /// Line in the template, from 1.
         line: Option<usize>,
-        /// What is wrong there.
+        /// What is wrong in that line.
         reason: String,
     },
-    /// The template turned the conversation down (`raise_exception`).
+    /// The template rejected the conversation (`raise_exception`).
     Raised {
         /// The template's name.
         template: String,
-        /// Its words.
+        /// The message of the exception.
         message: String,
     },
     /// The template failed on this conversation.
@@ -29,27 +29,27 @@ pub enum TemplateError {
         template: String,
         /// Line in the template, from 1.
         line: Option<usize>,
-        /// What failed there.
+        /// What failed in that line.
         reason: String,
     },
-    /// The template ran for longer than it may.
+    /// The template ran longer than allowed.
     OutOfFuel {
         /// The template's name.
         template: String,
-        /// Most instructions that one rendering may take.
+        /// The maximum number of instructions for one rendering.
         limit: u64,
     },
-    /// The template wrote more than it may.
+    /// The template wrote more than allowed.
     OutputTooLong {
         /// The template's name.
         template: String,
-        /// Most bytes that one rendering, or one string within it, may have.
+        /// The maximum size of one rendering, or of one string within it, in bytes.
         limit_bytes: usize,
     },
-    /// There is nothing to render.
+    /// The conversation has no messages.
     NoMessages,
-    /// The messages use up Unicode's private-use characters, of which some must be left to tell message text from
-    /// the template's.
+    /// The messages use all of Unicode's private-use characters. Some must be left to distinguish message text from the
+    /// template's text.
     PrivateUseExhausted,
 }
 

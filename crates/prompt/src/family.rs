@@ -1,13 +1,13 @@
-//! The families of models by how they write calls of tools: a row for each. Says nothing of how a row is read (`reply`) or
-//! held to (`grammar`), and must not know the tools of any call.
+//! The families of models, by the way in which they write tool calls: one row for each. Reading a row is the task of
+//! `reply`, enforcing one the task of `grammar`. Must not know the tools of any call.
 
 use crate::marks::HARMONY;
 use crate::thought::{ANALYSIS, Thought, ThoughtBounds};
 
-/// How a family of models writes tool calls.
+/// A family of models that write tool calls in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReplyFamily {
-    /// It writes none: everything is text.
+    /// No calls: everything is text.
     #[default]
     Plain,
     /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>` (Hermes, Qwen, Granite 4, the demo model).
@@ -18,9 +18,9 @@ pub enum ReplyFamily {
     LlamaJson,
     /// `[NAME(KEY=VALUE, …), …]` in Python's words (Llama 3.2 and 4, LFM2).
     Pythonic,
-    /// `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]` (Mistral before its tokenizer 11).
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]` (Mistral before tokenizer 11).
     MistralArray,
-    /// `[TOOL_CALLS]NAME[ARGS]{…}` (Mistral since).
+    /// `[TOOL_CALLS]NAME[ARGS]{…}` (Mistral from tokenizer 11 on).
     Mistral,
     /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME` and JSON in a fence (DeepSeek V3, R1).
     DeepSeekV3,
@@ -28,7 +28,7 @@ pub enum ReplyFamily {
     DeepSeekV31,
     /// `<｜DSML｜invoke name="NAME">` with a tag for each parameter (DeepSeek V3.2).
     DeepSeekDsml,
-    /// The same within `<｜DSML｜tool_calls>` (DeepSeek V4).
+    /// Like [`Self::DeepSeekDsml`], but within `<｜DSML｜tool_calls>` (DeepSeek V4).
     DeepSeekV4,
     /// Channels and recipients: `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>` (GPT-OSS).
     Harmony,
@@ -44,36 +44,36 @@ pub enum ReplyFamily {
     FunctionGemma,
     /// `<|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>}<tool_call|>` (Gemma 4).
     Gemma,
-    /// A JSON object of name and arguments, or an array of them, at the beginning of a line.
+    /// A JSON object of name and arguments, or an array of such objects, at the beginning of a line.
     Json,
 }
 
-/// How a model writes its replies.
+/// The way in which a model writes its replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplyStyle {
-    /// How calls are written.
+    /// The way in which calls are written.
     pub family: ReplyFamily,
-    /// How thoughts are marked, where it has any that it marks.
+    /// The marks around reasoning, if the model uses any.
     pub thought: Option<Thought>,
 }
 
 impl ReplyStyle {
-    /// That of a model which writes text and nothing else.
+    /// The style of a model that writes only text.
     pub const PLAIN: Self = Self { family: ReplyFamily::Plain, thought: None };
 
-    /// The style that a chat template teaches.
+    /// Returns the style that a chat template teaches.
     pub fn detect(template: &str) -> Self {
         let family = ReplyFamily::detect(template);
         let thought = Thought::detect(template).filter(|_| family != ReplyFamily::Harmony);
         Self { family, thought }
     }
 
-    /// Whether it tells what it thinks from what it says.
+    /// Whether the model separates its reasoning from its answer.
     pub fn thinks(&self) -> bool {
         self.thought.is_some() || self.family == ReplyFamily::Harmony
     }
 
-    /// What bounds its thoughts; `None`: it has none.
+    /// Returns the bounds of the model's reasoning. `None` if the model has no reasoning.
     pub fn bounds(&self) -> Option<ThoughtBounds> {
         match (self.thought, self.family) {
             (_, ReplyFamily::Harmony) => Some(ANALYSIS),
@@ -82,7 +82,7 @@ impl ReplyStyle {
         }
     }
 
-    /// Whether a special token of this text is read in replies, so that it must stand in their text.
+    /// Whether replies are searched for the special token `token`. If so, decoded text must contain it.
     pub fn reads(&self, token: &str) -> bool {
         let thought = self.thought.map(|thought| [thought.open, thought.close]);
         let thought = thought.into_iter().flatten().any(|mark| mark.contains(token));
@@ -94,26 +94,27 @@ impl ReplyStyle {
     }
 }
 
-/// How a family writes calls.
+/// The way in which a family writes calls.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Marks around all calls of an answer together. A call without them counts all the same.
+    /// Marks around all calls of an answer together. A call without them is still a call.
     pub(crate) section: Option<(&'static str, &'static str)>,
-    /// What opens a call. The first is how the templates write it.
+    /// The marks that open a call. Templates write the first one.
     pub(crate) open: &'static [&'static str],
-    /// With which characters a call begins that nothing opens, where a line begins with them.
+    /// Characters that begin a call without an opening mark, at the beginning of a line.
     pub(crate) bare: &'static [char],
-    /// What may follow a call's own text, in this order, white space aside; each may be missing.
+    /// Marks that may follow the text of a call, in this order and apart from white space. Each of them may be missing.
     pub(crate) close: &'static [&'static str],
-    /// How templates write it all.
+    /// The exact text around calls in templates.
     pub(crate) written: Written,
-    /// An opening mark ends a thought: it is no word that a model would think of.
+    /// Whether an opening mark ends the reasoning, because the mark is not a word that a model would write in its
+    /// reasoning.
     pub(crate) ends_thought: bool,
     pub(crate) body: Body,
 }
 
 impl Row {
-    /// Every text of the template's that stands in a call.
+    /// Returns every text of the template that occurs in a call.
     fn texts(&self) -> impl Iterator<Item = &'static str> {
         let body: Vec<&'static str> = match &self.body {
             Body::Object { .. } | Body::Pythonic => Vec::new(),
@@ -130,23 +131,23 @@ impl Row {
     }
 }
 
-/// How templates write calls, mark for mark.
+/// The text that templates write around calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
-    /// Around all calls.
+    /// Before and after all calls.
     pub(crate) all: (&'static str, &'static str),
-    /// Around each.
+    /// Before and after each call.
     pub(crate) each: (&'static str, &'static str),
-    /// Between two.
+    /// Between two calls.
     pub(crate) between: &'static str,
 }
 
-/// How a call is written between its marks.
+/// The way in which a call is written between its marks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Body {
-    /// A JSON object of a name and arguments; `true`: or an array of them.
+    /// A JSON object of a name and arguments. With `array`, an array of such objects is also accepted.
     Object {
-        /// The arguments' key.
+        /// The key of the arguments.
         arguments: &'static str,
         array: bool,
     },
@@ -156,40 +157,41 @@ pub(crate) enum Body {
     Tagged(Tagged),
     /// Calls as Python writes them, in a list.
     Pythonic,
-    /// `call:NAME{KEY:VALUE}`, texts between these quotes.
+    /// `call:NAME{KEY:VALUE}`, with texts between these quotes.
     Gemma { quote: &'static str },
 }
 
 /// A name between marks, then a JSON object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named {
-    /// What stands before the name.
+    /// The text before the name.
     pub(crate) before: &'static str,
-    /// What ends it; the first is how templates write it. An opening brace always does.
+    /// The marks that end the name. Templates write the first one. An opening brace always ends the name.
     pub(crate) after: &'static [&'static str],
-    /// What begins an id behind the name.
+    /// The mark that begins an id after the name.
     pub(crate) id: &'static str,
-    /// The name is a part of an id: `functions.NAME:0`.
+    /// Whether the name is part of an id: `functions.NAME:0`.
     pub(crate) in_id: bool,
-    /// An array of objects instead of a name is taken too.
+    /// Whether an array of objects is accepted in place of a name.
     pub(crate) or_array: bool,
 }
 
 /// A name, then a tag for each argument.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tagged {
-    /// What ends the name.
+    /// The mark that ends the name.
     pub(crate) name_end: &'static str,
-    /// What opens an argument, before its key.
+    /// The mark that opens an argument, before its key.
     pub(crate) key: &'static str,
-    /// What ends the key.
+    /// The mark that ends the key.
     pub(crate) key_end: &'static str,
-    /// What opens the value, where something does.
+    /// The mark that opens the value. Empty if there is none.
     pub(crate) value: &'static str,
     pub(crate) value_end: &'static str,
-    /// What ends the call.
+    /// The mark that ends the call.
     pub(crate) end: &'static str,
-    /// A line break after each tag, as templates write them; those around a value are none of its.
+    /// Whether templates write a line break after each tag. If so, line breaks around a value are not part of the
+    /// value.
     pub(crate) lines: bool,
 }
 
@@ -451,7 +453,7 @@ impl ReplyFamily {
         Self::Json,
     ];
 
-    /// The name in configuration and listings.
+    /// Returns the name in configuration and listings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -476,16 +478,18 @@ impl ReplyFamily {
         }
     }
 
-    /// The family of that name.
+    /// Returns the family with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// The family that a chat template teaches: told by the marks that it writes around past calls.
+    /// Returns the family that a chat template teaches. The marks that the template writes around past calls identify
+    /// it.
     pub fn detect(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
         let marks = has("<tool_call>") && has("</tool_call>");
-        // The first that fits: a later one's marks may stand in an earlier one's template, but not the other way round.
+        // The first match wins. The template of an earlier family may contain the marks of a later one, but not the
+        // other way round.
         let tests: [(Self, bool); 17] = [
             (Self::Harmony, has("<|channel|>") && (has("to=functions.") || has("<|channel|>commentary"))),
             (Self::Kimi, has("<|tool_call_begin|>") && has("<|tool_call_argument_begin|>")),
@@ -511,7 +515,8 @@ impl ReplyFamily {
         tests.into_iter().find(|(_, fits)| *fits).map_or(Self::Plain, |(family, _)| family)
     }
 
-    /// How its calls are written; `None` for those that write none, or in a form of its own.
+    /// Returns the row that describes the family's calls. `None` if the family writes no calls, or uses a form of its
+    /// own.
     pub(crate) const fn row(self) -> Option<&'static Row> {
         match self {
             Self::Plain | Self::Harmony => None,

@@ -1,5 +1,5 @@
-//! A few named values as a map of the template: what is looked up by its name costs some comparisons, and nothing is hashed to build it.
-//! Must not know what the names mean.
+//! A small map of named values for templates. A look-up costs a few comparisons, and building the map hashes nothing.
+//! Must not know the meaning of the names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt};
 
-/// So many names are compared one by one.
+/// Up to this number of names, look-ups compare names one by one.
 const FEW: usize = 16;
 
-/// Names and what they stand for, in their order.
+/// Names and their values, in the order of insertion.
 #[derive(Debug, Default)]
 pub(crate) struct Fields(Vec<(Cow<'static, str>, Value)>);
 
@@ -19,10 +19,11 @@ impl Fields {
         Self(Vec::with_capacity(count))
     }
 
-    /// `name` stands for `value`, whatever it stood for before.
+    /// Sets the value of `name` and replaces an earlier one.
     pub(crate) fn put(&mut self, name: impl Into<Cow<'static, str>>, value: Value) {
         let name = name.into();
-        // Of a name that is put twice among many, the map of them takes the last.
+        // Only the first [`FEW`] names are compared. Among many names, the map that is built from them keeps the last
+        // value.
         match self.0.iter_mut().take(FEW).find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
             None => self.0.push((name, value)),
@@ -50,7 +51,7 @@ impl Object for Fields {
 }
 
 impl From<Fields> for Value {
-    /// More names than a few, which a caller may give, are looked up by their hashes.
+    /// Builds a hash map if there are more than [`FEW`] names, because a caller may give any number of them.
     fn from(fields: Fields) -> Self {
         if fields.0.len() > FEW {
             return Self::from_pairs(fields.0);

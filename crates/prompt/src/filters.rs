@@ -1,5 +1,5 @@
-//! Jinja2's filters that the template engine lacks or does otherwise, as its documentation has them. Texts of messages come masked:
-//! what looks into them looks through the masks. Must not know conversations.
+//! Jinja2's filters that the template engine lacks or implements differently, according to Jinja2's documentation.
+//! Message texts are masked, and filters that inspect them ignore the masks. Must not know conversations.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,7 @@ use crate::mask::MaskTable;
 use crate::percent;
 use crate::wrap;
 
-/// Puts them into an environment.
+/// Adds the filters to an environment.
 pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>, max_bytes: usize) {
     let text = move |value: &Value| json::python_str(value, max_bytes);
     let folded = {
@@ -42,7 +42,7 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
     environment.add_filter("format", move |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
         percent::format(&text(value)?, &args, &kwargs, max_bytes)
     });
-    // The same answer every time: the first.
+    // Always the same answer: the first item.
     environment
         .add_filter("random", |value: &Value| Ok::<_, Error>(value.try_iter()?.next().unwrap_or_default()));
     environment.add_filter("truncate", move |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
@@ -70,7 +70,7 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
     });
 }
 
-/// Arguments by place or by name, as Python takes them.
+/// Arguments by position or by name, as Python takes them.
 pub(crate) struct Args<'a> {
     pub(crate) given: &'a [Value],
     pub(crate) named: &'a Kwargs,
@@ -95,7 +95,7 @@ impl Args<'_> {
     }
 }
 
-/// `str.center` of Python: where it does not come out even, the odd space is on the left of an odd width.
+/// Python's `str.center`. If the padding cannot be split evenly, the extra space is on the left for an odd width.
 fn center(text: &str, width: usize, max_bytes: usize) -> Result<String, Error> {
     let count = text.chars().count();
     let Some(pad) = width.checked_sub(count) else { return Ok(text.to_owned()) };
@@ -106,7 +106,7 @@ fn center(text: &str, width: usize, max_bytes: usize) -> Result<String, Error> {
     Ok(" ".repeat(left) + text + &" ".repeat(pad.saturating_sub(left)))
 }
 
-/// As markupsafe escapes.
+/// Escapes as markupsafe does.
 fn escape(text: &str, masks: &MaskTable) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -185,7 +185,7 @@ fn word_wrap(text: &str, args: &[Value], kwargs: &Kwargs, max_bytes: usize) -> R
     if wrapped.len() > max_bytes { Err(TooLong::error()) } else { Ok(wrapped) }
 }
 
-/// Tags and comments taken out, white space made one space, entities made what they stand for.
+/// Removes tags and comments, collapses white space to one space, and replaces entities by their characters.
 fn strip_tags(text: &str, masks: &MaskTable) -> String {
     let chars: Vec<(char, char)> = text.chars().map(|c| (masks.fold_char(c), c)).collect();
     let (mut kept, mut at) = (String::new(), 0usize);
@@ -252,7 +252,7 @@ fn xml_attributes(
     Ok(out)
 }
 
-/// What counts as an address of the web, and of mail: Jinja2's own patterns.
+/// The patterns of web and mail addresses, taken from Jinja2.
 static WEB: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let pattern = r"(?ix)^(
           (https?://|www\.)(([\w%-]+\.)+)?([a-z]{2,63}|xn--[\w%]{2,59})
@@ -306,7 +306,7 @@ struct Links {
 }
 
 impl Links {
-    /// A word, as a link where it is an address. Brackets and full stops around it are none of it.
+    /// Returns a word, as a link if it is an address. Brackets and full stops around it are not part of the address.
     fn word(&self, word: &str) -> String {
         let mut middle = word;
         while let Some(rest) = ["(", "<", "&lt;"].iter().find_map(|open| middle.strip_prefix(open)) {

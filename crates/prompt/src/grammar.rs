@@ -1,5 +1,5 @@
-//! The calls of a family as a grammar, for those who hold an answer to it while it is generated: Lark, in llguidance's dialect.
-//! Must not know how a grammar is enforced, or how an answer is read back.
+//! Writes the calls of a family as a grammar that constrains an answer while it is generated: Lark, in llguidance's
+//! dialect. Must not know how a grammar is enforced or how an answer is parsed.
 
 mod tags;
 
@@ -11,14 +11,17 @@ use serde_json::{Map, Value, json};
 use crate::coerce;
 use crate::family::{Body, Named, ReplyFamily, Row, Tagged};
 
-/// Beside the schema of arguments that are one text: the grammar of that text in Lark, as it stands within a string of JSON.
+/// Keyword beside the schema of arguments that consist of one text: the text's grammar in Lark. The grammar describes
+/// the text as it appears inside a JSON string.
 pub const TEXT_GRAMMAR: &str = "x-text-grammar";
-/// Beside the schema of a text: the regular expression that all of it matches, as it stands between slashes in Lark.
+/// Keyword beside the schema of a text: a regular expression that must match the whole text. It is written as between
+/// slashes in Lark.
 pub const TEXT_PATTERN: &str = "x-text-pattern";
 
 impl ReplyFamily {
-    /// Whether arguments are written as one JSON object, so that a text among them can be held to a grammar ([`TEXT_GRAMMAR`]): its end
-    /// is a quote, which no text has. Where it stands between tags, it could go on over their end.
+    /// Whether arguments are written as one JSON object, so that a grammar ([`TEXT_GRAMMAR`]) can constrain a text
+    /// among them. In JSON, a quote ends the text, and the text itself contains no bare quote. A text between tags
+    /// could continue past its closing tag.
     pub fn holds_texts(self) -> bool {
         self == Self::Harmony
             || self.row().is_some_and(|row| matches!(row.body, Body::Object { .. } | Body::Named(_)))
@@ -31,18 +34,20 @@ impl ReplyFamily {
         })
     }
 
-    /// The grammar, in Lark as llguidance reads it, that an answer to `conversation` must follow from behind its thought on, so that
-    /// the calls in it are calls of tools that may be called, with arguments of their schemas; `None`: nothing has to be held,
-    /// or the family writes no calls.
+    /// Returns the grammar, in Lark as llguidance reads it, for an answer to `conversation`, from the end of its
+    /// reasoning on. The grammar allows only calls of permitted tools, with arguments that fit their schemas. Returns
+    /// `None` if no constraint is needed or the family writes no calls.
     ///
-    /// Where a call is required, the answer is calls and nothing else. Where it is not, text is free up to a mark that opens a
-    /// call; this is wanted where a tool is strict, where not all tools are allowed, and where at most one call may come. A
-    /// tool that is not strict takes any JSON object then.
+    /// If a call is required, the answer consists only of calls. Otherwise text is free up to a mark that opens a call.
+    /// Such a grammar is needed if a tool is strict, if not all tools are allowed, or if at most one call is allowed.
+    /// Tools that are not strict then accept any JSON object.
     ///
-    /// `special` gives the id of a mark that is a special token. Schemas are copied as they are into `%json`: keywords that
-    /// the grammar's engine does not know, and how much white space there may be, are up to who fills in the tools.
-    /// In families that write a value without quotes (`glm45` and others) texts are held to `enum`, `const`, their lengths and a
-    /// [`TEXT_PATTERN`], everything else to its schema.
+    /// `special` returns the id of a mark that is a special token. Schemas are copied unchanged into `%json`. The
+    /// caller that provides the tools must handle keywords that the grammar's engine does not know, and the amount of
+    /// white space.
+    ///
+    /// Some families write values without quotes (`glm45` and others). In those, a text is constrained by `enum`,
+    /// `const`, its lengths and a [`TEXT_PATTERN`], and every other value by its schema.
     pub fn calls_as_grammar(
         self,
         conversation: &Conversation,
@@ -59,7 +64,7 @@ impl ReplyFamily {
     }
 }
 
-/// What is asked of an answer.
+/// The constraints on an answer.
 struct Asked<'c> {
     tools: Vec<&'c Tool>,
     required: bool,
@@ -67,7 +72,7 @@ struct Asked<'c> {
 }
 
 impl<'c> Asked<'c> {
-    /// `None`: nothing that a grammar is needed for.
+    /// Returns `None` if no grammar is needed.
     fn of(conversation: &'c Conversation) -> Option<Self> {
         let tools = &conversation.tools;
         let (names, required): (Option<&[String]>, bool) = match &conversation.tool_choice {
@@ -84,11 +89,12 @@ impl<'c> Asked<'c> {
         (wanted && !tools.is_empty()).then_some(Self { tools, required, one })
     }
 
-    /// The schema of a tool's arguments. A tool that names none takes none, where its schema would let in any.
+    /// Returns the schema of a tool's arguments. A tool that declares no arguments accepts none, even if its schema
+    /// would accept any.
     fn schema(&self, tool: &Tool) -> Value {
         let schema = tool.parameters.as_ref();
         if !self.required && !tool.strict {
-            // Any object, written as its schema says.
+            // Any object, written in the way that its schema requests.
             let guidance = schema.and_then(|schema| schema.get("x-guidance")).cloned();
             return json!({ "type": "object", "x-guidance": guidance.unwrap_or_else(|| json!({})) });
         }
@@ -108,7 +114,7 @@ impl<'c> Asked<'c> {
     }
 }
 
-/// Whether a schema of arguments names no property, and says in no other way that there are any.
+/// Whether a schema of arguments declares no property, and no other keyword indicates that there are any.
 fn names_nothing(schema: &Value) -> bool {
     const SAY_NOTHING: [&str; 9] = [
         "type",
@@ -133,11 +139,11 @@ fn names_nothing(schema: &Value) -> bool {
     schema.as_object().is_some_and(plain) && empty("properties") && empty("required")
 }
 
-/// A grammar being written.
+/// A grammar that is being written.
 struct Lark<'s> {
     rules: String,
     special: &'s dyn Fn(&str) -> Option<u32>,
-    /// Terminals named so far.
+    /// The number of terminals named so far.
     texts: usize,
 }
 
@@ -146,7 +152,7 @@ impl Lark<'_> {
         let _ = writeln!(self.rules, "{name}: {is}");
     }
 
-    /// A family that marks its calls, or begins lines with them.
+    /// Writes the grammar of a family that marks its calls or begins lines with them.
     fn row(&mut self, family: ReplyFamily, row: &Row, asked: &Asked<'_>) {
         let (all, each) = (row.written.all, row.written.each);
         let call = "(".to_owned() + &self.calls(family, row, asked).join(" | ") + ")";
@@ -167,13 +173,13 @@ impl Lark<'_> {
             return;
         }
         let Some(mark) = mark else {
-            // A call is known by its first character, where a line begins with that.
+            // A call is recognised by its first character, at the beginning of a line.
             let open = self.mark(all.0);
             self.rule("start", &format!("TEXT | {open} call {more} {rest}"));
             self.rule("TEXT", r"/([^{\[\s](?s:.*))?/ & ~/(?s:.*)\n[{\[](?s:.*)/");
             return;
         };
-        // Another call after the text behind one is free again.
+        // After a call and the text that follows, another call may come.
         let opening = [all.0, each.0].concat();
         let open = self.mark(opening.strip_prefix(mark).unwrap_or(""));
         let times = if asked.one { "?" } else { "*" };
@@ -189,7 +195,7 @@ impl Lark<'_> {
         }
     }
 
-    /// The calls of each tool, without the marks around them.
+    /// Returns the rules for the calls of each tool, without the marks around them.
     fn calls(&mut self, family: ReplyFamily, row: &Row, asked: &Asked<'_>) -> Vec<String> {
         let mut calls = Vec::new();
         for (at, tool) in asked.tools.iter().enumerate() {
@@ -278,10 +284,11 @@ impl Lark<'_> {
         call
     }
 
-    /// What stands before a key, between it and its value, and behind that. `text`: whether the value is one, where that is known.
+    /// Returns the text before a key, the text between the key and its value, and the text after the value. `text` is
+    /// whether the value is a text, if that is known.
     fn tags(&self, tagged: &Tagged, text: Option<bool>) -> (String, String, String) {
         let line = if tagged.lines { "\n" } else { "" };
-        // DSML tells texts from JSON.
+        // DSML distinguishes texts from JSON.
         let says = match text {
             _ if tagged.key_end != "\"" => "",
             Some(true) => " string=\"true\"",
@@ -328,7 +335,7 @@ impl Lark<'_> {
                 None => {
                     let value = format!("{rule}_value");
                     lark.json(&value, &within(property, schema));
-                    // What may be a text among others may be written as one.
+                    // A value that may be a text or another type may be written as a text.
                     let text = types.text.then(|| lark.text(quote, quote, &Map::new()));
                     let text = text.map(|text| format!(" | {} {text}", lark.mark(quote)));
                     value + &text.unwrap_or_default()
@@ -339,7 +346,8 @@ impl Lark<'_> {
         format!("{} {list} \"}}\"", quoted(&format!("call:{}{{", tool.name)))
     }
 
-    /// A list of arguments, the required ones first: the others may be missing. `write` writes the rule of one.
+    /// Returns a list of arguments: first the required ones, then the others, which may be missing. `write` writes the
+    /// rule of one argument.
     fn arguments(
         &mut self,
         at: usize,
@@ -348,7 +356,7 @@ impl Lark<'_> {
         write: &mut dyn FnMut(&mut Self, &str, &str, &Value),
     ) -> String {
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
-            // Any arguments: the rule of one that has no schema, whatever its key.
+            // Any arguments: the rule of an argument with any key and without a schema.
             let any = format!("any_{at}");
             write(self, &any, "", &json!({}));
             return format!("({any} ({} {any})*)?", quoted(comma));
@@ -364,7 +372,7 @@ impl Lark<'_> {
             let others: Vec<String> = others.iter().map(|rule| format!("({comma} {rule})?")).collect();
             return format!("{} {}", needed.join(&format!(" {comma} ")), others.join(" "));
         }
-        // Whichever comes first has no comma before it.
+        // The first argument that is present has no comma before it.
         let mut list = String::new();
         for (number, rule) in others.iter().enumerate().rev() {
             let name = format!("list_{at}_{number}");
@@ -378,7 +386,7 @@ impl Lark<'_> {
         if list.is_empty() { list } else { format!("({list})?") }
     }
 
-    /// GPT-OSS: thoughts and remarks, then a call or the answer.
+    /// GPT-OSS: reasoning and remarks, then a call or the answer.
     fn harmony(&mut self, asked: &Asked<'_>) {
         let mut calls = Vec::new();
         for (at, tool) in asked.tools.iter().enumerate() {
@@ -405,7 +413,8 @@ impl Lark<'_> {
         self.rule("TEXT", &free);
     }
 
-    /// Text of these lengths without `mark`, and `close`, which holds the mark and ends it.
+    /// Writes the rule for a text without `mark`, with the lengths of `schema`, followed by `close`. `close` contains
+    /// the mark and ends the text. Returns the expression for both.
     fn text(&mut self, mark: &str, close: &str, schema: &Map<String, Value>) -> String {
         let special = (self.special)(mark).is_some();
         let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
@@ -423,15 +432,15 @@ impl Lark<'_> {
         let number = self.texts;
         self.rule(&format!("TEXT_{number}"), &is);
         if special {
-            // A line break before it would be the text's.
+            // A line break before the special token would be part of the text.
             return format!("TEXT_{number} {}", self.mark(close.trim_start()));
         }
-        // The text ends where its mark is whole, and not where it could not go on.
+        // A lazy rule: the text ends as soon as its mark is complete.
         self.rule(&format!("text_{number}[lazy]"), &format!("TEXT_{number} {}", quoted(close)));
         format!("text_{number}")
     }
 
-    /// The expression of text without `marks`.
+    /// Returns the expression for text without `marks`.
     fn without(&self, marks: &[&str]) -> String {
         let any = "/(?s:.*)/";
         if marks.is_empty() {
@@ -441,7 +450,7 @@ impl Lark<'_> {
         format!("{any} & ~/(?s:.*)({})(?s:.*)/", marks.join("|"))
     }
 
-    /// A text of the template's, special tokens in it as such.
+    /// Returns the expression for a text of the template, with special tokens as token ids.
     fn mark(&self, text: &str) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut from = 0;
@@ -466,13 +475,13 @@ impl Lark<'_> {
     }
 }
 
-/// What the values of a property may be.
+/// The values that a property may have.
 struct Types {
-    /// A text, among others.
+    /// A text may be among the values.
     text: bool,
     only_text: bool,
     boolean: bool,
-    /// One of these texts.
+    /// All values, if each of them is a text.
     texts: Option<Vec<String>>,
 }
 
@@ -502,7 +511,7 @@ fn is_required(schema: &Value, key: &str) -> bool {
     required.is_some_and(|keys| keys.iter().any(|one| one.as_str() == Some(key)))
 }
 
-/// A property's schema by itself, with what its references lead to.
+/// Returns the schema of a property as a document of its own, with the definitions that it may refer to.
 fn within(property: &Value, root: &Value) -> Value {
     let Value::Object(property) = property else { return property.clone() };
     let mut schema = property.clone();
@@ -516,17 +525,17 @@ fn within(property: &Value, root: &Value) -> Value {
     Value::Object(schema)
 }
 
-/// A key as Lark; any where it has no name.
+/// Returns a key as Lark. An empty key matches any key.
 fn key_of(key: &str) -> String {
     if key.is_empty() { "/[A-Za-z_][A-Za-z0-9_]*/".to_owned() } else { quoted(key) }
 }
 
-/// A text as a string of Lark's, which are JSON's.
+/// Returns a text as a Lark string, which has the form of a JSON string.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A text as a regular expression between slashes.
+/// Returns a text as a regular expression for use between slashes.
 fn as_regex(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -1,5 +1,4 @@
-//! Values as Python writes them: `json.dumps` for `tojson`, `repr` and `str` for printing.
-//! Must not know templates.
+//! Writes values as Python does: `json.dumps` for `tojson`, `repr` and `str` for printing. Must not know templates.
 
 use std::fmt::Write;
 
@@ -9,15 +8,15 @@ use minijinja::{Error, ErrorKind};
 use crate::bounds::TooLong;
 use crate::mask::MaskTable;
 
-/// Deepest nesting that is written.
+/// The maximum nesting depth that is written.
 const MAX_DEPTH: usize = 128;
 
 /// The arguments of `json.dumps` that templates use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Style {
-    /// `\u00e9` for `é`.
+    /// Whether to write `\u00e9` for `é`.
     pub(crate) ascii: bool,
-    /// What one level is indented with; `None` writes one line.
+    /// The indentation of one level. `None` writes everything on one line.
     pub(crate) indent: Option<String>,
     pub(crate) sort_keys: bool,
     pub(crate) item_separator: String,
@@ -118,7 +117,7 @@ impl Dumper<'_> {
         Ok(())
     }
 
-    /// Keys as Python coerces them.
+    /// Returns a key as Python coerces it to a string.
     fn key(&self, key: &Value) -> Result<String, Error> {
         Ok(match key.kind() {
             ValueKind::String => key.as_str().unwrap_or_default().to_owned(),
@@ -136,7 +135,7 @@ impl Dumper<'_> {
         self.out.push('"');
         for c in text.chars() {
             match (self.masks.fold_char(c), self.masks.unmask(c).is_some()) {
-                // A mask stands for its character also where that has to be escaped.
+                // A mask represents its character, even if that character must be escaped.
                 ('"' | '\\', _) => {
                     self.out.push('\\');
                     self.out.push(c);
@@ -191,7 +190,7 @@ fn float(number: f64) -> String {
     }
 }
 
-/// `value` as Python's `str` gives it. Masks stay masks.
+/// Returns `value` as Python's `str` does. Masks stay masks.
 pub(crate) fn python_str(value: &Value, max_bytes: usize) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Seq | ValueKind::Map => {
@@ -240,12 +239,12 @@ fn repr(value: &Value, out: &mut String, depth: usize, max_bytes: usize) -> Resu
     Ok(())
 }
 
-/// A text as a JSON string.
+/// Returns a text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A text as Python's `repr` gives it.
+/// Returns a text as Python's `repr` does.
 pub(crate) fn python_repr(text: &str) -> String {
     let mut out = String::new();
     repr_string(text, &mut out);

@@ -1,6 +1,6 @@
-//! Chat templates, rendered as Hugging Face renders them and with message text kept apart from the template's own;
-//! and parsing the reply back into text and tool calls, one state machine per family of models.
-//! Must not know HTTP, keys, engines or what a token costs.
+//! Chat templates, rendered as Hugging Face renders them, with message text kept apart from the template's own text.
+//! Also parses replies back into text and tool calls, with one state machine per family of models. Must not know HTTP,
+//! keys, engines or token prices.
 
 mod bounds;
 mod builtins;

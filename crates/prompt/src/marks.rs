@@ -1,4 +1,4 @@
-//! The marks of the harmony form (GPT-OSS). Knows nothing of what they mean.
+//! The marks of the harmony form (GPT-OSS). Does not know their meaning.
 
 pub(crate) const START: &str = "<|start|>";
 pub(crate) const CHANNEL: &str = "<|channel|>";
@@ -8,5 +8,5 @@ pub(crate) const END: &str = "<|end|>";
 pub(crate) const CALL: &str = "<|call|>";
 pub(crate) const RETURN: &str = "<|return|>";
 
-/// All of them.
+/// All marks of the harmony form.
 pub(crate) const HARMONY: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];

@@ -1,5 +1,5 @@
-//! Marks the characters of messages that could open a control token, so that they are known again in the output.
-//! Must not know templates' meaning, or tokens' ids.
+//! Replaces the characters of messages that could open a control token by masks, so that they can be recognised in the
+//! output. Must not know the meaning of templates or the ids of tokens.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,15 +11,15 @@ use crate::error::TemplateError;
 use crate::rendered::Rendered;
 use crate::source::Source;
 
-/// Where masks are taken from: private use, plane 16, near its end.
+/// The first character of the default block of masks: private use, plane 16, near its end.
 const FIRST_MASK: u32 = 0x10_f000;
-/// Where substitutes are taken from for a message's own characters that happen to be masks.
+/// The range of substitutes for a message's own characters that happen to be masks.
 const POOL: Range<u32> = 0xf_0000..0x10_fffe;
-/// Every character from `POOL` on is written in UTF-8 with a first byte of at least this.
+/// In UTF-8, every character from the start of `POOL` on has a first byte of at least this value.
 const POOL_LEAD: u8 = 0xf3;
 
-/// Keys by which templates look things up in messages, tools and JSON schemas. They stay readable, as a caller can
-/// only repeat them, not choose them; but not where one of them is itself a word that the template could complete.
+/// Keys by which templates look up values in messages, tools and JSON schemas. They are not masked, because a caller
+/// can only repeat them and not choose them. A key is masked if it is itself a word that the template could complete.
 const KEYS: [&str; 40] = [
     "$defs",
     "$ref",
@@ -63,19 +63,19 @@ const KEYS: [&str; 40] = [
     "value",
 ];
 
-/// Which characters of messages are masked, for one template.
+/// The characters of messages that one template needs masked.
 #[derive(Debug, Default)]
 pub(crate) struct MaskTable {
-    /// Characters that control tokens begin with (or that continue what the template begins): always masked.
+    /// Characters that begin control tokens, or continue a beginning that the template writes. They are always masked.
     always: Vec<char>,
-    /// Words that continue what the template begins: their first character is masked.
+    /// Words that continue a beginning that the template writes. Their first character is masked.
     words: Vec<String>,
-    /// Masked characters, ascending; the mask of `chars[i]` is the character `first + i`.
+    /// The masked characters, ascending. The mask of `chars[i]` is the character `first + i`.
     chars: Vec<char>,
     first: u32,
-    /// `lead[b]`: a masked character, or one from the pool, may begin with byte `b`.
+    /// `lead[b]` is `true` if a masked character, or one from the pool, may begin with byte `b`.
     lead: Vec<bool>,
-    /// Finds what `always` and `words` have, in one pass over a text.
+    /// Finds the characters and words of `always` and `words` in one pass over a text.
     finder: Option<AhoCorasick>,
 }
 
@@ -83,7 +83,7 @@ impl MaskTable {
     pub(crate) fn new<'a>(markup: impl Iterator<Item = &'a str>, source: &Source<'_>) -> Self {
         let (mut always, mut words) = (BTreeSet::new(), BTreeSet::new());
         for token in markup {
-            // Templates may change the case of what they are given.
+            // Templates may change the case of their input.
             always.extend(
                 token
                     .chars()
@@ -102,11 +102,12 @@ impl MaskTable {
         }
         let mut chars: BTreeSet<char> = always.clone();
         chars.extend(words.iter().filter_map(|word| word.chars().next()));
-        // Two more for the marks of an end and of a beginning.
+        // Two more characters, for the marks of an end and of a beginning.
         let count = u32::try_from(chars.len()).unwrap_or(u32::MAX).saturating_add(2);
         let taken: BTreeSet<u32> =
             source.text().chars().map(u32::from).filter(|c| *c >= POOL.start).collect();
-        // The block of masks must not meet the template's own text; blocks go down from the end.
+        // The block of masks must not overlap with characters of the template's own text. Candidates go down from the
+        // end.
         let mut first = FIRST_MASK;
         while taken.range(first..first.saturating_add(count)).next().is_some() && first > POOL.start + count {
             first -= count;
@@ -121,7 +122,7 @@ impl MaskTable {
         }
         lead.iter_mut().skip(usize::from(POOL_LEAD)).for_each(|slot| *slot = true);
         let sought = always.iter().map(|c| c.to_string()).chain(words.iter().cloned());
-        // Without it, texts are looked through by hand.
+        // If building the automaton fails, texts are searched character by character.
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(sought).ok();
         Self {
             always: always.into_iter().collect(),
@@ -133,39 +134,39 @@ impl MaskTable {
         }
     }
 
-    /// The mask of `c`, if it has one.
+    /// Returns the mask of `c`, or `None` if `c` is not masked.
     pub(crate) fn mask(&self, c: char) -> Option<char> {
         let at = u32::try_from(self.chars.binary_search(&c).ok()?).ok()?;
         char::from_u32(self.first.checked_add(at)?)
     }
 
-    /// The character that `c` masks, if it is a mask.
+    /// Returns the character that `c` masks, or `None` if `c` is not a mask.
     pub(crate) fn unmask(&self, c: char) -> Option<char> {
         let at = u32::from(c).checked_sub(self.first)?;
         self.chars.get(usize::try_from(at).ok()?).copied()
     }
 
-    /// `c` without its mask.
+    /// Returns `c` without its mask.
     pub(crate) fn fold_char(&self, c: char) -> char {
         self.unmask(c).unwrap_or(c)
     }
 
-    /// `text` without masks.
+    /// Returns `text` without masks.
     pub(crate) fn fold(&self, text: &str) -> String {
         text.chars().map(|c| self.fold_char(c)).collect()
     }
 
-    /// `c` as it stands in messages: for literals of the template that are compared with them.
+    /// Returns `c` as it appears in messages. Used for literals of the template that are compared with messages.
     pub(crate) fn in_messages(&self, c: char) -> char {
         if self.always.binary_search(&c).is_ok() { self.mask(c).unwrap_or(c) } else { c }
     }
 
-    /// The character that marks where a message's text ends.
+    /// Returns the character that marks the end of a message's text.
     pub(crate) fn end(&self) -> char {
         self.mark(0)
     }
 
-    /// The character that marks where a message's text begins.
+    /// Returns the character that marks the beginning of a message's text.
     pub(crate) fn beginning(&self) -> char {
         self.mark(1)
     }
@@ -180,30 +181,30 @@ impl MaskTable {
     }
 }
 
-/// Whether a character of `text` may be a mask, or stand for one: without a branch for each byte.
+/// Whether `text` may contain a mask or a substitute. The check has no branch per byte.
 pub(crate) fn may_have_masks(text: &str) -> bool {
     text.bytes().fold(0, u8::max) >= POOL_LEAD
 }
 
 /// A text that was rendered between marks.
 pub(crate) struct Marked<T> {
-    /// What stands before it, from the text before on.
+    /// The text before it, from the end of the previous marked text on.
     pub(crate) before: T,
     pub(crate) tag: T,
     pub(crate) text: T,
 }
 
-/// Masks the strings of one request and unmasks what was rendered from them.
+/// Masks the strings of one request and unmasks the text rendered from them.
 #[derive(Debug)]
 pub(crate) struct Masker<'t> {
     table: &'t MaskTable,
-    /// A message's own characters that are masks here, and what stands for them meanwhile.
+    /// The request's own characters that are masks in this table, with their substitutes during rendering.
     substitutes: BTreeMap<char, char>,
     originals: BTreeMap<char, char>,
 }
 
 impl<'t> Masker<'t> {
-    /// Looks over all the request's strings, for the characters that must not be used.
+    /// Creates a masker. Searches all strings of the request for characters that must not be used as substitutes.
     pub(crate) fn new<'s>(
         table: &'t MaskTable,
         strings: impl IntoIterator<Item = &'s str>,
@@ -227,7 +228,7 @@ impl<'t> Masker<'t> {
         Ok(masker)
     }
 
-    /// `text` as the template is given it.
+    /// Returns `text` as the template receives it.
     pub(crate) fn mask<'s>(&self, text: &'s str) -> Cow<'s, str> {
         let Some(mut next) = self.next(text, 0) else { return Cow::Borrowed(text) };
         let mut masked = String::with_capacity(text.len().saturating_add(16));
@@ -244,7 +245,8 @@ impl<'t> Masker<'t> {
         Cow::Owned(masked)
     }
 
-    /// The next character of `text` from `from` on that something else stands for: where it is, and that.
+    /// Finds the next character of `text`, from byte `from` on, that must be replaced. Returns its position, the
+    /// character and its replacement.
     fn next(&self, text: &str, from: usize) -> Option<(usize, char, char)> {
         match &self.table.finder {
             Some(finder) if self.substitutes.is_empty() => self.found(finder, text, from),
@@ -252,7 +254,7 @@ impl<'t> Masker<'t> {
         }
     }
 
-    /// [`Self::next`], where a message has no character that is a mask: nearly always.
+    /// [`Self::next`] for requests that contain no mask characters, which is nearly always the case.
     fn found(&self, finder: &AhoCorasick, text: &str, mut from: usize) -> Option<(usize, char, char)> {
         loop {
             let at = if from == 0 && self.begins_word(text, 0) {
@@ -268,10 +270,10 @@ impl<'t> Masker<'t> {
         }
     }
 
-    /// [`Self::next`], a character at a time.
+    /// [`Self::next`], character by character.
     fn looked_for(&self, text: &str, from: usize) -> Option<(usize, char, char)> {
         let table = self.table;
-        // Only what begins with such a byte can be masked; no character goes on with one.
+        // Only characters that begin with such a byte can be masked. Continuation bytes of UTF-8 have lower values.
         let may_begin = |byte: &u8| table.lead.get(usize::from(*byte)).copied().unwrap_or(true);
         let mut behind = from;
         loop {
@@ -289,13 +291,14 @@ impl<'t> Masker<'t> {
         }
     }
 
-    /// `key`, of an object, as the template is given it.
+    /// Returns `key`, a key of an object, as the template receives it.
     pub(crate) fn mask_key<'s>(&self, key: &'s str) -> Cow<'s, str> {
         let known = KEYS.contains(&key) && !self.table.words.iter().any(|word| word == key);
         if known { Cow::Borrowed(key) } else { self.mask(key) }
     }
 
-    /// Whether a word that the template could complete stands at `at`, or the whole text is the beginning of one.
+    /// Whether a word that the template could complete begins at `at`, or the whole text is the beginning of such a
+    /// word.
     fn begins_word(&self, text: &str, at: usize) -> bool {
         let rest = text.get(at..).unwrap_or("");
         self.table
@@ -304,7 +307,7 @@ impl<'t> Masker<'t> {
             .any(|word| rest.starts_with(word.as_str()) || (at == 0 && word.starts_with(text)))
     }
 
-    /// `text`, the last of a prompt, with a mark at its end.
+    /// Returns the last text of a prompt, masked and with a mark at its end.
     pub(crate) fn mask_with_end(&self, text: &str) -> String {
         // The space after the mark shows whether the template trims.
         let mut masked = self.mask(text).into_owned();
@@ -313,14 +316,14 @@ impl<'t> Masker<'t> {
         masked
     }
 
-    /// `text` behind its tag, between marks: one before the tag, one before the text and one of its end.
+    /// Returns `text` masked and tagged, between marks: one before the tag, one before the text, and one at its end.
     pub(crate) fn mask_between_marks(&self, tag: &str, text: &str) -> String {
         let beginning = self.table.beginning();
         format!("{beginning}{tag}{beginning}{}{}", self.mask(text), self.table.end())
     }
 
-    /// What was rendered from texts between marks, in its order; and what stands behind the last of them. `None` where the
-    /// template took marks apart.
+    /// Returns the texts that were rendered between marks, in order, and the text after the last of them. `None` if the
+    /// template separated marks from their texts.
     pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<Marked<String>>, String)> {
         let put_back = |piece: &str| self.unmask(piece.to_owned()).into_text();
         let (found, rest) = self.masked_between_marks(rendered)?;
@@ -332,7 +335,7 @@ impl<'t> Masker<'t> {
         Some((found.collect(), put_back(rest)))
     }
 
-    /// As [`Self::between_marks`], all masks in place.
+    /// Like [`Self::between_marks`], with all masks still in place.
     pub(crate) fn masked_between_marks<'r>(
         &self,
         rendered: &'r str,
@@ -347,8 +350,8 @@ impl<'t> Masker<'t> {
         Some((found, before))
     }
 
-    /// The rendered text up to the mark of an end, if there is one. Where the template trimmed what stood after the
-    /// mark, it would have trimmed what stands before it.
+    /// Returns the rendered text up to the last end mark, or `None` if there is no such mark. If the template trimmed
+    /// the space after the mark, it would also have trimmed the text before it, so that text is trimmed here.
     pub(crate) fn cut_at_end(&self, mut rendered: String) -> Option<String> {
         let end = self.table.end();
         let at = rendered.rfind(end)?;
@@ -360,10 +363,10 @@ impl<'t> Masker<'t> {
         Some(rendered.replace(end, ""))
     }
 
-    /// The rendered text, with every character put back and the masked ones noted as literal.
+    /// Returns the rendered text with all characters restored, and with the masked ones recorded as literal.
     ///
-    /// What stands between two literal pieces joins them unless a control token could begin in it: no such token can lie
-    /// there, so nothing is lost, and a message of nothing but openings (`<|<|<|…`) is one piece instead of millions.
+    /// Text between two literal pieces is merged into them unless a control token could begin in it. No control token
+    /// is lost by that. A message of nothing but openings (`<|<|<|…`) becomes one piece instead of millions.
     pub(crate) fn unmask(&self, rendered: String) -> Rendered {
         if !may_have_masks(&rendered) {
             return Rendered::new(rendered, Vec::new());
@@ -413,7 +416,7 @@ mod tests {
         let own = table.mask('<').unwrap();
         let pieces = ["<", "<|", "end", "eel", "plain words, long ", "été", "\u{1f600}", &own.to_string()]
             .map(str::to_owned);
-        // Every row of four pieces, and the same far behind a long text.
+        // Every combination of four pieces, also at the end of a long text.
         for row in 0..pieces.len().pow(4) {
             let at = |digit: u32| pieces[row / pieces.len().pow(digit) % pieces.len()].as_str();
             let short = [0, 1, 2, 3].map(at).concat();

@@ -1,14 +1,14 @@
-//! The tools that a call offers, and whether what a model makes of them is a call of one: its name, and arguments that are
-//! JSON for its schema. Must not know how a model writes calls.
+//! The tools that a call offers. Checks whether a model's output is a call of one of them: a known name, and JSON
+//! arguments that fit the tool's schema. Must not know how a model writes calls.
 
 use headrace_domain::{Conversation, Tool, ToolChoice};
 use serde_json::{Map, Number, Value};
 
 use crate::coerce;
 
-/// Values of arguments and schemas that are looked at for one call; what is beyond is not judged.
+/// The maximum number of comparisons of a value with a schema for one call. Anything beyond is accepted unchecked.
 const MOST_LOOKS: u32 = 20_000;
-/// Schemas within schemas, references included, that are followed.
+/// The maximum depth of nested schemas, including references. Anything deeper is accepted unchecked.
 const MOST_DEPTH: u32 = 64;
 
 /// The tools of a call.
@@ -21,27 +21,27 @@ pub struct OfferedTools {
 struct OfferedTool {
     name: String,
     schema: Option<Value>,
-    /// A grammar holds its calls while they are generated.
+    /// Whether a grammar constrains calls of this tool while they are generated.
     held: bool,
 }
 
-/// Why what looks like a tool call is none.
+/// The reason why text that looks like a tool call is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFault {
-    /// It names no tool that was offered.
+    /// The call names a tool that was not offered.
     NotOffered,
-    /// Its arguments are not a JSON object.
+    /// The arguments are not a JSON object.
     NotJson,
-    /// Its arguments do not satisfy the tool's schema.
+    /// The arguments do not fit the tool's schema.
     OffSchema,
-    /// It ends before its arguments do.
+    /// The text ends before the arguments do.
     Unfinished,
-    /// What follows the mark that opens a call is none in the model's own way of writing it.
+    /// The text after the opening mark is not a call in the model's own notation.
     Malformed,
 }
 
 impl CallFault {
-    /// The name that traces and metrics use.
+    /// Returns the name that traces and metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NotOffered => "tool_not_offered",
@@ -54,7 +54,7 @@ impl CallFault {
 }
 
 impl OfferedTools {
-    /// Those of `conversation` that may be called.
+    /// Returns the tools of `conversation` that may be called.
     pub fn of(conversation: &Conversation) -> Self {
         let may_be_called = |tool: &&Tool| match &conversation.tool_choice {
             ToolChoice::None => false,
@@ -70,15 +70,15 @@ impl OfferedTools {
         Self { tools: conversation.tools.iter().filter(may_be_called).map(offered).collect() }
     }
 
-    /// The same, where a grammar holds calls of those tools of which `is_held` says so. Their arguments are told as they come:
-    /// nothing that comes can make them wrong any more, save that the answer ends too soon.
+    /// Marks the tools that `is_held` selects as constrained by a grammar. Their arguments are emitted as they arrive.
+    /// Such arguments can no longer become invalid, unless the answer ends too early.
     #[must_use]
     pub fn held(mut self, is_held: impl Fn(&str) -> bool) -> Self {
         self.tools.iter_mut().for_each(|tool| tool.held = is_held(&tool.name));
         self
     }
 
-    /// Whether there are any.
+    /// Whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
@@ -91,12 +91,12 @@ impl OfferedTools {
         self.tool(name).is_some_and(|tool| tool.held)
     }
 
-    /// Whether a grammar holds the calls of all tools, so that text behind the mark of a call is always a call.
+    /// Whether a grammar constrains the calls of all tools. If so, text after the mark of a call is always a call.
     pub(crate) fn are_all_held(&self) -> bool {
         !self.tools.is_empty() && self.tools.iter().all(|tool| tool.held)
     }
 
-    /// The types that an argument may have; `None`: any, or nobody knows.
+    /// Returns the types that an argument may have. `None` if it may have any type, or if its types are unknown.
     pub(crate) fn types(&self, name: &str, argument: &str) -> Option<Vec<&'static str>> {
         let root = self.tool(name)?.schema.as_ref()?;
         let property = root.get("properties").and_then(|properties| properties.get(argument));
@@ -107,14 +107,15 @@ impl OfferedTools {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// Whether a call of `name` with these arguments can be carried out.
+    /// Checks whether a call of `name` with these arguments can be carried out.
     ///
-    /// The keywords of a schema that give a value its shape are judged: `type`, `enum`, `const`, `properties`, `required`,
-    /// `additionalProperties`, `items`, `prefixItems`, the bounds of lengths and numbers, `anyOf`, `oneOf`, `allOf`, `not`
-    /// and `$ref` within the schema. Others (`pattern`, `format`, references to elsewhere) let everything pass.
+    /// Checks the keywords of a schema that define the shape of a value: `type`, `enum`, `const`, `properties`,
+    /// `required`, `additionalProperties`, `items`, `prefixItems`, the bounds of lengths and numbers, `anyOf`, `oneOf`,
+    /// `allOf`, `not` and `$ref` within the schema. Other keywords (`pattern`, `format`, references to other documents)
+    /// accept everything.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the fault of the call.
     pub fn judge(&self, name: &str, arguments: &str) -> Result<(), CallFault> {
         let tool = self.tool(name).ok_or(CallFault::NotOffered)?;
         let value: Value = serde_json::from_str(arguments).map_err(|_| CallFault::NotJson)?;
@@ -127,14 +128,14 @@ impl OfferedTools {
     }
 }
 
-/// One look at one call's arguments.
+/// The check of one call's arguments.
 struct Look<'s> {
     root: &'s Value,
     left: u32,
 }
 
 impl<'s> Look<'s> {
-    /// Whether `value` satisfies `schema`; true where it cannot be told.
+    /// Whether `value` fits `schema`. Returns `true` if this cannot be decided.
     fn fits(&mut self, value: &Value, schema: &'s Value, depth: u32) -> bool {
         let Some(schema) = schema.as_object() else { return schema != &Value::Bool(false) };
         self.left = self.left.saturating_sub(1);
@@ -170,7 +171,7 @@ impl<'s> Look<'s> {
         };
         let all = list("allOf").map_or(0, Vec::len);
         count(self, "anyOf").is_none_or(|fitting| fitting > 0 || list("anyOf").is_some_and(Vec::is_empty))
-            // What cannot be told counts as fitting, so more than one is no proof.
+            // An undecided alternative counts as a match, so several matches do not prove a violation.
             && count(self, "oneOf").is_none_or(|fitting| fitting > 0 || list("oneOf").is_some_and(Vec::is_empty))
             && count(self, "allOf").is_none_or(|fitting| fitting == all)
             && schema.get("not").is_none_or(|not| !matches!(not, Value::Bool(true)))
@@ -214,7 +215,7 @@ fn has_type(value: &Value, schema: &Map<String, Value>) -> bool {
         "array" => value.is_array(),
         "object" => value.is_object(),
         "number" => value.is_number(),
-        // JSON Schema: a number without a fraction, however it is written.
+        // JSON Schema: a number without a fraction, in any notation.
         "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         _ => true,
     };
@@ -245,7 +246,7 @@ fn in_bounds(value: &Value, schema: &Map<String, Value>) -> bool {
     }
 }
 
-/// Equal as JSON Schema has it: 1 and 1.0 are.
+/// Compares as JSON Schema does: 1 and 1.0 are equal.
 fn same(left: &Value, right: &Value) -> bool {
     match (left.as_number().and_then(Number::as_f64), right.as_number().and_then(Number::as_f64)) {
         (Some(left), Some(right)) => left == right,

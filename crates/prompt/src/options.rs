@@ -1,15 +1,14 @@
-//! How a conversation is to be rendered.
-//! Must not know templates.
+//! Options for rendering a conversation. Must not know templates.
 
 use headrace_domain::{ReasoningWish, UnixNanos};
 
-/// How to render.
+/// Options for one rendering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderOptions<'w> {
-    /// End with the beginning of an assistant's message.
+    /// Whether to end the prompt with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
-    /// What `strftime_now` shows, as UTC.
+    /// The time that `strftime_now` shows, as UTC.
     pub now: UnixNanos,
-    /// How much the model is to think, as far as the template has switches for that.
+    /// The requested amount of reasoning. It has an effect only if the template has switches for it.
     pub reasoning: Option<&'w ReasoningWish>,
 }

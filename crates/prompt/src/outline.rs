@@ -1,6 +1,6 @@
-//! What a template writes around the texts of messages, kept from call to call: where it only writes them out (`proof`), the next
-//! conversation of the same roles is put together without running it.
-//! Must not know tokens, or masks but as something that texts carry.
+//! Caches the text that a template writes around the texts of messages. If the template only writes those texts out
+//! (`proof`), the next conversation with the same roles is put together without running the template. Must not know
+//! tokens. Knows masks only as something that texts contain.
 
 mod proof;
 
@@ -19,55 +19,57 @@ use crate::mask::{Masker, may_have_masks};
 use crate::options::RenderOptions;
 use crate::part::Part;
 
-/// Of so many messages at most.
+/// The maximum number of messages of a conversation with an outline.
 const MOST_MESSAGES: usize = 64;
-/// So many are kept. One more, and all are forgotten.
+/// The maximum number of cached outlines. If one more is added, all others are dropped.
 const MOST_KEPT: usize = 256;
-/// What stands for a text while an outline is looked for.
+/// The text that replaces each message's text while an outline is computed.
 const STAND_IN: &str = "What stands here is the text of a message of someone.";
-/// An outline is looked for within a part of a rendering's limits of length.
+/// Outlines are computed with `max_output_bytes` divided by this number.
 const PART_OF_LIMITS: usize = 1024;
-/// The bytes of the longest text that is put into one. Masked, it has four times as many at most: then all that a template makes of it
-/// has no more than `PART_OF_LIMITS` times the bytes that it has with the stand-in, and is within the limits as that was within their part.
+/// The maximum length of a text that is filled into an outline, in bytes. Masking makes it at most four times as long.
+/// The template's output for it then has at most `PART_OF_LIMITS` times the bytes of the output for the stand-in. The
+/// stand-in was within the divided limits, so the text is within the full limits.
 const LONGEST: usize = STAND_IN.len() * PART_OF_LIMITS / 4;
 
 /// The outlines of a template that only writes texts out.
 pub(crate) struct Outlines {
-    /// The template, within [`part_of`] its limits.
+    /// The template, compiled with the limits of [`part_of`].
     pub(crate) compiled: Compiled,
-    /// By what they depend on; nothing where the template refuses it, or shows something else.
+    /// The cached outlines by key. `None` if the template rejects such conversations or does not show the texts as they
+    /// are.
     kept: RwLock<Kept>,
 }
 
 type Kept = HashMap<Box<[u8]>, Option<Arc<Outline>>, RandomState>;
 
-/// What stands around the texts of a conversation.
+/// The text around the texts of a conversation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outline {
-    /// What stands before a message's text, and which message's it is: in the order of the prompt.
+    /// For each message's text, in the order of the prompt, the text before it and the index of the message.
     texts: Vec<(String, usize)>,
-    /// What stands behind the last of them.
+    /// The text after the last message's text.
     rest: String,
 }
 
-/// The limits within which outlines are looked for.
+/// Returns the limits for computing outlines.
 pub(crate) const fn part_of(limits: TemplateLimits) -> TemplateLimits {
     TemplateLimits { max_output_bytes: limits.max_output_bytes / PART_OF_LIMITS, ..limits }
 }
 
-/// All that an outline depends on: what is wished, and the messages' roles.
+/// Everything that an outline depends on: the options and the roles of the messages.
 pub(crate) struct Key {
     bytes: [u8; MOST_MESSAGES + 1],
     length: usize,
 }
 
 impl Outlines {
-    /// None yet.
+    /// Creates an empty cache.
     pub(crate) fn new(compiled: Compiled) -> Self {
         Self { compiled, kept: RwLock::default() }
     }
 
-    /// The one for `key`, which `find` finds the first time.
+    /// Returns the outline for `key`. Calls `find` to compute it the first time.
     pub(crate) fn get(&self, key: &Key, find: impl FnOnce() -> Option<Outline>) -> Option<Arc<Outline>> {
         let key = key.bytes.get(..key.length)?;
         if let Some(known) = self.kept.read().get(key) {
@@ -84,7 +86,8 @@ impl Outlines {
 }
 
 impl Key {
-    /// That of a conversation which is nothing but texts that stay as they are where they are trimmed.
+    /// Returns the key of a conversation, or `None` if outlines do not apply to it. They apply if the conversation
+    /// consists only of texts that trimming does not change.
     pub(crate) fn of(conversation: &Conversation, options: &RenderOptions<'_>) -> Option<Self> {
         let shows_tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         let effort = options.reasoning.is_some_and(|wish| wish.effort.is_some());
@@ -117,7 +120,7 @@ const fn number(role: Role) -> u8 {
     }
 }
 
-/// Whether a message is a role and a text, which neither is blank nor has white space at its ends.
+/// Whether a message is only a role and a text, and the text is not blank and has no white space at its ends.
 fn is_plain(message: &Message) -> bool {
     let Message {
         role: _,
@@ -131,7 +134,7 @@ fn is_plain(message: &Message) -> bool {
     else {
         return false;
     };
-    // Python's `strip` knows four separators beside Unicode's white space.
+    // Python's `strip` also removes four separators that are not Unicode white space.
     let is_white = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
     let ends = [text.chars().next(), text.chars().next_back()];
     tool_calls.is_empty()
@@ -139,7 +142,7 @@ fn is_plain(message: &Message) -> bool {
         && ends.into_iter().all(|end| end.is_some_and(|end| !is_white(end)))
 }
 
-/// The conversation with nothing of what its messages say.
+/// Returns the conversation with every text replaced by the stand-in.
 pub(crate) fn stand_in(conversation: &Conversation) -> Conversation {
     let messages =
         conversation.messages.iter().map(|message| Message::text(message.role, STAND_IN)).collect();
@@ -147,7 +150,8 @@ pub(crate) fn stand_in(conversation: &Conversation) -> Conversation {
 }
 
 impl Outline {
-    /// That of a stand-in's prompt, its texts between marks.
+    /// Reads the outline from the rendered stand-in, whose texts are between marks. Returns `None` if a text was
+    /// changed or a mask is left outside of the texts.
     pub(crate) fn read(rendered: &str, masker: &Masker<'_>) -> Option<Self> {
         let (found, rest) = masker.masked_between_marks(rendered)?;
         let stand_in = masker.mask(STAND_IN);
@@ -160,7 +164,7 @@ impl Outline {
         (!may_have_masks(rest)).then(|| Self { texts, rest: rest.to_owned() })
     }
 
-    /// The prompt with the texts of `conversation` in it, masked.
+    /// Returns the prompt with the texts of `conversation` filled in. The texts are masked.
     pub(crate) fn fill(&self, conversation: &Conversation, masker: &Masker<'_>) -> String {
         let text = |at: usize| conversation.messages.get(at).and_then(|message| message.content.as_deref());
         let pieces = self.texts.iter().map(|(before, at)| (before.as_str(), text(*at).unwrap_or_default()));
@@ -216,7 +220,7 @@ mod tests {
         Conversation { messages, ..Conversation::default() }
     }
 
-    /// What the template renders when it is run.
+    /// Runs the template without outlines.
     fn run(
         template: &ChatTemplate,
         of: &Conversation,
@@ -236,7 +240,7 @@ mod tests {
         }
     }
 
-    /// What was recorded of `transformers`, its templates included.
+    /// The data recorded from `transformers`, including its templates.
     fn recorded() -> serde_json::Value {
         serde_json::from_str(include_str!("../tests/data/templates.json")).unwrap()
     }
@@ -284,7 +288,7 @@ mod tests {
             let wish = ReasoningWish { enabled: thinking, effort: None, budget_tokens: None, hidden: false };
             let options = RenderOptions { add_generation_prompt, ..options(Some(&wish)) };
             let of = conversation(&messages);
-            // The first finds the outline, the second uses it.
+            // The first rendering computes the outline, the second uses it.
             for _ in 0..2 {
                 prop_assert_eq!(template.render(&of, &options), run(&template, &of, &options));
             }
@@ -295,7 +299,7 @@ mod tests {
     fn a_template_that_only_writes_runs_once_for_conversations_alike() {
         let template = compiled(DEMO, TemplateLimits::default());
         let outlines = template.outlines.as_ref().unwrap();
-        // To see what a template shows, some have been rendered when it was compiled.
+        // Compilation renders some conversations to see what the template shows.
         outlines.kept.write().clear();
         let kept = || outlines.kept.read().values().filter(|outline| outline.is_some()).count();
         let hello = conversation(&[(Role::System, "Be brief."), (Role::User, "Hello")]);
@@ -345,7 +349,7 @@ mod tests {
                 }
             }
         }
-        // To wish for no thoughts and to wish for nothing is the same to this template.
+        // To this template, disabled reasoning and no reasoning option are the same.
         assert_eq!(prompts.len(), 2 * 2 * roles.len() * 2);
     }
 
@@ -363,7 +367,7 @@ mod tests {
 
     #[test]
     fn limits_hold_as_where_the_template_is_run() {
-        // Each text is written eight times, and kept four times as long.
+        // Each text is written eight times, and the longest stored value has four copies of it.
         let source = "{% for m in messages %}{% set two = m.content ~ m.content %}{% set four = two ~ two %}{{ four }}{{ four }}{% endfor %}";
         for max_output_bytes in [1 << 10, 1 << 16, 1 << 19, 1 << 20, 1 << 21] {
             let template = compiled(source, TemplateLimits { max_output_bytes, ..TemplateLimits::default() });

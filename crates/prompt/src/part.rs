@@ -1,18 +1,17 @@
-//! The parts of a conversation that a prompt is asked about.
-//! Must not know templates, or where in a prompt a part stands.
+//! The parts of a conversation that can be located in a prompt. Must not know templates or positions in a prompt.
 
-/// A part of a conversation. Everything counts from 0.
+/// A part of a conversation. All indices count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A message's text.
     Message(usize),
-    /// The reasoning that a message gives back.
+    /// The reasoning that a message returns to the model.
     Reasoning(usize),
-    /// A call of a tool, arguments included.
+    /// A call of a tool, including its arguments.
     Call {
-        /// In which message.
+        /// Index of the message.
         message: usize,
-        /// Which of its calls.
+        /// Index of the call within the message.
         call: usize,
     },
     /// A tool: name, description and parameters.
@@ -20,7 +19,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// A name that stands in front of its text while it is looked for.
+    /// A name that is put in front of the part's text while the part is located in a prompt.
     pub(crate) fn tag(self) -> String {
         match self {
             Self::Message(at) => format!("m{at}"),
@@ -30,7 +29,7 @@ impl Part {
         }
     }
 
-    /// The part of that tag.
+    /// Returns the part with this tag.
     pub(crate) fn of_tag(tag: &str) -> Option<Self> {
         let number = |digits: &str| digits.parse::<usize>().ok();
         Some(match (tag.get(..1)?, tag.get(1..)?) {
@@ -45,7 +44,7 @@ impl Part {
         })
     }
 
-    /// Whether it is written as a JSON object.
+    /// Whether the part is written as a JSON object.
     pub(crate) const fn is_object(self) -> bool {
         matches!(self, Self::Tool(_) | Self::Call { .. })
     }

@@ -1,4 +1,4 @@
-//! Python's `%` formatting of text: for Jinja2's filter `format`. Must not know templates.
+//! Python's `%` formatting of text, for Jinja2's filter `format`. Must not know templates.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind};
 use crate::bounds::TooLong;
 use crate::json;
 
-/// One `%…` of a pattern.
+/// One `%…` field of a pattern.
 #[derive(Debug, Default)]
 struct Field {
     left: bool,
@@ -17,7 +17,7 @@ struct Field {
     precision: Option<usize>,
 }
 
-/// `pattern % args`, or `% kwargs` where there are any.
+/// Returns `pattern % args`. Named fields take their values from `kwargs`.
 pub(crate) fn format(
     pattern: &str,
     args: &[Value],

@@ -1,5 +1,5 @@
-//! Where the caller's own words stand in a prompt that was rendered from them: texts of messages, tools, calls of tools.
-//! Must not know tokens, or why somebody asks.
+//! Locates the caller's own words in a rendered prompt: texts of messages, tools and tool calls. Must not know tokens
+//! or the callers of this module.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,30 +12,32 @@ use crate::part::Part;
 use crate::template::ChatTemplate;
 use crate::values::Marks;
 
-/// Where a part stands in a prompt.
+/// The position of a part in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// What stands there.
+    /// The part.
     pub part: Part,
-    /// In which bytes.
+    /// Its byte range in the prompt.
     pub range: Range<usize>,
 }
 
-/// The most braces before a marked text that are tried as the beginning of its object.
+/// The maximum number of braces before a marked text that are tried as the beginning of its object.
 const BRACES_TRIED: usize = 16;
 
 impl ChatTemplate {
-    /// Where the parts of a conversation stand in `text`, which [`ChatTemplate::render`] made of it with these options: in the
-    /// order of the text, each once. White space around a message's text may be missing from its range. Parts without
-    /// text are left out, and so are those that cannot be found because the template omits or changes them, or one before them.
+    /// Returns the positions of the conversation's parts in `text`, in the order of the text and each part once. `text`
+    /// must be the result of [`ChatTemplate::render`] with the same options. White space around a message's text may be
+    /// missing from its range. Parts without text are left out. So are parts that cannot be found because the template
+    /// omits or changes them or an earlier part.
     ///
-    /// Renders once more (in rare cases twice), with marks around each text. A tool is marked at its name and description, a call
-    /// at its name; they reach as far as the JSON object around these, where the template writes one.
+    /// Renders the conversation once more, and in rare cases twice, with marks around each text. A tool is marked at
+    /// its name and description, and a call at its name. If the template writes a JSON object around the marked texts,
+    /// the range covers the whole object.
     pub fn places(&self, conversation: &Conversation, options: &RenderOptions<'_>, text: &str) -> Vec<Place> {
         let shows_tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         let named = shows_tools || conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
         let (places, whole) = self.marked_places(conversation, options, text, Marks::Each);
-        // A template that looks at names does something else where they carry marks.
+        // A template that compares names behaves differently if they carry marks.
         let places = match named && !whole {
             true => self.marked_places(conversation, options, text, Marks::Texts).0,
             false => places,
@@ -43,7 +45,7 @@ impl ChatTemplate {
         with_objects(places, text)
     }
 
-    /// The places as far as they can be told, and whether that is all of them.
+    /// Returns the positions that can be determined, and whether these are all.
     fn marked_places(
         &self,
         conversation: &Conversation,
@@ -62,7 +64,7 @@ impl ChatTemplate {
                 found.get(index.saturating_add(1)).map_or(last.as_str(), |next| next.before.as_str());
             let rest = text.get(at..).unwrap_or("").strip_prefix(marked.before.as_str());
             let shown = rest.and_then(|rest| {
-                // Between marks nothing is trimmed.
+                // Text between marks is not trimmed.
                 let whole = marked.text.as_str();
                 let ways = [whole, whole.trim(), whole.trim_start(), whole.trim_end()];
                 ways.into_iter()
@@ -76,7 +78,7 @@ impl ChatTemplate {
             match places.last_mut() {
                 // A tool has two texts.
                 Some(last) if last.part == part && part.is_object() => last.range.end = at,
-                // A template may show one twice.
+                // A template may show a part twice.
                 _ if seen.insert(part) => places.push(Place { part, range: start..at }),
                 _ => {}
             }
@@ -85,7 +87,7 @@ impl ChatTemplate {
     }
 }
 
-/// Extends the places of tools and calls, where only names and descriptions are marked, to their whole objects.
+/// Extends the ranges of tools and calls to their whole objects. Only names and descriptions are marked.
 fn with_objects(mut places: Vec<Place>, text: &str) -> Vec<Place> {
     let mut from = 0;
     for at in 0..places.len() {
@@ -102,7 +104,7 @@ fn with_objects(mut places: Vec<Place>, text: &str) -> Vec<Place> {
     places
 }
 
-/// The largest JSON object that begins at `from` or later, holds `marked` and ends by `until`.
+/// Returns the largest JSON object that begins at `from` or later, contains `marked` and ends by `until`.
 fn object_around(text: &str, marked: &Range<usize>, from: usize, until: usize) -> Option<Range<usize>> {
     let before = text.get(from..marked.start)?;
     let braces: Vec<usize> =

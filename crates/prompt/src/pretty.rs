@@ -1,4 +1,5 @@
-//! Python's `pprint.pformat` at its own width, for Jinja2's filter `pprint`; and Python's idea of lines. Must not know templates.
+//! Python's `pprint.pformat` at its default width, for Jinja2's filter `pprint`, and Python's definition of lines. Must
+//! not know templates.
 
 use minijinja::Error;
 use minijinja::value::{Value, ValueKind};
@@ -8,17 +9,17 @@ use crate::json;
 use crate::mask::MaskTable;
 
 const WIDTH_CHARS: usize = 80;
-/// Deepest nesting that is written.
+/// The maximum nesting depth that is written.
 const MAX_DEPTH: usize = 128;
 
-/// `value` on one line where it fits, and otherwise broken as Python breaks it.
+/// Returns `value` on one line if it fits, and otherwise broken as Python breaks it.
 pub(crate) fn print(value: &Value, masks: &MaskTable, max_bytes: usize) -> Result<String, Error> {
     let mut printer = Printer { masks, max_bytes, out: String::new() };
     printer.value(value, Place { indent: 0, allowance: 0, depth: 0 })?;
     Ok(printer.out)
 }
 
-/// The lines of a text with their ends, where Python's `str.splitlines` ends them.
+/// Splits a text into lines as Python's `str.splitlines` does, and keeps the line ends.
 pub(crate) fn lines(text: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -42,12 +43,12 @@ pub(crate) fn ends_line(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Where something is written.
+/// The position at which a value is written.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Columns before it.
+    /// The number of columns before the value.
     indent: usize,
-    /// Columns that have to stay free behind it.
+    /// The number of columns that must stay free after the value.
     allowance: usize,
     depth: usize,
 }
@@ -79,7 +80,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// On one line, keys in order.
+    /// Returns the value on one line, with keys in order.
     fn line(&self, value: &Value, depth: usize) -> Result<String, Error> {
         if depth > MAX_DEPTH {
             return Err(TooLong::error());
@@ -168,7 +169,7 @@ impl Printer<'_> {
         self.out.push_str(&" ".repeat(indent));
     }
 
-    /// A long text as literals side by side, cut between words, and at its own line ends.
+    /// Writes a long text as adjacent literals, cut between words and at its own line ends.
     fn text(&mut self, text: &str, place: Place) {
         let top = place.depth == 1;
         let more = usize::from(top);
@@ -216,7 +217,7 @@ impl Printer<'_> {
     }
 }
 
-/// Each word of a line with the white space behind it.
+/// Returns each word of a line with the white space after it.
 fn words(line: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = line;

@@ -1,11 +1,11 @@
-//! Literals of Python, as models write them in calls, into JSON. Must not know calls.
+//! Converts Python literals, as models write them in calls, into JSON. Must not know calls.
 
 use std::fmt::Write;
 
-/// Deepest nesting that is read.
+/// The maximum nesting depth that is read.
 const MAX_DEPTH: u32 = 64;
 
-/// The JSON of a literal of Python's, or of JSON's `true`, `false` and `null`; `None` where `text` is none.
+/// Returns the JSON of a Python literal, or of JSON's `true`, `false` and `null`. `None` if `text` is no literal.
 pub(crate) fn literal(text: &str) -> Option<String> {
     let mut reader = Reader::new(text);
     let mut out = String::new();
@@ -14,7 +14,8 @@ pub(crate) fn literal(text: &str) -> Option<String> {
     reader.rest.is_empty().then_some(out)
 }
 
-/// The calls in a list of them, as names and JSON objects of their keyword arguments: `[f(a=1), g()]`.
+/// Reads a list of calls, such as `[f(a=1), g()]`. Returns the name of each call and its keyword arguments as a JSON
+/// object.
 pub(crate) fn calls(text: &str) -> Option<Vec<(String, String)>> {
     let mut reader = Reader::new(text);
     let mut calls = Vec::new();
@@ -29,7 +30,7 @@ pub(crate) fn calls(text: &str) -> Option<Vec<(String, String)>> {
     reader.rest.is_empty().then_some(calls)
 }
 
-/// Whether `c` may stand in a name that is called, dots included.
+/// Whether `c` may occur in the name of a call. Names may contain dots.
 pub(crate) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
@@ -53,7 +54,8 @@ impl<'t> Reader<'t> {
         Some(())
     }
 
-    /// Behind an item: whether another follows, or else `close`. A comma before `close` is Python's habit.
+    /// Reads the text after an item. Returns `true` if another item follows, and `false` after `close`. Python allows a
+    /// comma before `close`.
     fn next_item(&mut self, close: char) -> Option<bool> {
         self.space();
         if let Some(rest) = self.rest.strip_prefix(',') {
@@ -101,7 +103,7 @@ impl<'t> Reader<'t> {
         match self.rest.chars().next()? {
             '\'' | '"' => {
                 let mut text = self.string()?;
-                // Strings side by side are one.
+                // Adjacent strings are one string.
                 loop {
                     self.space();
                     if !self.rest.starts_with(['\'', '"']) {
@@ -213,7 +215,7 @@ fn escape(chars: &mut std::str::Chars<'_>, text: &mut String) -> Option<()> {
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        // Python keeps the backslash of what is no escape.
+        // Python keeps the backslash of an unknown escape.
         other => {
             text.extend(['\\', other]);
             return Some(());
@@ -226,7 +228,7 @@ fn escape(chars: &mut std::str::Chars<'_>, text: &mut String) -> Option<()> {
         Some(code)
     };
     let code = match hex("", digits)? {
-        // A pair of surrogates, as JSON has it.
+        // A pair of surrogates, as in JSON.
         high @ 0xd800..=0xdbff => {
             let low = hex("\\u", 4)?.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
             0x1_0000_u32.checked_add((high & 0x3ff) << 10)?.checked_add(low)?
@@ -237,7 +239,7 @@ fn escape(chars: &mut std::str::Chars<'_>, text: &mut String) -> Option<()> {
     Some(())
 }
 
-/// A number of Python's as JSON writes it.
+/// Returns a Python number as JSON writes it.
 fn number(word: &str) -> Option<String> {
     let digits = word.replace('_', "");
     let plain = digits.strip_prefix('+').unwrap_or(&digits);

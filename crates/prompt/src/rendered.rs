@@ -1,15 +1,16 @@
-//! A rendered prompt: its text, and which parts of it are whose.
-//! Must not know how it was rendered, or how it is tokenized.
+//! A rendered prompt: its text, and the ranges that come from messages. Must not know how it was rendered or how it is
+//! tokenized.
 
 use std::ops::Range;
 
 use headrace_tokenizer::Segment;
 
-/// A rendered prompt, which knows its parts' origin.
+/// A rendered prompt that knows the origin of its parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// Byte ranges that control tokens must not begin or run through: ascending, apart.
+    /// Byte ranges in which no control token may begin and through which none may run. They are ascending and do not
+    /// touch.
     literal: Vec<Range<usize>>,
 }
 
@@ -18,19 +19,19 @@ impl Rendered {
         Self { text, literal }
     }
 
-    /// The prompt as text.
+    /// Returns the prompt as text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The prompt as text, without a copy.
+    /// Returns the prompt as text, without a copy.
     pub fn into_text(self) -> String {
         self.text
     }
 
-    /// The prompt in pieces, for [`headrace_tokenizer::Tokenizer::encode_segments`]. Literal pieces are those characters of messages
-    /// that could open (or complete) a control token; the rest of a message is harmless without them and stands in
-    /// trusted pieces.
+    /// Returns the prompt in pieces, for [`headrace_tokenizer::Tokenizer::encode_segments`]. Literal pieces are the
+    /// characters of messages that could open or complete a control token. The rest of a message is harmless without
+    /// them and is part of trusted pieces.
     pub fn segments(&self) -> Vec<Segment<'_>> {
         let mut segments = Vec::with_capacity(self.literal.len().saturating_mul(2).saturating_add(1));
         let mut from = 0;

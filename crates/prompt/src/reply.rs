@@ -1,5 +1,5 @@
-//! The reply read back: text and tool calls as events, from text that arrives in pieces.
-//! Must not know dialects, tokens or how the text came about.
+//! Parses a reply that arrives in pieces into text and tool calls as events. Must not know dialects, tokens or the
+//! origin of the text.
 
 use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
 
@@ -24,20 +24,20 @@ use harmony::Harmony;
 use machine::Machine;
 use piece::Piece;
 
-/// Where the ids of tool calls come from: the request, so that a replayed answer has the same ones.
+/// The source of tool-call ids. They derive from the request, so that a replayed answer has the same ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallIds {
     bits: u128,
 }
 
 impl CallIds {
-    /// Ids for the request with these 128 bits.
+    /// Creates the ids for the request with these 128 bits.
     pub const fn new(request_bits: u128) -> Self {
         Self { bits: request_bits }
     }
 
-    /// The id of call `index` of answer `choice`: `call_` and 32 hexadecimal digits, distinct for distinct inputs
-    /// within a request.
+    /// Returns the id of call `index` of answer `choice`: `call_` and 32 hexadecimal digits. Within a request, distinct
+    /// inputs give distinct ids.
     pub fn id(self, choice: u32, index: u32) -> String {
         // Every step is a bijection on 128 bits, so distinct calls of a request get distinct ids.
         let place = (u128::from(choice) << 32) | u128::from(index);
@@ -56,16 +56,15 @@ impl From<RequestId> for CallIds {
     }
 }
 
-/// Reads one answer. What comes out does not depend on how the text was cut into pieces, save for the number of
-/// events that carry it.
+/// Parses one answer. The result does not depend on how the text was cut into pieces, except for the number of events.
 #[derive(Debug)]
 pub struct ReplyParser {
     choice: u32,
     call_ids: CallIds,
     machine: Reads,
-    /// Ids that the model gave its calls, and that were kept.
+    /// The ids that the model gave its calls and that were used.
     given: Vec<String>,
-    /// Tokens that came within a thought.
+    /// The number of tokens that arrived within the reasoning.
     reasoning: u64,
     finished: bool,
 }
@@ -79,7 +78,7 @@ enum Reads {
 }
 
 impl Reads {
-    /// What `text` adds, where not everything is text.
+    /// Returns the pieces that `text` completes. Empty if everything is text.
     fn push(&mut self, text: &str) -> Vec<Piece> {
         match self {
             Self::Plain => Vec::new(),
@@ -122,8 +121,8 @@ impl Reads {
 }
 
 impl ReplyParser {
-    /// A parser for answer `choice`. What looks like a call and cannot be carried out, because there is no such tool or its
-    /// arguments are not JSON for the tool's schema, is text.
+    /// Creates a parser for answer `choice`. Text that looks like a call remains text if there is no such tool or its
+    /// arguments are not JSON for the tool's schema.
     pub fn new(form: &ReplyForm, choice: u32, call_ids: CallIds) -> Self {
         let machine = match form.style.family {
             ReplyFamily::Harmony => Reads::Harmony(Box::new(Harmony::new(&form.offered))),
@@ -138,9 +137,9 @@ impl ReplyParser {
         Self { choice, call_ids, machine, given: Vec::new(), reasoning: 0, finished: false }
     }
 
-    /// Takes the next piece of the answer's text with the ids and log-probabilities that came with it, and adds what
-    /// is decided by now to `out`. Ids and log-probabilities go out at once, on the piece's first text event or on an
-    /// empty one before everything else.
+    /// Takes the next piece of the answer's text with its ids and log-probabilities. Appends the events that are
+    /// decided now to `out`. Ids and log-probabilities are emitted at once: with the piece's first text event, or with
+    /// an empty one before all other events.
     pub fn push(
         &mut self,
         text: String,
@@ -153,12 +152,12 @@ impl ReplyParser {
             return;
         }
         if matches!(self.machine, Reads::Plain) {
-            // Goes out as it came.
+            // Emitted unchanged.
             out.push(ReplyEvent::Text { choice: self.choice, text, ids, logprobs });
             return;
         }
         let before = self.machine.calls();
-        // What closes a thought is a part of it.
+        // The mark that closes the reasoning counts as reasoning.
         let thought = self.machine.is_thinking();
         let pieces = self.machine.push(&text);
         if thought || self.machine.is_thinking() {
@@ -176,8 +175,8 @@ impl ReplyParser {
         self.emit(pieces, before, carried.unwrap_or_default(), out);
     }
 
-    /// The answer has ended: gives out what was held back and the finish event. An answer that stopped by itself
-    /// after making calls finishes with [`FinishReason::ToolCalls`].
+    /// Ends the answer: emits the text that was held back, and the finish event. An answer that stopped by itself after
+    /// making calls finishes with [`FinishReason::ToolCalls`].
     pub fn finish(&mut self, reason: FinishReason, out: &mut Vec<ReplyEvent>) {
         if self.finished {
             return;
@@ -191,22 +190,22 @@ impl ReplyParser {
         out.push(ReplyEvent::Finish { choice: self.choice, reason });
     }
 
-    /// What was wrong with the first text that looked like a call and is none.
+    /// Returns the fault of the first text that looked like a call and is not one.
     pub fn fault(&self) -> Option<CallFault> {
         self.machine.fault()
     }
 
-    /// Tokens that came within a thought, the mark that closes it included.
+    /// The number of tokens that arrived within the reasoning, including the mark that closes it.
     pub const fn reasoning_tokens(&self) -> u64 {
         self.reasoning
     }
 
-    /// Whether the answer is within a thought now.
+    /// Whether the answer is within its reasoning now.
     pub fn is_thinking(&self) -> bool {
         self.machine.is_thinking()
     }
 
-    /// The id of a call: the model's own, where it gives one that no other call of the answer has.
+    /// Returns the id of a call. Uses the model's own id unless another call of the answer already has it.
     fn call_id(&mut self, index: u32, given: Option<String>) -> String {
         match given.filter(|id| !id.is_empty() && !self.given.contains(id)) {
             Some(id) => {
@@ -241,7 +240,7 @@ impl ReplyParser {
                     next = next.saturating_add(1);
                     ReplyEvent::ToolCallStart { choice, index, id: self.call_id(index, id), name }
                 }
-                // Of the call before.
+                // The arguments belong to the previous call.
                 Piece::Arguments(fragment) => {
                     ReplyEvent::ToolCallArguments { choice, index: next.saturating_sub(1), fragment }
                 }

@@ -1,18 +1,19 @@
-//! Which parts of a conversation a template writes out word for word, found out by trying when it is compiled.
-//! Must not know tokens, or what the figures are for.
+//! Determines which parts of a conversation a template writes out unchanged, by rendering test conversations when the
+//! template is compiled. Must not know tokens or the use of the results.
 
 use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
 use serde_json::json;
 
 use crate::values;
 
-/// What is looked for: with inner white space, words that templates cut at, and longer than any that they shorten to.
+/// The text that is searched for in rendered test conversations. It contains inner white space and words at which
+/// templates cut. Repeated [`WITNESS_REPEATS`] times, it is longer than any length to which templates shorten texts.
 const WITNESS: &str = "Witness é  of\n\n two </think> [/THINK] <|channel|> <|END_THINKING|> #|# parts. ";
 const WITNESS_REPEATS: usize = 128;
-/// The same for JSON, where quotes, backslashes and control characters are written otherwise.
+/// The same for JSON, in which quotes, backslashes and control characters are escaped.
 const JSON_WITNESS: &str = "Witness é  of JSON <tool_call> ";
 
-/// What a template shows word for word, white space at its ends aside.
+/// The parts that a template shows unchanged, apart from white space at their ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// A first message with instructions.
@@ -22,14 +23,15 @@ pub(crate) struct Shown {
     tool_result: bool,
     /// Strings in the arguments of calls.
     arguments: bool,
-    /// All strings of tools that are offered.
+    /// All strings of offered tools.
     tools: bool,
-    /// Something of tools that are offered.
+    /// Any part of offered tools.
     some_of_tools: bool,
 }
 
 impl Shown {
-    /// What a template shows that renders conversations like this; without one, an empty text.
+    /// Determines what a template shows. `render` renders a conversation, and returns an empty text if the template
+    /// rejects it.
     pub(crate) fn by(render: &dyn Fn(&Conversation) -> String) -> Self {
         let witness = WITNESS.repeat(WITNESS_REPEATS);
         let witness = witness.trim();
@@ -83,13 +85,13 @@ impl Shown {
         }
     }
 
-    /// Whether offered tools leave a trace in the prompt.
+    /// Whether offered tools change the prompt.
     pub(crate) const fn some_of_tools(self) -> bool {
         self.some_of_tools
     }
 
-    /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
-    /// that the template writes out word for word, white space at their ends left out.
+    /// Returns the minimum size of a prompt rendered from `conversation`, in bytes, without rendering it. It is the
+    /// size of the texts that the template writes out unchanged, without white space at their ends.
     pub(crate) fn least_bytes(self, conversation: &Conversation) -> usize {
         let mut bytes = 0usize;
         for (index, message) in conversation.messages.iter().enumerate() {
@@ -119,7 +121,7 @@ impl Shown {
     }
 }
 
-/// The bytes that the strings of a JSON text have at least, however they are written: an escape counts as one.
+/// Returns the minimum size of the strings in a JSON text, in bytes, in any notation. An escape counts as one byte.
 fn least_json_bytes(json: &str) -> usize {
     let (mut bytes, mut inside) = (0usize, false);
     let mut rest = json.bytes();

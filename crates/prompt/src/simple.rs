@@ -1,17 +1,20 @@
-//! Tools as every chat template can write them. Generators write schemas with references, alternatives and types in lists; many
-//! templates join `type` and `description` of each property to a text and fail without them. Must not know templates.
+//! Simplifies tools so that every chat template can write them. Generators write schemas with references, alternatives
+//! and lists of types. Many templates concatenate the `type` and `description` of each property and fail without them.
+//! Must not know templates.
 
 use headrace_domain::Tool;
 use serde_json::{Map, Value, json};
 
-/// Levels of schemas, references included, that are followed. Deeper schemas become plain objects.
+/// The maximum number of schema levels that are followed, including references. Deeper schemas become plain objects.
 const MAX_LEVELS: u32 = 8;
-/// What of one tool's schemas may be copied: a value counts as one, a text as one more for each so many bytes. Schemas that do not fit
-/// become plain objects. References would otherwise copy a large schema once for each of them.
+/// The budget for copying the schemas of one tool. A value costs one, and a text costs one more per [`TEXT_BYTES`]
+/// bytes. Schemas that exceed the budget become plain objects. Otherwise, every reference to a large schema would copy
+/// it again.
 const MAX_VALUES: usize = 10_000;
 const TEXT_BYTES: usize = 64;
 
-/// The tools with descriptions, and with schemas in which each property has one `type`, a `description`, and no reference.
+/// Returns the tools with descriptions and simplified schemas: each property has one `type`, a `description` and no
+/// reference.
 pub(crate) fn tools(tools: &[Tool]) -> Vec<Tool> {
     tools.iter().map(tool).collect()
 }
@@ -28,12 +31,12 @@ fn tool(tool: &Tool) -> Tool {
 
 struct Simplifier<'s> {
     root: &'s Value,
-    /// What may still be copied.
+    /// The remaining budget for copying.
     left: usize,
 }
 
 impl Simplifier<'_> {
-    /// A schema with one type and without references.
+    /// Returns the schema with one type and without references.
     fn schema(&mut self, schema: &Value, level: u32) -> Map<String, Value> {
         let mut merged = self.merged(schema, level);
         let kind = kind(&merged);
@@ -78,7 +81,7 @@ impl Simplifier<'_> {
         simple
     }
 
-    /// The keywords of a schema, of what it refers to, and of its alternatives.
+    /// Returns the keywords of a schema, of the schema that it refers to, and of its alternatives.
     fn merged(&mut self, schema: &Value, level: u32) -> Map<String, Value> {
         let Value::Object(own) = schema else { return Map::new() };
         let is_merged =
@@ -110,7 +113,7 @@ impl Simplifier<'_> {
     }
 }
 
-/// `before`, and what copying a value counts. Stops counting beyond `most`.
+/// Returns `before` plus the cost of copying `value`. Stops counting beyond `most`.
 fn size_of(value: &Value, before: usize, most: usize) -> usize {
     if before > most {
         return before;
@@ -170,7 +173,7 @@ fn alternatives(into: &mut Map<String, Value>, parts: Vec<Map<String, Value>>) {
     }
 }
 
-/// The type of a schema: its own without null, or that of its values and keywords.
+/// Returns the type of a schema: its own type without null, or the type that its values and keywords imply.
 fn kind(schema: &Map<String, Value>) -> String {
     match schema.get("type") {
         Some(Value::String(kind)) => kind.clone(),
@@ -197,7 +200,7 @@ fn kind(schema: &Map<String, Value>) -> String {
     }
 }
 
-/// Distinct types with a bar between them.
+/// Joins distinct types with bars.
 fn joined<'k>(kinds: impl Iterator<Item = &'k str>) -> String {
     let mut distinct: Vec<&str> = Vec::new();
     for kind in kinds.flat_map(|kind| kind.split('|')) {
@@ -208,7 +211,7 @@ fn joined<'k>(kinds: impl Iterator<Item = &'k str>) -> String {
     distinct.join("|")
 }
 
-/// Adds the lists that templates walk without a look at whether they are there.
+/// Adds the lists that templates iterate over without checking that they exist.
 fn complete_object(schema: &mut Map<String, Value>) {
     if !schema.get("properties").is_some_and(Value::is_object) {
         schema.insert("properties".to_owned(), json!({}));

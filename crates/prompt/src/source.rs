@@ -1,12 +1,12 @@
-//! A template's source as far as it must be read here: what is text, what is a string literal, and what is compared
-//! with messages. Must not know Jinja's grammar beyond that; the engine compiles the result.
+//! Reads the source of a template as far as this crate needs it: text, string literals, and literals that are compared
+//! with messages. Must not know the rest of Jinja's grammar; the engine compiles the result.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::bounds::CAP;
 
-/// A template cut into text, string literals and the rest of its code.
+/// A template split into text, string literals and the rest of its code.
 #[derive(Debug)]
 pub(crate) struct Source<'s> {
     text: &'s str,
@@ -15,24 +15,24 @@ pub(crate) struct Source<'s> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part<'s> {
-    /// Output as it stands.
+    /// Text that is written out unchanged.
     Text(&'s str),
-    /// A string literal with its quotes, and what it is for.
+    /// A string literal with its quotes, and its use.
     Literal { quoted: &'s str, usage: Use },
-    /// Code between literals, the delimiters included.
+    /// Code between literals, including the delimiters.
     Code(&'s str),
-    /// A comment, with its delimiters.
+    /// A comment, including its delimiters.
     Comment(&'s str),
 }
 
-/// What a literal is for, as far as can be told from what stands beside it.
+/// The use of a literal, as far as the code beside it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It may be written out.
+    /// The literal may be written out.
     Output,
-    /// It stands before `in` or beside `==` or `!=`.
+    /// The literal comes before `in` or beside `==` or `!=`.
     Compared,
-    /// It is a subscript.
+    /// The literal is a subscript.
     Subscript,
 }
 
@@ -65,13 +65,13 @@ impl<'s> Source<'s> {
         Self { text, parts }
     }
 
-    /// The source as given.
+    /// Returns the source as given.
     pub(crate) fn text(&self) -> &'s str {
         self.text
     }
 
-    /// What a message could add to complete `token` behind something that this template writes: wherever a piece of the
-    /// template's own text ends with a proper beginning of the token, the rest of the token.
+    /// Returns the texts with which a message could complete `token` after text that this template writes. If a piece
+    /// of the template's own text ends with a proper beginning of the token, the rest of the token is one of them.
     pub(crate) fn continuations<'t>(&self, token: &'t str) -> Vec<&'t str> {
         let mut rests = Vec::new();
         let splits: Vec<usize> = token.char_indices().skip(1).map(|(at, _)| at).collect();
@@ -86,7 +86,7 @@ impl<'s> Source<'s> {
                 // Text before a tag may lose its trailing space to the tag's `-`.
                 let whole = piece.trim_end();
                 let ends = piece.ends_with(begun) || whole.ends_with(begun);
-                // A piece of its own may be the middle of one that is put together from several.
+                // A whole piece may be the middle of a beginning that the template puts together from several pieces.
                 if ends || (!whole.is_empty() && begun.ends_with(whole)) {
                     rests.push(rest);
                 }
@@ -97,10 +97,13 @@ impl<'s> Source<'s> {
         rests
     }
 
-    /// The source for the engine: literals that are compared with messages written as they stand in messages, Hugging
-    /// Face's `{% generation %}` marks, which have no effect on the text, as blocks that have none either, and
-    /// everything that is kept (variables, arguments of macros) held to the limit of length. `in_messages` gives a character
-    /// as it stands in messages.
+    /// Returns the source for the engine, with three changes:
+    ///
+    /// - Literals that are compared with messages are written as they appear in messages. `in_messages` returns a
+    ///   character as it appears there.
+    /// - Hugging Face's `{% generation %}` marks, which do not affect the text, become blocks that do not affect it
+    ///   either.
+    /// - The limit on length is applied to all values that are stored: variables and arguments of macros.
     pub(crate) fn rewritten(&self, in_messages: impl Fn(char) -> char) -> String {
         let mut out = String::with_capacity(self.text.len().saturating_add(self.text.len() / 4));
         let mut statement = Statement::default();
@@ -123,12 +126,12 @@ impl<'s> Source<'s> {
     }
 }
 
-/// A `{% … %}` being rewritten.
+/// A `{% … %}` that is being rewritten.
 #[derive(Debug, Default)]
 struct Statement {
-    /// Its source so far.
+    /// The source of the statement so far.
     source: String,
-    /// A parenthesis has been opened after `set x =`.
+    /// Whether a parenthesis was opened after `set x =`.
     assigns: bool,
 }
 
@@ -165,7 +168,7 @@ impl Statement {
     }
 }
 
-/// Where the value of `{% set x = …` begins in `code`, if it is one.
+/// Returns the position in `code` at which the value of `{% set x = …` begins. `None` for other statements.
 fn assignment(code: &str) -> Option<usize> {
     let inner = code.strip_prefix("{%")?.trim_start_matches(['-', '+']).trim_start();
     let names = inner.strip_prefix("set")?.strip_prefix(char::is_whitespace)?;
@@ -177,7 +180,7 @@ fn assignment(code: &str) -> Option<usize> {
     Some(code.len().saturating_sub(names.len()).saturating_add(equals).saturating_add(1))
 }
 
-/// The names of a macro's parameters, from its whole statement.
+/// Returns the names of a macro's parameters, from the macro's whole statement.
 fn macro_parameters(statement: &str) -> Vec<&str> {
     let inner = statement.trim_start_matches("{%").trim_start_matches(['-', '+']).trim_start();
     let Some((_, list)) = inner
@@ -214,7 +217,7 @@ fn macro_parameters(statement: &str) -> Vec<&str> {
     names
 }
 
-/// `{% raw %}…{% endraw %}` at the beginning of `tag`, and what follows it.
+/// Splits `{% raw %}…{% endraw %}` off the beginning of `tag`. Returns the block and the rest.
 fn raw_block(tag: &str) -> Option<(&str, &str)> {
     let word = |tag: &str, name: &str| -> Option<usize> {
         let inner = tag.strip_prefix("{%")?;
@@ -233,7 +236,7 @@ fn raw_block(tag: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Reads one `{{ … }}` or `{% … %}`; returns what follows it.
+/// Reads one `{{ … }}` or `{% … %}` and returns the rest.
 fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
     let close = if tag.starts_with("{{") { "}}" } else { "%}" };
     let mut from = 0;
@@ -251,7 +254,7 @@ fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
                 (from, at) = (end, end);
                 continue;
             }
-            // A dictionary's closing braces are none of the tag's.
+            // The closing braces of a dictionary do not close the tag.
             '{' => depth = depth.saturating_add(1),
             '}' if depth > 0 => depth -= 1,
             _ if rest.starts_with(close) => {
@@ -267,7 +270,7 @@ fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
     ""
 }
 
-/// Where the literal that begins at `at` ends, its closing quote included.
+/// Returns the position after the closing quote of the literal that begins at `at`.
 fn literal_end(tag: &str, at: usize) -> usize {
     let mut chars = tag.get(at..).unwrap_or("").char_indices();
     let quote = chars.next().map_or('"', |(_, c)| c);
@@ -281,7 +284,7 @@ fn literal_end(tag: &str, at: usize) -> usize {
     tag.len()
 }
 
-/// Tells the literals that stand before `in` or `not in`, or on either side of `==` or `!=`, and subscripts.
+/// Sets the use of each literal: compared (before `in` or `not in`, or beside `==` or `!=`), subscript, or output.
 fn mark_uses(parts: &mut [Part<'_>]) {
     let code = |part: Option<&Part<'_>>| match part {
         Some(Part::Code(code)) => (*code).to_owned(),
@@ -311,7 +314,8 @@ fn mark_uses(parts: &mut [Part<'_>]) {
     }
 }
 
-/// A string literal's value, as far as it matters for its end: escapes of quotes and common controls.
+/// Returns the value of a string literal. Only escapes of quotes and common control characters are decoded, which is
+/// enough to compare its end.
 fn unescape(quoted: &str) -> Cow<'_, str> {
     let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or("");
     if !inner.contains('\\') {
@@ -343,7 +347,7 @@ fn push_hex(chars: &mut std::str::Chars<'_>, digits: usize, out: &mut String) {
     }
 }
 
-/// `{% generation %}` and `{% endgeneration %}` as `{% if true %}` and `{% endif %}`.
+/// Rewrites `{% generation %}` and `{% endgeneration %}` as `{% if true %}` and `{% endif %}`.
 fn without_generation(code: &str) -> Cow<'_, str> {
     let Some(inner) = code.strip_prefix("{%").and_then(|code| code.strip_suffix("%}")) else {
         return Cow::Borrowed(code);

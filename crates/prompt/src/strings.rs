@@ -1,5 +1,5 @@
-//! Python's string methods, of which templates are full. They compare without regard to masking, so that a template
-//! finds in a message what it would find without masks. Must not know what the masks are for.
+//! Python's string methods, which templates use heavily. They compare without regard to masks, so a template finds in a
+//! message what it would find without masks. Must not know the purpose of the masks.
 
 use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, State};
 use crate::bounds::TooLong;
 use crate::mask::MaskTable;
 
-/// Calls `method` on `value`: the ones of strings that compare are ours, the rest are the engine's.
+/// Calls `method` on `value`. The string methods that compare are implemented here, all others by the engine.
 pub(crate) fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -49,7 +49,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The byte length of `prefix` at the beginning of `text`, if it stands there.
+    /// Returns the byte length of `prefix` in `text` if `text` begins with it.
     fn prefix(&self, text: &str, prefix: &str) -> Option<usize> {
         let mut chars = text.chars();
         let mut length = 0usize;
@@ -69,8 +69,8 @@ impl<'a> Text<'a> {
         self.prefix(self.text.get(start..)?, suffix).map(|_| start)
     }
 
-    /// Where `what` stands, as byte ranges that do not overlap, from the left. An empty `what` stands between all
-    /// characters.
+    /// Returns the occurrences of `what` as byte ranges that do not overlap, from the left. An empty `what` occurs
+    /// between all characters.
     fn matches(&self, what: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         let mut from = 0;
@@ -254,12 +254,12 @@ impl<'a> Text<'a> {
     }
 }
 
-/// What Python's `str.strip` takes away.
+/// Whether Python's `str.strip` removes `c`.
 fn python_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// The filter `trim`, with Python's idea of white space.
+/// The filter `trim`, with Python's definition of white space.
 pub(crate) fn trim(text: &str, chars: Option<&str>, masks: &MaskTable) -> Result<Value, Error> {
     let args: Vec<Value> = chars.map(Value::from).into_iter().collect();
     Text { text, masks }.strip(&args, true, true)

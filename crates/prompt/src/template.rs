@@ -1,5 +1,5 @@
-//! A model's chat template, compiled once and rendered per request: the entry point of this room.
-//! Must not know how its text is tokenized, only which parts of it are whose.
+//! A model's chat template, compiled once and rendered per request: the entry point of this crate. Must not know how
+//! the text is tokenized, only which parts of it come from messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,44 +22,46 @@ use crate::simple;
 use crate::source::Source;
 use crate::values::{self, Marks};
 
-/// What templates are called in errors unless a name is given.
+/// The name of templates in errors if none is given.
 const DEFAULT_NAME: &str = "chat_template";
 
 /// A compiled chat template.
 ///
-/// **Whose text is whose.** Control tokens may come out of the template only, never out of a message. The template
-/// is ordinary code that trims, splits and joins what it is given, so the origin of its output cannot be read off
-/// its input. Instead every character of the request with which a control token could begin is replaced, before
-/// rendering, by a private-use character of its own, and put back afterwards as *literal* text: whatever the
-/// template does to a message, no control token in the output can begin inside one. Where the template itself
-/// writes the beginning of a control token in front of an expression (`'<' ~ name ~ '>'`), the continuations are
-/// masked as well. Templates that look into messages (`'</think>' in content`, `content.split('</think>')`,
-/// `.startswith(…)`, `== '<…>'`) still see what they look for: string methods compare without regard to masking, and
-/// literals that stand before `in` or beside `==` are masked when the template is compiled. A literal kept in a
-/// variable and then compared with `in` or `==` is not covered: the comparison fails, nothing else happens.
+/// **Origin of the text.** Control tokens may come only from the template, never from a message. The template is
+/// ordinary code that trims, splits and joins its input, so its output does not show where a character came from.
+/// Therefore every character of the request that could begin a control token is replaced by a private-use character
+/// before rendering. After rendering, the character is restored as *literal* text. No operation of the template can
+/// then make a control token begin inside a message.
+///
+/// If the template itself writes the beginning of a control token in front of an expression (`'<' ~ name ~ '>'`), the
+/// continuations are masked as well. Templates that look into messages (`'</think>' in content`,
+/// `content.split('</think>')`, `.startswith(…)`, `== '<…>'`) still find what they search for. String methods compare
+/// without regard to masks, and literals before `in` or beside `==` are masked when the template is compiled. A literal
+/// that is kept in a variable and then compared with `in` or `==` is not covered: the comparison fails, with no other
+/// effect.
 pub struct ChatTemplate {
     compiled: Compiled,
-    /// Where it does nothing with texts but write them.
+    /// The outlines, if the template only writes out the texts of messages.
     pub(crate) outlines: Option<Outlines>,
     name: String,
     masks: Arc<MaskTable>,
     /// `bos_token` and the like, as the template sees them.
     tokens: Vec<(&'static str, Value)>,
     limits: TemplateLimits,
-    /// The template mentions `strftime_now`.
+    /// Whether the template mentions `strftime_now`.
     tells_time: bool,
     switches: Switches,
     pub(crate) shown: Shown,
 }
 
-/// What a template lets a caller say about thinking, and about the length of answers.
+/// The switches that a template offers for reasoning and for the length of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Switches {
-    /// Whether to think: `enable_thinking` or `thinking`.
+    /// Whether to reason: `enable_thinking` or `thinking`.
     pub thinking: bool,
-    /// How hard: `reasoning_effort`.
+    /// How much to reason: `reasoning_effort`.
     pub effort: bool,
-    /// How much the answer is to say: `verbosity`.
+    /// How detailed the answer should be: `verbosity`.
     pub verbosity: bool,
 }
 
@@ -74,13 +76,13 @@ pub struct SpecialTokenTexts {
     pub pad: Option<String>,
     /// Template variable `unk_token`.
     pub unk: Option<String>,
-    /// Every token text that a message must not turn into ([`Tokenizer::markup_texts`]). Without it only the four
-    /// above are kept out of messages.
+    /// The texts of all tokens that a message must not turn into ([`Tokenizer::markup_texts`]). If this list is empty,
+    /// only the four tokens above are kept out of messages.
     pub markup: Vec<String>,
 }
 
 impl SpecialTokenTexts {
-    /// The four named tokens, and all markup that `tokenizer` knows.
+    /// Creates the texts from the four named tokens and all markup that `tokenizer` knows.
     pub fn new(
         tokenizer: &Tokenizer,
         bos: Option<String>,
@@ -114,7 +116,7 @@ impl ChatTemplate {
         Self::compile_named(DEFAULT_NAME, source, tokens, limits)
     }
 
-    /// As [`ChatTemplate::compile`], with the name that errors use.
+    /// Like [`ChatTemplate::compile`], with the name that errors use.
     ///
     /// # Errors
     /// [`TemplateError::Compile`] with the line.
@@ -159,30 +161,32 @@ impl ChatTemplate {
         Ok(Self { shown, ..unknown })
     }
 
-    /// Whether tools that a call offers leave a trace in the prompt. Where not, the model would never learn of them.
+    /// Whether offered tools change the prompt. If not, the model would never learn of them.
     pub const fn shows_tools(&self) -> bool {
         self.shown.some_of_tools()
     }
 
-    /// What it lets a caller say about thinking.
+    /// The switches that the template offers for reasoning and for the length of answers.
     pub const fn switches(&self) -> Switches {
         self.switches
     }
 
-    /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
-    /// that this template writes out word for word, white space at their ends left out.
+    /// Returns the minimum size of a prompt rendered from `conversation`, in bytes, without rendering it. It is the
+    /// size of the texts that this template writes out unchanged, without white space at their ends.
     pub fn least_bytes(&self, conversation: &Conversation) -> usize {
         self.shown.least_bytes(conversation)
     }
 
-    /// A conversation's text in the year 1970; nothing where the template refuses it.
+    /// Returns the rendered text of a conversation in the year 1970, or an empty text if the template rejects the
+    /// conversation.
     pub(crate) fn rendered_or_nothing(&self, conversation: &Conversation) -> String {
         let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0), reasoning: None };
         self.render(conversation, &options).map(Rendered::into_text).unwrap_or_default()
     }
 
-    /// Renders a conversation. Tools are left out where the caller forbids their use
-    /// ([`headrace_domain::ToolChoice::None`]): not to offer them is the only way to keep a model from them.
+    /// Renders a conversation. Tools are left out if the caller forbids their use
+    /// ([`headrace_domain::ToolChoice::None`]), because not offering them is the only way to keep a model from using
+    /// them.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -197,7 +201,7 @@ impl ChatTemplate {
         }
     }
 
-    /// A conversation's texts within what the template writes around texts of such roles; nothing where that cannot be known.
+    /// Fills the conversation's texts into the outline for its roles. Returns `None` if no outline can be used.
     fn outlined(
         &self,
         conversation: &Conversation,
@@ -216,11 +220,11 @@ impl ChatTemplate {
         Some(masker.map(|masker| masker.unmask(outline.fill(conversation, &masker))))
     }
 
-    /// Renders a conversation whose last message is the beginning of the answer: the text ends where that message
-    /// does. No beginning of an assistant's message is added.
+    /// Renders a conversation whose last message is the beginning of the answer. The text ends with that message, and
+    /// no beginning of an assistant's message is added.
     ///
     /// # Errors
-    /// See [`TemplateError`]; [`TemplateError::Render`] also where the template does not show the message.
+    /// See [`TemplateError`]. Also returns [`TemplateError::Render`] if the template does not show the message.
     pub fn render_to_continue(
         &self,
         conversation: &Conversation,
@@ -243,7 +247,7 @@ impl ChatTemplate {
         self.finish(rendered, marks == Marks::End, &masker)
     }
 
-    /// A conversation as the template writes it, masks and marks in place, and what takes them off.
+    /// Renders a conversation with masks and marks still in the text. Also returns the masker that removes them.
     pub(crate) fn render_marked(
         &self,
         conversation: &Conversation,
@@ -276,7 +280,7 @@ impl ChatTemplate {
             Err(error @ (TemplateError::Render { .. } | TemplateError::Raised { .. })) if offers_tools => {
                 let simple = simple::tools(&conversation.tools);
                 let tools = values::tools(conversation, &simple, marks, &masker);
-                // A second failure has another cause, which the first one names better.
+                // A second failure has another cause. The first error describes that cause better.
                 self.run(compiled, context(tools)).map_err(|_| error)?
             }
             rendered => rendered?,
@@ -285,8 +289,8 @@ impl ChatTemplate {
     }
 
     /// Renders messages, tools and further template variables given as JSON, as `apply_chat_template` takes them.
-    /// `extra` is an object; all its strings count as message text. As there, a `continue_final_message` of `true`
-    /// among them ends the text where the last message does.
+    /// `extra` is an object, and all its strings count as message text. As in `apply_chat_template`, the text ends with
+    /// the last message if `extra` contains a `continue_final_message` of `true`.
     ///
     /// # Errors
     /// See [`TemplateError`].

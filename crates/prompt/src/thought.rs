@@ -1,33 +1,34 @@
-//! How models mark their thoughts. Must not know templates beyond their marks, or what a thought is counted as.
+//! The marks that models put around their reasoning. Must not know templates beyond their marks, or how reasoning
+//! tokens are counted.
 
-/// The marks around a thought.
+/// The marks around a reasoning block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Thought {
-    /// What opens it.
+    /// The opening mark.
     pub open: &'static str,
-    /// What closes it.
+    /// The closing mark.
     pub close: &'static str,
 }
 
-/// What bounds a thought, and what the answer behind it begins with where the model is not left to say so itself.
+/// The bounds of a reasoning block, and the beginning of the answer after it if the model does not write that itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThoughtBounds {
-    /// What opens it.
+    /// The opening mark.
     pub open: &'static str,
-    /// What closes it.
+    /// The closing mark.
     pub close: &'static str,
-    /// What stands between it and the first word of the answer; empty: nothing that must.
+    /// The text between the reasoning and the first word of the answer. Empty if no text is required.
     pub onward: &'static str,
 }
 
-/// Those of GPT-OSS, whose thoughts are messages in a channel.
+/// The bounds for GPT-OSS, which writes its reasoning as messages in a channel.
 pub(crate) const ANALYSIS: ThoughtBounds = ThoughtBounds {
     open: "<|channel|>analysis<|message|>",
     close: "<|end|>",
     onward: "<|start|>assistant<|channel|>final<|message|>",
 };
 
-/// What is looked for in templates, in this order.
+/// The marks that are searched for in templates, in this order.
 const KNOWN: [Thought; 6] = [
     Thought { open: "<think>", close: "</think>" },
     Thought { open: "[THINK]", close: "[/THINK]" },
@@ -38,12 +39,13 @@ const KNOWN: [Thought; 6] = [
 ];
 
 impl Thought {
-    /// The marks that a chat template knows. (GPT-OSS thinks in a channel: that belongs to its replies' form.)
+    /// Returns the marks that a chat template knows. GPT-OSS is not among them: it reasons in a channel, which belongs
+    /// to the form of its replies.
     pub fn detect(template: &str) -> Option<Self> {
         KNOWN.into_iter().find(|thought| template.contains(thought.close))
     }
 
-    /// Whether a prompt ends within a thought, so that the answer begins there.
+    /// Whether a prompt ends inside a reasoning block, so that the answer begins there.
     pub fn is_open_at_end(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open)
     }

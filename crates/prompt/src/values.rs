@@ -1,5 +1,5 @@
-//! Conversations and JSON as template values, every string of the request masked on the way.
-//! Must not know what templates do with them.
+//! Converts conversations and JSON into template values, and masks every string of the request. Must not know what
+//! templates do with the values.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::fields::Fields;
 use crate::mask::Masker;
 use crate::part::Part;
 
-/// Roles that templates know. Other names count as message text.
+/// The roles that templates know. Other names count as message text.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
-/// All strings of a conversation that come from the request.
+/// Returns all strings of a conversation that come from the request.
 pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
     let mut strings = Vec::new();
     for message in &conversation.messages {
@@ -36,7 +36,7 @@ pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
     strings
 }
 
-/// Variables that only the house fills in.
+/// Variables that a caller cannot set.
 const OWN: [&str; 9] = [
     "messages",
     "tools",
@@ -49,7 +49,8 @@ const OWN: [&str; 9] = [
     "unk_token",
 ];
 
-/// The template's further variables: the caller's own, and what it wishes of thinking under the names that templates know.
+/// Returns the further variables of the template: the caller's own variables, and its reasoning options under the names
+/// that templates know.
 pub(crate) fn variables(
     conversation: &Conversation,
     wish: Option<&ReasoningWish>,
@@ -70,8 +71,8 @@ pub(crate) fn variables(
     variables
 }
 
-/// All texts of a conversation that a template may show: [`strings`], and what stands in tool calls' arguments behind the
-/// escapes of JSON.
+/// Returns all texts of a conversation that a template may show: [`strings`], and the strings in the arguments of tool
+/// calls with their JSON escapes decoded.
 pub fn texts_of(conversation: &Conversation) -> Vec<Cow<'_, str>> {
     let mut texts: Vec<Cow<'_, str>> = strings(conversation).into_iter().map(Cow::Borrowed).collect();
     for call in conversation.messages.iter().flat_map(|message| &message.tool_calls) {
@@ -86,21 +87,21 @@ pub fn texts_of(conversation: &Conversation) -> Vec<Cow<'_, str>> {
     texts
 }
 
-/// What carries marks.
+/// The texts that are rendered with marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marks {
-    /// Nothing.
+    /// No texts.
     None,
     /// The end of the last message's content.
     End,
-    /// The beginning and the end of each text of a message that is not blank.
+    /// The beginning and the end of each message text that is not blank.
     Texts,
-    /// As `Texts`, and names and descriptions of tools, and names of calls.
+    /// Like `Texts`, and also names and descriptions of tools and names of calls.
     Each,
 }
 
 impl Marks {
-    /// A text of the part, between marks where it carries them.
+    /// Returns a text of the part, between marks if this option includes it.
     fn text(self, part: Part, text: &str, masker: &Masker<'_>) -> Value {
         let is_text = matches!(part, Part::Message(_) | Part::Reasoning(_));
         let marked = self == Self::Each || (self == Self::Texts && is_text);
@@ -111,7 +112,7 @@ impl Marks {
     }
 }
 
-/// The messages as `transformers` shows them: absent fields left out, `reasoning` under its two usual names.
+/// Returns the messages as `transformers` presents them: absent fields left out, `reasoning` under its two usual names.
 pub(crate) fn messages(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
     let last = conversation.messages.len();
     let message = |(at, message): (usize, &Message)| {
@@ -161,9 +162,10 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
     Value::from(fields)
 }
 
-/// The tools as `transformers` shows them, or `None` where there are none or they must not be used.
+/// Returns the tools as `transformers` presents them. Returns the template's `none` if there are no tools or they must
+/// not be used.
 ///
-/// `tools` are those of the conversation, with schemas as they came or simplified.
+/// `tools` are the conversation's tools, with their schemas as sent or simplified.
 pub(crate) fn tools(conversation: &Conversation, tools: &[Tool], marks: Marks, masker: &Masker<'_>) -> Value {
     if tools.is_empty() || conversation.tool_choice == ToolChoice::None {
         return Value::from(());
@@ -176,7 +178,7 @@ fn tool(at: usize, tool: &Tool, marks: Marks, masker: &Masker<'_>) -> Value {
     let mut function = vec![("name", marks.text(Part::Tool(at), &tool.name, masker))];
     let about = tool.description.as_ref();
     function.extend(about.map(|about| ("description", marks.text(Part::Tool(at), about, masker))));
-    // Left out by the caller means that the function takes nothing; templates rely on an object being there.
+    // A tool without parameters takes no arguments. Templates rely on an object being present.
     let parameters = match &tool.parameters {
         Some(parameters) => json(parameters, masker),
         None => Value::from_pairs([
@@ -188,7 +190,7 @@ fn tool(at: usize, tool: &Tool, marks: Marks, masker: &Masker<'_>) -> Value {
     Value::from_pairs([("type", Value::from("function")), ("function", Value::from_pairs(function))])
 }
 
-/// All strings of a JSON value, keys included.
+/// Appends all strings of a JSON value, including keys, to `strings`.
 pub(crate) fn json_strings<'j>(value: &'j Json, strings: &mut Vec<&'j str>) {
     match value {
         Json::String(text) => strings.push(text),
@@ -203,8 +205,8 @@ pub(crate) fn json_strings<'j>(value: &'j Json, strings: &mut Vec<&'j str>) {
     }
 }
 
-/// Messages given as JSON: as [`json`], but roles that templates know are not message text. With `end`, the last
-/// one's content carries the mark of an end.
+/// Converts messages given as JSON. Like [`json`], but roles that templates know do not count as message text. With
+/// `end`, the content of the last message gets an end mark.
 pub(crate) fn json_messages(messages: &Json, end: bool, masker: &Masker<'_>) -> Value {
     let messages = messages.as_array().map(Vec::as_slice).unwrap_or_default();
     let message = |(at, message): (usize, &Json)| match message {
@@ -225,7 +227,7 @@ pub(crate) fn json_messages(messages: &Json, end: bool, masker: &Masker<'_>) -> 
     (1..).zip(messages).map(message).collect()
 }
 
-/// A JSON value, its strings and keys masked.
+/// Converts a JSON value and masks its strings and keys.
 pub(crate) fn json(value: &Json, masker: &Masker<'_>) -> Value {
     match value {
         Json::Null => Value::from(()),

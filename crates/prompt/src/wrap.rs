@@ -1,18 +1,18 @@
-//! Lines of text wrapped as Python's `textwrap` wraps them: for Jinja2's filter `wordwrap`. Must not know templates.
+//! Wraps lines of text as Python's `textwrap` does, for Jinja2's filter `wordwrap`. Must not know templates.
 
-/// How to wrap.
+/// The options for wrapping.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wrap {
-    /// In characters, at least 1.
+    /// The line width in characters, at least 1.
     pub(crate) width: usize,
-    /// A word that is longer than a line is cut.
+    /// Whether to cut a word that is longer than a line.
     pub(crate) breaks_words: bool,
-    /// A line may end behind a hyphen.
+    /// Whether a line may end after a hyphen.
     pub(crate) breaks_hyphens: bool,
 }
 
 impl Wrap {
-    /// The lines that one line becomes. White space at their ends is left out.
+    /// Wraps one line. White space at the ends of the resulting lines is left out.
     pub(crate) fn line(self, text: &str) -> Vec<String> {
         let mut chunks = self.chunks(text);
         chunks.reverse();
@@ -45,7 +45,7 @@ impl Wrap {
         lines
     }
 
-    /// A chunk that fits no line.
+    /// Handles a chunk that is longer than a line.
     fn cut(self, long: Vec<char>, length: usize, line: &mut Vec<Vec<char>>, chunks: &mut Vec<Vec<char>>) {
         if !self.breaks_words {
             match line.is_empty() {
@@ -70,7 +70,7 @@ impl Wrap {
         chunks.push(rest);
     }
 
-    /// Words and the white space between them; behind a hyphen between letters a word is cut.
+    /// Splits a text into words and the white space between them. A word is also split after a hyphen between letters.
     fn chunks(self, text: &str) -> Vec<Vec<char>> {
         let chars: Vec<char> = text.chars().collect();
         let mut chunks: Vec<Vec<char>> = Vec::new();
@@ -78,7 +78,7 @@ impl Wrap {
         for (at, c) in chars.iter().enumerate() {
             let before = at.checked_sub(1).and_then(|before| chars.get(before));
             let spaces = before.is_some_and(|before| before.is_whitespace() == c.is_whitespace());
-            // `well-known`: two letters, or a letter and a hyphen before, and behind it.
+            // `well-known`: on each side of the hyphen there must be two letters, or a letter with a hyphen next to it.
             let hyphen = before == Some(&'-')
                 && letter(at.checked_sub(2))
                 && (letter(at.checked_sub(3))

@@ -1,7 +1,8 @@
-//! What encoding costs beside Hugging Face's library: one megabyte of text and a prompt of 500 characters, over
-//! byte-level and SentencePiece-style vocabularies of 32,000 tokens trained on the text of this repository.
+//! Compares the cost of encoding with Hugging Face's library: one megabyte of text and a prompt of 500 characters. The
+//! vocabularies are byte-level and SentencePiece-style, with 32,000 tokens, trained on the text of this repository.
 //!
-//! `HEADRACE_TOKENIZER_JSON` names other tokenizers (paths with colons between), `HEADRACE_TOKENIZER_TEXT` another text.
+//! `HEADRACE_TOKENIZER_JSON` names other tokenizers (paths separated by colons), and `HEADRACE_TOKENIZER_TEXT` another
+//! text.
 
 use std::error::Error;
 use std::fs;
@@ -81,7 +82,7 @@ fn within(bytes: &mut usize, c: char, limit: usize) -> bool {
     *bytes <= limit
 }
 
-/// All prose and source text of the repository, prose first.
+/// Returns all prose and source text of the repository, prose first.
 fn text() -> Result<String, Failure> {
     if let Ok(path) = std::env::var("HEADRACE_TOKENIZER_TEXT") {
         return Ok(fs::read_to_string(path)?);
@@ -118,7 +119,7 @@ fn tokenizers(text: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
         {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": false},
         {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
     ]});
-    // As SentencePiece does when it trains: scripts apart, and a mark only before what it begins.
+    // Splits as SentencePiece does when it trains: scripts apart, and a mark only before the word that it begins.
     let marked = json!({"type": "Sequence", "pretokenizers": [
         {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false},
         {"type": "Split", "pattern": {"Regex": r"▁?\p{L}+|▁?\p{N}|▁?[^\p{L}\p{N}▁]+|▁+"}, "behavior": "Isolated",
@@ -142,7 +143,7 @@ fn tokenizers(text: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     Ok(rows.map(|(name, file)| (name.to_owned(), file.to_string().into_bytes())).into())
 }
 
-/// A tokenizer of the given splitting, trained on `text`, as its file.
+/// Trains a tokenizer with the given pre-tokenizer on `text`, and returns its file.
 fn train(text: &str, pre_tokenizer: Value, more: &[String]) -> Result<Value, Failure> {
     let mut library = Library::new(BPE::default());
     library

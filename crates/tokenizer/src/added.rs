@@ -1,5 +1,5 @@
-//! Finds added tokens in text that may be trusted to mean them, as `tokenizers` would find them.
-//! Must not know where trust comes from.
+//! Finds added tokens in text that may contain them, as the `tokenizers` library would. Must not know where trust comes
+//! from.
 
 use std::ops::Range;
 
@@ -22,27 +22,27 @@ pub(crate) struct Matcher {
     tokens: Vec<Added>,
 }
 
-/// An added token: its id and how it behaves.
+/// An added token, with its id and its matching rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Added {
     pub(crate) id: u32,
     pub(crate) token: AddedToken,
-    /// Its text in a prompt would be taken for structure; see [`is_markup`].
+    /// Whether its text in a prompt would be taken for structure; see [`is_markup`].
     pub(crate) markup: bool,
 }
 
-/// A place where an added token stands.
+/// A match of an added token in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) id: u32,
-    /// The bytes that it takes, spaces included that it strips.
+    /// The byte range of the match, including the spaces that the token strips.
     pub(crate) span: Range<usize>,
 }
 
-/// Whether message text must never become this token. That is so for every special token and for every other one
-/// whose text has punctuation in it, such as `<tool_call>`. It is not so for the words, letters and runs of white
-/// space that some vocabularies (Gemma, OLMo, DeepSeek Coder) keep among their added tokens: those carry no
-/// structure, and withholding them would write ordinary text differently from how the model learnt it.
+/// Whether message text must never become this token. This holds for every special token, and for every other one whose
+/// text contains punctuation, such as `<tool_call>`. It does not hold for the words, letters and runs of white space
+/// that some vocabularies (Gemma, OLMo, DeepSeek Coder) list among their added tokens. Those carry no structure, and
+/// without them ordinary text would be written differently from what the model learnt.
 pub(crate) fn is_markup(token: &AddedToken) -> bool {
     let plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || c == '\u{2581}';
     token.special || (token.content.chars().nth(1).is_some() && !token.content.chars().all(plain))
@@ -87,27 +87,27 @@ impl Matcher {
         Ok(Self { automaton: Some(automaton), tokens: tokens.into_iter().map(|(_, added)| added).collect() })
     }
 
-    /// Whether there is nothing to find.
+    /// Whether there are no tokens to find.
     pub(crate) fn is_empty(&self) -> bool {
         self.automaton.is_none()
     }
 
-    /// Whether every token here is markup, so that text which is not trusted need not be searched.
+    /// Whether every token here is markup. If so, untrusted text need not be searched.
     pub(crate) fn all_markup(&self) -> bool {
         self.tokens.iter().all(|added| added.markup)
     }
 
-    /// The most bytes for which one of these tokens stands, white space beside markup left out. `None` where another token
-    /// takes the white space around it, however much there is.
+    /// The maximum number of bytes of one of these tokens, without white space beside markup. `None` if a token that is
+    /// not markup includes the white space around it, which has no limit.
     pub(crate) fn most_bytes(&self) -> Option<usize> {
         let strips = |added: &Added| !added.markup && (added.token.lstrip || added.token.rstrip);
         let longest = self.tokens.iter().map(|added| added.token.content.len()).max();
         (!self.tokens.iter().any(strips)).then_some(longest.unwrap_or(0))
     }
 
-    /// Adds to `found` the added tokens that stand wholly within `window` of `text`, leftmost and then longest
-    /// first; one that `accept` turns down is passed over. What surrounds the window counts for tokens that match
-    /// whole words only, and spaces to strip are taken there too.
+    /// Appends to `found` the added tokens that lie completely within `window` of `text`: the leftmost first, and of
+    /// those the longest. Tokens that `accept` rejects are skipped. Text outside the window counts for tokens that
+    /// match only whole words, and spaces there can be stripped.
     pub(crate) fn find(
         &self,
         text: &str,
@@ -138,11 +138,11 @@ impl Matcher {
     }
 }
 
-/// The bytes that an added token at `core` takes, or `None` where it must be a whole word and is not.
+/// Returns the byte range that an added token at `core` takes. `None` if the token must be a whole word and is not.
 fn span(text: &str, token: &AddedToken, core: Range<usize>) -> Option<Range<usize>> {
     let (before, after) = (text.get(..core.start)?, text.get(core.end..)?);
     if token.single_word {
-        // As the regex class `\w`, near enough: letters, marks, digits and connector punctuation.
+        // Approximates the regex class `\w`: letters, marks, digits and connector punctuation.
         let word = |c: char| c.is_alphanumeric() || c == '_';
         if before.chars().next_back().is_some_and(word) || after.chars().next().is_some_and(word) {
             return None;

@@ -1,29 +1,30 @@
-//! How many ids and how much memory an encoding may take. Must not know who has the memory.
+//! Limits on the number of ids and the memory of one encoding. Must not know who owns the memory.
 
 use std::fmt;
 
 use crate::error::TokenizerError;
 
-/// The library takes at most this many bytes for each byte of text that it works on at once: every character may become a word with
-/// its own strings, and normalizers write some characters as eighteen.
+/// The maximum memory that the library takes per byte of text that it works on at once, in bytes. Every character may
+/// become a word with its own strings, and normalizers write some characters as eighteen.
 pub(crate) const LIBRARY_BYTES_PER_BYTE: usize = 1_024;
 
-/// A list of ids that grows takes at most this many bytes for each byte of text: normalizers write a character of two bytes as four
-/// ids, and a full list is copied into one of twice its length.
+/// The maximum memory that a growing list of ids takes per byte of text, in bytes. Normalizers write a character of two
+/// bytes as four ids, and a full list is copied into one of twice its length.
 pub(crate) const ID_BYTES_PER_BYTE: usize = 32;
 
-/// The bounds of one encoding.
+/// The limits of one encoding.
 #[derive(Clone, Copy)]
 pub struct Bounds<'a> {
-    /// The most ids, those around the text included. A text of more is left early where its tokenizer allows that.
+    /// The maximum number of ids, including the special tokens around the text. If the tokenizer allows it, encoding
+    /// stops early for a text with more.
     pub most_ids: usize,
-    /// Asked before memory is taken that goes beyond some bytes for each byte of the text. It reserves that many bytes, or says that
-    /// there are none.
+    /// Called before encoding takes more memory than a small multiple of the text's length. The argument is a number of
+    /// bytes. Reserves them and returns `true`, or returns `false` if they are not available.
     pub room: &'a dyn Fn(usize) -> bool,
 }
 
 impl Bounds<'static> {
-    /// No bounds, for texts of our own.
+    /// No limits, for texts of our own.
     pub const NONE: Self = Self { most_ids: usize::MAX, room: &|_| true };
 }
 
@@ -33,7 +34,7 @@ impl Bounds<'_> {
         if (self.room)(bytes) { Ok(()) } else { Err(TokenizerError::NoRoom { bytes }) }
     }
 
-    /// Asks for the ids of a text that a normalizer may lengthen.
+    /// Asks for the memory of the ids, for a text that a normalizer may lengthen.
     pub(crate) fn ask_for_ids(&self, text_bytes: usize) -> Result<(), TokenizerError> {
         let bytes = text_bytes.saturating_mul(ID_BYTES_PER_BYTE);
         if (self.room)(bytes) { Ok(()) } else { Err(TokenizerError::NoRoom { bytes }) }

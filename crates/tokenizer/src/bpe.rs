@@ -1,6 +1,7 @@
-//! An encoder of our own for byte-pair vocabularies of the two usual kinds, beside the library: no regular
-//! expressions, no copy of the text with every character's origin, no allocation for each word, nothing kept from
-//! one text to the next. Gives the library's ids, or is not there. Must not know added tokens or trust.
+//! Our own encoder for byte-pair vocabularies of the two usual kinds. Unlike the library, it uses no regular
+//! expressions, keeps no copy of the text with the origin of every character, allocates nothing per word and keeps
+//! nothing between texts. It gives the library's ids; a tokenizer that it does not support has no such encoder. Must
+//! not know added tokens or trust.
 
 mod bytes;
 mod chars;
@@ -18,13 +19,13 @@ use marks::Marks;
 use merges::Scratch;
 use recipe::{MARK, Model, Prefix, Recipe};
 
-/// Shorter texts take little memory, whatever they become.
+/// Texts up to this length, in bytes, take little memory even after normalization.
 const LONG_TEXT_BYTES: usize = 4 << 10;
-/// Longest text that is taken, in bytes: places in it are counted in 32 bits.
+/// Texts must be shorter than this, in bytes, because positions are counted in 32 bits.
 const MAX_TEXT_BYTES: usize = 1 << 31;
 
-/// Composing makes text at most so many times shorter, in bytes of UTF-8 (`ΐ`, of `ι` as an iota adscript and two accents:
-/// 3.5 times).
+/// The maximum factor by which composing can shorten a text, in bytes of UTF-8. The worst character is `ΐ`, written as
+/// an iota adscript and two accents: 3.5 times.
 const COMPOSING_SHORTENS_BY: usize = 4;
 
 /// The encoder of one tokenizer.
@@ -41,7 +42,7 @@ enum Kind {
     Marks { marks: Box<Marks>, prefix: Prefix },
 }
 
-/// What encoding one text takes.
+/// Buffers that are reused while encoding one text.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     scratch: Scratch,
@@ -55,7 +56,8 @@ impl Workspace {
 }
 
 impl Bpe {
-    /// The encoder for this tokenizer, whose file is `tokenizer_json`, if there is one.
+    /// Returns the encoder for this tokenizer, whose file is `tokenizer_json`. `None` if the tokenizer is not
+    /// supported.
     pub(crate) fn new(inner: &Inner, tokenizer_json: &[u8], is_markup: impl Fn(u32) -> bool) -> Option<Self> {
         let recipe = Recipe::of(inner)?;
         let model = Model::of(inner, tokenizer_json)?;
@@ -66,7 +68,7 @@ impl Bpe {
                 let bytes = Box::new(Bytes::new(&model, pattern)?);
                 let words = model.vocabulary.values().copied().filter(|_| model.ignores_merges);
                 let writes_markup = bytes.symbols().chain(made).chain(words).any(is_markup);
-                // A character of the byte alphabet is a byte of the text.
+                // A character of the byte alphabet is one byte of the text.
                 let most = longest(|word| word.chars().count())?;
                 let most = if composes { most.saturating_mul(COMPOSING_SHORTENS_BY) } else { most };
                 (Kind::Bytes { bytes, composes }, writes_markup, most)
@@ -77,35 +79,36 @@ impl Bpe {
                 }
                 let marks = Box::new(Marks::new(&model, splits)?);
                 let writes_markup = marks.symbols(&model).chain(made).any(is_markup);
-                // Every character stands for one of the text, a mark for itself or a space, a byte's name for a byte.
+                // Every character of a token is one of the text. A mark is itself or a space, and the name of a byte is
+                // one byte.
                 (Kind::Marks { marks, prefix }, writes_markup, longest(str::len)?)
             }
         };
         Some(Self { kind, writes_markup, most_bytes_per_token })
     }
 
-    /// The most bytes of text for which one token stands.
+    /// The maximum number of bytes of text per token.
     pub(crate) fn most_bytes_per_token(&self) -> usize {
         self.most_bytes_per_token
     }
 
-    /// Whether `text` may be encoded here.
+    /// Whether `text` is short enough to be encoded here.
     pub(crate) fn takes(&self, text: &str) -> bool {
         text.len() < MAX_TEXT_BYTES
     }
 
-    /// Whether the normalizer may write a long `text` as a longer one.
+    /// Whether `text` is long and the normalizer may make it longer.
     pub(crate) fn lengthens(&self, text: &str) -> bool {
         let composes = matches!(self.kind, Kind::Bytes { composes: true, .. });
         composes && text.len() > LONG_TEXT_BYTES && !chars::is_composed(text)
     }
 
-    /// Whether the model has a way to write markup, so that what it makes of untrusted text must be looked through.
+    /// Whether the model can write markup. If so, its output for untrusted text must be checked.
     pub(crate) fn writes_markup(&self) -> bool {
         self.writes_markup
     }
 
-    /// Appends the ids of `piece`, which stands between added tokens; `first` if it begins the text.
+    /// Appends the ids of `piece`, the text between two added tokens. `first` is `true` if the piece begins the text.
     pub(crate) fn encode(&self, piece: &str, first: bool, workspace: &mut Workspace, ids: &mut Vec<u32>) {
         if piece.is_empty() {
             return;
@@ -151,7 +154,7 @@ mod tests {
     const LLAMA2: &[u8] = include_bytes!("../tests/data/spbpe-llama2/tokenizer.json");
     const TEXT: &str = "The 12 quick\n\nfoxes' don't  \tjump… né 你好 <s> ▁x";
 
-    /// Whether there is an encoder of our own for `file` after `change`; the ids must be the library's either way.
+    /// Whether our own encoder supports `file` after `change`. The ids must equal the library's in both cases.
     fn stands_in(file: &[u8], change: impl Fn(&mut Value)) -> bool {
         let mut value: Value = serde_json::from_slice(file).unwrap();
         change(&mut value);
@@ -198,10 +201,10 @@ mod tests {
                 vocabulary.remove(token).unwrap();
             }
         };
-        // A byte that no text has, so that no merge takes it.
+        // A byte that occurs in no text, so that no merge uses it.
         assert!(!stands_in(LLAMA3, without("ÿ")));
         assert!(!stands_in(LLAMA2, without("<0x7F>")));
-        // Merges that take the token of a byte.
+        // Merges of byte tokens.
         let merges_bytes = |file: &mut Value| {
             file["model"]["vocab"]["<0x41><0x42>"] = json!(5_000);
             file["model"]["merges"].as_array_mut().unwrap().push(json!(["<0x41>", "<0x42>"]));
@@ -211,7 +214,7 @@ mod tests {
         assert!(!stands_in(LLAMA2, set("/added_tokens/4/normalized", json!(true))));
     }
 
-    /// What composes to a text has the text's canonical parts: it is enough to look at every character by itself.
+    /// A text and its composition have the same canonical parts, so it is enough to check every character by itself.
     #[test]
     fn composing_shortens_by_no_more_than_is_said() {
         use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Ids to text as they come: every piece is whole UTF-8, and the pieces joined are the text of all ids.
-//! Must not know stop strings or who reads.
+//! Incremental decoding of ids to text: every piece is whole UTF-8, and the joined pieces are the text of all ids. Must
+//! not know stop strings or readers.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::vocabulary::Joining;
 pub struct TextDecoder {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
-    /// No id with text has come yet.
+    /// `true` until the first id with text arrives.
     first: bool,
-    /// Spaces that may still be cut from the beginning of the text.
+    /// The number of spaces that may still be cut from the beginning of the text.
     strip: usize,
-    /// Text that is whole but not given out yet.
+    /// Decoded text that was not returned yet.
     ready: String,
     /// Bytes that are not text yet: the beginning of a character, or a run of byte tokens.
     bytes: Vec<u8>,
-    /// The run of byte tokens can no longer become valid.
+    /// `true` if the run of byte tokens can no longer become valid UTF-8.
     broken: bool,
     window: Window,
 }
 
-/// Recent ids, for decoders that are not put together token by token.
+/// Recent ids, for decoders whose text cannot be put together token by token.
 #[derive(Debug, Default)]
 struct Window {
     ids: Vec<u32>,
@@ -33,13 +33,13 @@ struct Window {
 }
 
 impl Tokenizer {
-    /// A decoder for ids that come one by one, at the beginning of a text.
+    /// Returns a decoder for ids that arrive one by one, at the beginning of a text.
     pub fn decoder(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
         TextDecoder::new(Arc::clone(self), skip_special)
     }
 
-    /// A decoder for ids that continue a text (a completion's prompt): a leading space of the first token, which
-    /// SentencePiece's and WordPiece's decoders cut at the beginning of a text, is kept.
+    /// Returns a decoder for ids that continue a text, such as a completion's prompt. SentencePiece's and WordPiece's
+    /// decoders cut a leading space at the beginning of a text; this decoder keeps it.
     pub fn decoder_in_text(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
         TextDecoder::new(Arc::clone(self), skip_special).in_text()
     }
@@ -63,16 +63,16 @@ impl TextDecoder {
         }
     }
 
-    /// The same, but text stands before the first id.
+    /// Marks this decoder as continuing a text.
     fn in_text(mut self) -> Self {
         self.first = false;
         self.strip = 0;
         self
     }
 
-    /// Takes the next id and gives out the text that is whole by now: nothing while the ids so far end inside a
-    /// character, or in a replacement character that the next id may still turn into something else. Ids without
-    /// text (a padded vocabulary has such) give nothing.
+    /// Takes the next id and returns the text that is complete by now. The result is empty if the ids so far end inside
+    /// a character. It is also empty if they end in a replacement character that the next id may still change. Ids
+    /// without text, which a padded vocabulary has, return an empty string.
     pub fn push(&mut self, id: u32) -> String {
         let tokenizer = Arc::clone(&self.tokenizer);
         let vocabulary = tokenizer.vocabulary();
@@ -98,7 +98,7 @@ impl TextDecoder {
         String::new()
     }
 
-    /// The sequence has ended: gives out what is left, broken bytes as replacement characters.
+    /// Ends the sequence: returns the remaining text, with broken bytes as replacement characters.
     pub fn flush(&mut self) -> String {
         match self.tokenizer.vocabulary().joining {
             Joining::Bytes => {
@@ -116,7 +116,7 @@ impl TextDecoder {
         std::mem::take(&mut self.ready)
     }
 
-    /// Byte alphabet: text as far as it is decided, the unfinished character kept.
+    /// Handles a token of a byte alphabet: appends all decided text and keeps the unfinished character.
     fn push_bytes(&mut self, bytes: &[u8]) {
         let joined;
         let bytes = if self.bytes.is_empty() {
@@ -141,7 +141,7 @@ impl TextDecoder {
         }
     }
 
-    /// A byte token: the run becomes text as soon as it is valid.
+    /// Handles a byte token: the run becomes text as soon as it is valid UTF-8.
     fn push_fallback(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         if self.broken {
@@ -153,7 +153,7 @@ impl TextDecoder {
         }
     }
 
-    /// The run of byte tokens is over.
+    /// Ends the run of byte tokens and appends its text.
     fn close_fallback(&mut self) {
         self.broken = false;
         if self.bytes.is_empty() {
@@ -181,7 +181,7 @@ impl TextDecoder {
         self.ready.push_str(text);
     }
 
-    /// Decodes the last piece's ids with and without the new one, and gives out the difference.
+    /// Decodes the recent ids with and without the new one, and returns the difference.
     fn push_window(&mut self, id: u32) -> String {
         let window = &mut self.window;
         window.ids.push(id);

@@ -1,5 +1,5 @@
-//! A short way through the tokenizers that most models have (regex split, byte alphabet, BPE): no copy of the text
-//! with every character's origin, one buffer for all words. Gives the same ids as the long way.
+//! A short way through tokenizers of the most common kind (regex split, byte alphabet, BPE). It does not copy the text
+//! with the origin of every character, and it uses one buffer for all words. It gives the same ids as the long way.
 //! Must not know added tokens.
 
 use serde_json::Value;
@@ -11,24 +11,24 @@ use crate::vocabulary::byte_of;
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
-/// How `ByteLevel` splits when it splits by itself (GPT-2).
+/// The regular expression of `ByteLevel` if it splits by itself (GPT-2).
 const GPT2_SPLIT: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// Composed or decomposed, every text of characters below this is the same in all of Unicode's normal forms C.
+/// The first character that composition can change. Texts of lower characters are already in form C.
 const FIRST_COMBINING: char = '\u{300}';
 
 /// A pre-tokenizer of regular expressions and the byte alphabet.
 #[derive(Debug)]
 pub(crate) struct Direct {
     splits: Vec<SysRegex>,
-    /// Characters of the byte alphabet, by byte.
+    /// The character of the byte alphabet for each byte.
     alphabet: Vec<char>,
-    /// Text is brought into form C first.
+    /// Whether the text must be in normal form C first.
     composes: bool,
 }
 
 impl Direct {
-    /// The short way for this tokenizer, if there is one.
+    /// Returns the short way for this tokenizer. `None` if one of its parts does not fit.
     pub(crate) fn new(inner: &Inner) -> Option<Self> {
         let json = |part: Option<serde_json::Result<Value>>| part.transpose().ok();
         let normalizer = json(inner.get_normalizer().map(serde_json::to_value))?;
@@ -64,12 +64,12 @@ impl Direct {
         Some(Self { splits, alphabet, composes })
     }
 
-    /// Whether the short way is open to `text`: nothing in it needs normalizing.
+    /// Whether `text` can go the short way: nothing in it needs normalizing.
     pub(crate) fn takes(&self, text: &str) -> bool {
         !self.composes || text.is_ascii() || text.chars().all(|c| c < FIRST_COMBINING)
     }
 
-    /// Gives the words of `text` to `word`, written in the byte alphabet.
+    /// Passes each word of `text` to `word`, written in the byte alphabet.
     pub(crate) fn words(
         &self,
         text: &str,

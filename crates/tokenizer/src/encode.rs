@@ -1,5 +1,5 @@
-//! Text to ids: added tokens where they may be read, everything else through normalizer, pre-tokenizer and model,
-//! with the promise that untrusted text never becomes markup. Must not know what a segment is for.
+//! Text to ids. Added tokens are read where the text is trusted to contain them; all other text goes through
+//! normalizer, pre-tokenizer and model. Untrusted text never becomes markup. Must not know what a segment is for.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ use crate::error::TokenizerError;
 use crate::pieces::PIECE_BYTES;
 use crate::tokenizer::{Pair, Tokenizer};
 
-/// Where in a text control tokens may be read.
+/// The parts of a text in which control tokens may be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trust<'a> {
-    /// Everywhere, exactly as Hugging Face does.
+    /// The whole text, exactly as Hugging Face does it.
     Whole,
-    /// Only wholly within one of these byte ranges, which are ascending and do not touch.
+    /// Only within one of these byte ranges. The ranges are ascending and do not touch.
     Runs(&'a [Range<usize>]),
 }
 
@@ -47,17 +47,17 @@ fn ours(error: Boxed) -> TokenizerError {
     }
 }
 
-/// A piece of text and whether control tokens may be read from it.
+/// A piece of text. Its variant determines whether control tokens may be read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment<'a> {
-    /// Text of our own (a template's): control tokens spelt out in it become their ids.
+    /// Text of our own, such as a template's: control tokens spelt out in it become their ids.
     Trusted(&'a str),
-    /// Text of someone else (a message): stays text, whatever it spells.
+    /// Text of another party, such as a message: it stays text, even if it spells a control token.
     Literal(&'a str),
 }
 
 impl<'a> Segment<'a> {
-    /// The text, whichever kind it is.
+    /// Returns the text of either kind.
     pub const fn text(&self) -> &'a str {
         match self {
             Self::Trusted(text) | Self::Literal(text) => text,
@@ -66,19 +66,19 @@ impl<'a> Segment<'a> {
 }
 
 impl Tokenizer {
-    /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that
-    /// is trusted as a whole; with `add_special`, beginning and end tokens stand around it.
+    /// Returns the ids of `text` as Hugging Face gives them: control tokens spelt out in the text become their ids. The
+    /// text must be trusted as a whole. With `add_special`, the beginning and end tokens are added around it.
     ///
     /// # Errors
-    /// [`TokenizerError::Encode`] where the tokenizer fails.
+    /// [`TokenizerError::Encode`] if the tokenizer fails.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_within(text, add_special, &Bounds::NONE)
     }
 
-    /// As [`Tokenizer::encode`], within bounds.
+    /// Like [`Tokenizer::encode`], within bounds.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; [`TokenizerError::TooManyIds`], [`TokenizerError::NoRoom`].
+    /// Those of [`Tokenizer::encode`], [`TokenizerError::TooManyIds`] and [`TokenizerError::NoRoom`].
     pub fn encode_within(
         &self,
         text: &str,
@@ -88,20 +88,20 @@ impl Tokenizer {
         self.surround(add_special, within, |ids| self.encode_into(text, Trust::Whole, ids, within))
     }
 
-    /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
-    /// that may is that for unknown characters, in vocabularies that cannot write every character.
+    /// Returns the ids of `text` as plain text: it never produces a control token, even if it spells one. The only
+    /// exception is the token for unknown characters, in vocabularies that cannot write every character.
     ///
     /// # Errors
-    /// [`TokenizerError::Encode`] where the tokenizer fails; [`TokenizerError::OnlyControl`] where the vocabulary
-    /// has nothing else for a character.
+    /// [`TokenizerError::Encode`] if the tokenizer fails. [`TokenizerError::OnlyControl`] if the vocabulary can write a
+    /// character only as a control token.
     pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_plain_within(text, add_special, &Bounds::NONE)
     }
 
-    /// As [`Tokenizer::encode_plain`], within bounds.
+    /// Like [`Tokenizer::encode_plain`], within bounds.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_plain`]; [`TokenizerError::TooManyIds`], [`TokenizerError::NoRoom`].
+    /// Those of [`Tokenizer::encode_plain`], [`TokenizerError::TooManyIds`] and [`TokenizerError::NoRoom`].
     pub fn encode_plain_within(
         &self,
         text: &str,
@@ -111,20 +111,21 @@ impl Tokenizer {
         self.surround(add_special, within, |ids| self.encode_into(text, Trust::Runs(&[]), ids, within))
     }
 
-    /// The ids of two texts in one sequence, as a reranker reads them: each as plain text, with the special tokens around and
-    /// between them that the tokenizer's post-processor puts there.
+    /// Returns the ids of two texts in one sequence, as a reranker reads them. Both are plain text. The tokenizer's
+    /// post-processor decides on the special tokens around and between them.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_plain`].
+    /// Those of [`Tokenizer::encode_plain`].
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_pair_within(&self.encode_plain(first, false)?, second, &Bounds::NONE)
     }
 
-    /// As [`Tokenizer::encode_pair`], within bounds. The first text is given as the ids that [`Tokenizer::encode_plain_within`] gives
-    /// without special tokens: a query is encoded once for all its documents.
+    /// Like [`Tokenizer::encode_pair`], within bounds. The first text is given as the ids that
+    /// [`Tokenizer::encode_plain_within`] returns without special tokens, so that a query is encoded once for all its
+    /// documents.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_plain_within`].
+    /// Those of [`Tokenizer::encode_plain_within`].
     pub fn encode_pair_within(
         &self,
         first: &[u32],
@@ -140,12 +141,12 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The ids of `segments` read as one text, in which control tokens are found only where they stand wholly in
-    /// trusted text. The result equals [`Tokenizer::encode`] of the joined text unless a control token is spelt by,
-    /// or across the edge of, a literal piece; where one is, those bytes become ordinary tokens in their place.
+    /// Returns the ids of `segments`, read as one text. A control token is found only if it lies completely in trusted
+    /// text. The result equals [`Tokenizer::encode`] of the joined text, unless a literal piece spells a control token
+    /// or part of one. The bytes of such a token become ordinary tokens.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_plain`].
+    /// Those of [`Tokenizer::encode_plain`].
     pub fn encode_segments(
         &self,
         segments: &[Segment<'_>],
@@ -154,10 +155,10 @@ impl Tokenizer {
         self.encode_segments_within(segments, add_special, &Bounds::NONE)
     }
 
-    /// As [`Tokenizer::encode_segments`], within bounds.
+    /// Like [`Tokenizer::encode_segments`], within bounds.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_plain_within`].
+    /// Those of [`Tokenizer::encode_plain_within`].
     pub fn encode_segments_within(
         &self,
         segments: &[Segment<'_>],
@@ -197,7 +198,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the ids of `text` to `ids`.
     pub(crate) fn encode_into(
         &self,
         text: &str,
@@ -231,13 +232,13 @@ impl Tokenizer {
         run.map_err(ours)
     }
 
-    /// Our own way. Says whether the ids may stand: not where the model has written markup into text that is not
-    /// trusted, which the library's way knows how to take apart.
+    /// Encodes with our own byte-pair encoder. Returns `false` if the model wrote markup into untrusted text. The ids
+    /// must then be discarded, and the library's way, which can split such tokens, must be used.
     fn encode_by_pairs(&self, bpe: &Bpe, text: &str, trust: Trust<'_>, ids: &mut Vec<u32>) -> bool {
         let found = self.find_raw(text, trust);
         let mut workspace = Workspace::new();
         let watched = bpe.writes_markup() && !matches!(trust, Trust::Whole);
-        // Text of the usual kind has a token every four bytes.
+        // Ordinary text has about one token per four bytes.
         ids.reserve(text.len() / 4 + 1);
         let mut from = 0;
         let end = Found { id: 0, span: text.len()..text.len() };
@@ -297,7 +298,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The added tokens that are matched in the text as written.
+    /// Finds the added tokens that are matched in the text as written.
     fn find_raw(&self, text: &str, trust: Trust<'_>) -> Vec<Found> {
         let mut found = Vec::new();
         match trust {
@@ -315,9 +316,9 @@ impl Tokenizer {
         found
     }
 
-    /// Normalizes what is left, and finds the added tokens that are matched in normalized text. Untrusted text may
-    /// normalize to markup, and trust is known only for the text as written: so markup counts there only where it
-    /// was spelt exactly.
+    /// Normalizes the remaining text, and finds the added tokens that are matched in normalized text. Untrusted text
+    /// may normalize to markup, and trust is known only for the text as written. Markup therefore counts only if
+    /// trusted text spells it exactly.
     fn normalize(&self, text: &str, trust: Trust<'_>, pieces: &mut PreTokenizedString) -> Result<(), Boxed> {
         let normalizer = self.inner.get_normalizer();
         let matcher = &self.added.normalized;
@@ -343,8 +344,8 @@ impl Tokenizer {
         })
     }
 
-    /// Runs the model on one piece. Vocabularies may hold added tokens among the model's own (and a model may then
-    /// write text with them): in text that is not trusted as a whole those places are written in smaller parts.
+    /// Runs the model on one piece. A model's own vocabulary may contain added tokens, and the model may then write
+    /// text with them. If the text is not trusted as a whole, such tokens are split into smaller parts.
     fn tokenize(&self, piece: &str, trust: Trust<'_>) -> Result<Vec<Token>, Boxed> {
         let tokens = match &self.wordpiece {
             Some(wordpiece) => wordpiece.tokenize(piece),
@@ -376,8 +377,8 @@ impl Tokenizer {
         Ok(kept)
     }
 
-    /// Whether the model wrote markup. The unknown token is none where it stands for an unknown character, but is
-    /// where the text spells it.
+    /// Whether the model wrote markup. The unknown token counts as markup only if the text spells it, and not if it
+    /// replaces an unknown character.
     fn is_forbidden(&self, token: &Token, piece: &str) -> bool {
         if !self.is_markup(token.id) {
             return false;
@@ -390,7 +391,7 @@ impl Tokenizer {
     }
 }
 
-/// Cuts `piece` into added tokens and what stands between them.
+/// Splits `piece` into the added tokens and the text between them.
 fn cut(piece: &NormalizedString, found: &[Found]) -> Result<Vec<Split>, Boxed> {
     let slice = |span: Range<usize>| {
         piece.slice(Within::Normalized(span)).ok_or_else(|| Boxed::from("a token ends inside a character"))
@@ -442,7 +443,7 @@ mod tests {
         .map(|json| Tokenizer::new(json, &TokenizerConfig::default()).unwrap())
     });
 
-    /// What encoding `text` gives, and how many bytes it asked for.
+    /// Returns the result of encoding `text`, and the number of bytes that the encoder asked for.
     fn asked(
         tokenizer: &Tokenizer,
         text: &str,
@@ -468,14 +469,14 @@ mod tests {
                 assert_eq!(ids, Err(TokenizerError::TooManyIds { most: 512 }));
                 assert!(bytes <= 2 * PIECE_BYTES * LIBRARY_BYTES_PER_BYTE, "{bytes}: {:.20}", text);
             }
-            // What cannot be cut is asked for as a whole, before any work.
+            // A word that cannot be cut is asked for as a whole, before any work.
             let word = "a".repeat(3 * PIECE_BYTES);
             assert_eq!(asked(tokenizer, &word, 512).1, word.len() * LIBRARY_BYTES_PER_BYTE);
             let none = Bounds { most_ids: usize::MAX, room: &|_| false };
             let refused = tokenizer.encode_pair_within(&[7], &word, &none).unwrap_err();
             assert_eq!(refused, TokenizerError::NoRoom { bytes: word.len() * LIBRARY_BYTES_PER_BYTE });
         }
-        // Our own encoders ask for nothing, but keep to the number.
+        // Our own encoders ask for no memory, but respect the limit on ids.
         for tokenizer in TOKENIZERS.iter() {
             let (ids, bytes) = asked(tokenizer, &"word ".repeat(1_000), 512);
             assert_eq!((ids, bytes), (Err(TokenizerError::TooManyIds { most: 512 }), 0));
@@ -483,7 +484,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cut or whole, a text becomes the same ids.
+        /// A text has the same ids, whether it is cut into pieces or not.
         #[test]
         fn pieces_become_the_ids_of_the_whole(
             text in "[ a-dA-D0-9'.,<\\[\\]!àéßñΣς\u{301}\u{344}\u{200d}\u{fe00}\u{3000}\u{fdfa}\u{2581}\n\tиעع\u{d4e}\u{600}\u{345}\u{37a}は漢字\u{f900}🙂]{0,60}",
@@ -501,7 +502,7 @@ mod tests {
             }
         }
 
-        /// Our own way, the short way, the long way and Hugging Face's own agree.
+        /// Our own encoder, the short way, the long way and Hugging Face's encoder agree.
         #[test]
         fn all_ways_agree(text in "[ a-zA-Z0-9'.,<|>\\n\\tàéßñ\u{301}你🙂]{0,40}", marked: bool) {
             let text = if marked { text.replace('<', "<|im_end|>") } else { text };

@@ -1,34 +1,34 @@
-//! What can go wrong with a tokenizer: its file, or a text that it cannot write. Knows no HTTP status.
+//! Tokenizer errors: an unusable `tokenizer.json`, or a text that cannot be encoded. Knows no HTTP status.
 
 use std::fmt;
 
-/// Why a tokenizer could not be built, or a text not encoded. Never contains the text itself.
+/// The reason why a tokenizer could not be built or a text could not be encoded. Never contains the text itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// `tokenizer.json` does not describe a tokenizer that can be run.
+    /// `tokenizer.json` does not describe a usable tokenizer.
     Load {
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: String,
     },
     /// The tokenizer failed on a text.
     Encode {
-        /// What the tokenizer says.
+        /// The error message of the tokenizers library.
         reason: String,
     },
-    /// The vocabulary has only a control token for a character, and the text may not use it.
+    /// The vocabulary can write a character only as a control token, and the text may not produce control tokens.
     OnlyControl {
         /// The character.
         character: char,
     },
-    /// The text has more tokens than were asked for.
+    /// The text has more tokens than [`Bounds::most_ids`](crate::Bounds::most_ids) allows.
     TooManyIds {
-        /// The most that were asked for.
+        /// The limit, in tokens.
         most: usize,
     },
-    /// The caller has no memory for the text.
+    /// [`Bounds::room`](crate::Bounds::room) refused the memory that encoding needs.
     NoRoom {
-        /// The bytes that the tokenizer asked for.
+        /// The number of bytes that the tokenizer asked for.
         bytes: usize,
     },
 }

@@ -1,6 +1,5 @@
-//! Text to token ids and back: encoding that keeps message text apart from control tokens, decoding piece by
-//! piece across UTF-8 boundaries, and the stop-string matcher.
-//! Must not know chat templates, models, or who asked.
+//! Text to token ids and back: encoding that keeps message text apart from control tokens, incremental decoding across
+//! UTF-8 boundaries, and the stop-string matcher. Must not know chat templates, models or callers.
 
 mod added;
 mod bounds;

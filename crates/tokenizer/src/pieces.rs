@@ -1,5 +1,6 @@
-//! Where a text may be cut so that the ids of its pieces are the ids of the whole. The library keeps several hundred bytes for each
-//! byte of a text that it works on: in pieces that is bounded, and a text with too many tokens is left early. Knows no model.
+//! Finds the positions at which a text may be cut so that the ids of its pieces are the ids of the whole. The library
+//! needs several hundred bytes of memory per byte of text that it works on. Pieces bound that memory, and encoding
+//! stops early for a text with too many tokens. Knows no model.
 
 use serde_json::Value;
 use tokenizers::Tokenizer as Inner;
@@ -7,23 +8,24 @@ use unicode_normalization_alignments::char::is_combining_mark;
 
 use crate::added::AddedTokens;
 
-/// A piece has at most this many bytes, where the text can be cut.
+/// The maximum size of a piece, in bytes. A piece is longer only if the text cannot be cut.
 pub(crate) const PIECE_BYTES: usize = 4 << 10;
 
-/// The places at which a tokenizer's texts may be cut: between two characters that neither its normalizer nor its pre-tokenizer
-/// joins.
+/// The positions at which a tokenizer's texts may be cut: between two characters that neither its normalizer nor its
+/// pre-tokenizer joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cuts {
-    /// Punctuation is always a word of its own.
+    /// Every punctuation character is a word of its own.
     punctuation: bool,
-    /// Chinese ideographs are always words of their own.
+    /// Every Chinese ideograph is a word of its own.
     ideographs: bool,
 }
 
 impl Cuts {
-    /// The cuts of a tokenizer whose parts are all known; otherwise none.
+    /// Returns the cuts of a tokenizer. `None` if one of its parts is unknown, or if an added token could lie across a
+    /// cut.
     pub(crate) fn of(inner: &Inner, added: &AddedTokens) -> Option<Self> {
-        // Text that is not trusted becomes an added token only where that is no markup.
+        // Untrusted text can become an added token that is not markup. Such a token could lie across a cut.
         if !added.raw.all_markup() || !added.normalized.is_empty() {
             return None;
         }
@@ -46,7 +48,7 @@ impl Cuts {
             .then_some(Self { punctuation: is_bert, ideographs: is_bert && ideographs })
     }
 
-    /// The bytes of the first piece of a text: at most `most` where it can be cut.
+    /// The length in bytes of the first piece of a text: at most `most` if the text can be cut.
     fn first_piece(self, text: &str, most: usize) -> usize {
         if text.len() <= most {
             return text.len();
@@ -67,7 +69,7 @@ impl Cuts {
         text.len()
     }
 
-    /// The pieces of a text, in order, of at most `most` bytes where it can be cut.
+    /// The pieces of a text, in order. Each has at most `most` bytes if the text can be cut.
     pub(crate) fn pieces(self, mut text: &str, most: usize) -> impl Iterator<Item = &str> {
         std::iter::from_fn(move || {
             let (piece, rest) = text.split_at_checked(self.first_piece(text, most))?;
@@ -76,7 +78,7 @@ impl Cuts {
         })
     }
 
-    /// The bytes of the longest of these pieces.
+    /// The length in bytes of the longest of these pieces.
     pub(crate) fn longest_piece(self, text: &str, most: usize) -> usize {
         self.pieces(text, most).map(str::len).max().unwrap_or(0)
     }
@@ -84,7 +86,8 @@ impl Cuts {
     /// Whether a piece may end before `character`.
     fn cuts(self, before: char, character: char, behind: Option<char>) -> bool {
         if character == ' ' {
-            // A run of blanks stays whole, and what follows the blank stays with it.
+            // A cut comes before a single blank. A run of blanks stays whole, and the blank stays with the text after
+            // it.
             return ends_a_word(before) && behind != Some(' ');
         }
         let stands_alone = |c: char| c.is_ascii_graphic() || (self.ideographs && is_ideograph(c));
@@ -94,8 +97,8 @@ impl Cuts {
     }
 }
 
-/// Whether no normalizer joins a character and the blank behind it: it is no mark, no blank, and no letter that Unicode puts into one
-/// grapheme with what follows (`Prepend`, UAX #29).
+/// Whether no normalizer joins `character` with a blank after it. The character must not be a mark or a blank. It must
+/// not be a letter that Unicode puts into one grapheme with the next character (`Prepend`, UAX #29).
 fn ends_a_word(character: char) -> bool {
     const PREPENDED_LETTER: char = '\u{d4e}';
     const FIRST_RARE: char = '\u{10000}';
@@ -103,12 +106,12 @@ fn ends_a_word(character: char) -> bool {
     character.is_ascii_graphic() || (is_letter && !is_combining_mark(character))
 }
 
-/// The two blocks of the usual ideographs. All that the library knows beside them are rare.
+/// The two blocks of common ideographs. The library knows others too, but they are rare.
 fn is_ideograph(character: char) -> bool {
     matches!(character, '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}')
 }
 
-/// The steps of a part of a tokenizer, of which there may be one, several or none.
+/// Returns the steps of a tokenizer part: none, one, or the flattened steps of a sequence.
 fn steps<'v>(part: &'v Value, field: &str) -> Vec<&'v Value> {
     match (kind(part), part.get(field).and_then(Value::as_array)) {
         ("Sequence", Some(steps)) => steps.iter().flat_map(|step| self::steps(step, field)).collect(),
@@ -117,13 +120,13 @@ fn steps<'v>(part: &'v Value, field: &str) -> Vec<&'v Value> {
     }
 }
 
-/// Whether a normalizer changes nothing across a cut: characters that stand alone join no others.
+/// Whether a normalizer changes nothing across a cut. At a cut, it must not join the characters on the two sides.
 fn works_by_character(normalizer: &Value) -> bool {
     match kind(normalizer) {
         "BertNormalizer" | "Lowercase" | "StripAccents" | "NFC" | "NFD" | "NFKC" | "NFKD" | "Precompiled" => {
             true
         }
-        // Runs of blanks become one: a cut stands before a single blank.
+        // This replacement makes one blank of a run of blanks. A cut comes only before a single blank.
         "Replace" => normalizer["pattern"]["Regex"] == " {2,}" && normalizer["content"] == " ",
         _ => false,
     }

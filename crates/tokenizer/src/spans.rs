@@ -1,22 +1,22 @@
-//! Which bytes of a text each of its tokens stands for. For whoever shows tokens; encoding does without.
-//! Must not know who looks.
+//! Maps each token of an encoded text to its bytes in the text. Serves tools that display tokens; encoding does not use
+//! it. Must not know the tools.
 
 use std::ops::Range;
 
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
-    /// The bytes of `text` that each of `ids` stands for, where `ids` are those that `text` was encoded as without anything
-    /// around it. Together the ranges are the whole text, in order. A range may begin or end within a character, and may be
-    /// empty: a space that the vocabulary puts before a text stands for nothing in it.
+    /// Returns the byte range of `text` for each of `ids`. The ids must be the encoding of `text` without special
+    /// tokens around it. Together the ranges cover the whole text, in order. A range may begin or end inside a
+    /// character. It may be empty: a space that the vocabulary adds before a text has no bytes in the text.
     ///
-    /// `None` where that cannot be told: the tokenizer changes texts before it cuts them, and the library's own offsets are of
-    /// other ids.
+    /// Returns `None` if the ranges cannot be determined. This happens if the tokenizer changes texts before it splits
+    /// them and the library, which knows the offsets, gives other ids.
     pub fn spans(&self, text: &str, ids: &[u32]) -> Option<Vec<Range<usize>>> {
         self.spans_by_bytes(text, ids).or_else(|| self.spans_by_library(text, ids))
     }
 
-    /// Lays the tokens' own bytes along the text.
+    /// Aligns the tokens' own bytes with the text.
     fn spans_by_bytes(&self, text: &str, ids: &[u32]) -> Option<Vec<Range<usize>>> {
         let (mut spans, mut at, mut fresh) = (Vec::with_capacity(ids.len()), 0, true);
         for id in ids {
@@ -27,7 +27,7 @@ impl Tokenizer {
             fresh = self.is_markup(*id);
         }
         let left = text.get(at..)?;
-        // White space behind the last token may be that token's.
+        // White space after the last token may belong to that token.
         if !left.trim().is_empty() {
             return None;
         }
@@ -37,30 +37,30 @@ impl Tokenizer {
         (spans.is_empty() == text.is_empty()).then_some(spans)
     }
 
-    /// How many bytes at the beginning of `rest` a token stands for.
+    /// Returns the number of bytes at the start of `rest` that belong to a token.
     fn length_at(&self, id: u32, own: &[u8], rest: &[u8], fresh: bool) -> Option<usize> {
         if rest.starts_with(own) {
             return Some(own.len());
         }
-        // A text, and what follows markup, may be written as if a space stood before it.
+        // The start of a text, and text after markup, may be encoded as if a space came before it.
         if let Some((b' ', behind)) = own.split_first().filter(|_| fresh)
             && rest.starts_with(behind)
         {
             return Some(behind.len());
         }
         let white = rest.len().saturating_sub(rest.trim_ascii_start().len());
-        // An added token may take the white space around it.
+        // An added token may include the white space around it.
         let stripped = rest.get(white..).filter(|rest| self.is_markup(id) && rest.starts_with(own));
         stripped.and_then(|_| white.checked_add(own.len()))
     }
 
-    /// As the library tells them, where it gives the same ids.
+    /// Uses the library's offsets. Returns `None` if the library gives other ids.
     fn spans_by_library(&self, text: &str, ids: &[u32]) -> Option<Vec<Range<usize>>> {
         let encoding = self.inner.encode(text, false).ok()?;
         if encoding.get_ids() != ids {
             return None;
         }
-        // What stands between two tokens is the first one's, so that nothing is left out.
+        // The gap between two tokens belongs to the first of them, so that no byte is left out.
         let starts: Vec<usize> = encoding.get_offsets().iter().map(|(start, _)| *start).collect();
         let ends = starts.iter().skip(1).copied().chain([text.len()]);
         let first = std::iter::once(0).chain(starts.iter().skip(1).copied());
@@ -101,7 +101,7 @@ mod tests {
                     span.end
                 });
                 assert!(ids.is_empty() || end == text.len(), "{name} {text:?}: {spans:?}");
-                // Tokens of whole characters stand where the library says that they do.
+                // Tokens of whole characters must have the ranges that the library reports.
                 let theirs = tokenizer.inner.encode(text, false).unwrap();
                 for (ours, theirs) in spans.iter().zip(theirs.get_offsets()) {
                     let whole = text.get(ours.clone()).filter(|piece| piece.trim() == *piece);

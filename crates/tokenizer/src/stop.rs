@@ -1,10 +1,10 @@
-//! Finds the caller's stop strings in text that arrives in pieces, and holds back whatever may yet become one.
+//! Finds the caller's stop strings in text that arrives in pieces, and holds back text that may become part of one.
 //! Must not know tokens.
 
 /// Watches a text for stop strings.
 ///
-/// The first stop string to be *complete* ends the text; of several that are complete at the same character the
-/// longest, and of equal ones the first listed. So a stop never waits for text that may not come, and the outcome
+/// The first stop string that is *complete* ends the text. If several are complete at the same character, the longest
+/// wins, and among equal ones the first listed. A stop therefore never waits for text that may not come, and the result
 /// does not depend on how the text was cut into pieces. Empty stop strings are ignored.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
@@ -13,28 +13,29 @@ pub struct StopMatcher {
     done: bool,
 }
 
-/// What one piece of text led to.
+/// The result of one piece of text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopStep {
     /// Text that can no longer be part of a stop string.
     pub deliver: String,
-    /// Index (in the list given) of the stop string that ended the text. Neither it nor what follows is delivered.
+    /// Index, in the given list, of the stop string that ended the text. The stop string and the text after it are not
+    /// delivered.
     pub matched: Option<usize>,
 }
 
-/// One stop string with its Knuth-Morris-Pratt table.
+/// A stop string with its Knuth-Morris-Pratt table.
 #[derive(Debug, Clone)]
 struct Pattern {
     index: usize,
     bytes: Vec<u8>,
-    /// `fallback[n]`: length of the longest proper prefix that also ends the first `n + 1` bytes.
+    /// `fallback[n]` is the length of the longest proper prefix that is also a suffix of the first `n + 1` bytes.
     fallback: Vec<usize>,
-    /// How many of its bytes the text so far ends with.
+    /// The length of the longest prefix that the text so far ends with, in bytes.
     matched: usize,
 }
 
 impl StopMatcher {
-    /// A matcher for `stops`, at the beginning of a text.
+    /// Creates a matcher for `stops`, at the beginning of a text.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops
             .iter()
@@ -45,7 +46,7 @@ impl StopMatcher {
         Self { stops, held: String::new(), done: false }
     }
 
-    /// Takes the next piece of text. After a match every further piece is dropped.
+    /// Takes the next piece of text. After a match, all further pieces are dropped.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.done {
             return StopStep::default();
@@ -75,7 +76,7 @@ impl StopMatcher {
         StopStep { deliver: std::mem::replace(&mut self.held, rest), matched: None }
     }
 
-    /// The text has ended: what was held back was no stop string.
+    /// Ends the text and returns the held-back text, which is no stop string.
     pub fn flush(&mut self) -> String {
         self.stops.iter_mut().for_each(|stop| stop.matched = 0);
         std::mem::take(&mut self.held)
@@ -101,7 +102,7 @@ impl Pattern {
         Self { index, bytes, fallback, matched: 0 }
     }
 
-    /// Takes one byte; true when the pattern is now complete.
+    /// Takes one byte. Returns `true` if the pattern is now complete.
     fn advance(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.bytes.get(self.matched) != Some(&byte) {
             self.matched = self.fallback.get(self.matched - 1).copied().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A model's tokenizer, ready to be shared: the entry point of this room.
-//! Knows `tokenizer.json` and the special tokens that the configuration names; must not know templates.
+//! A model's tokenizer, ready to be shared: the entry point of this crate. Knows `tokenizer.json` and the special
+//! tokens that the configuration names. Must not know templates.
 
 use std::panic::{UnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::pieces::Cuts;
 use crate::vocabulary::Vocabulary;
 use crate::wordpiece::WordPiece;
 
-/// Text to ids and back, for one model.
+/// Converts text to ids and back, for one model.
 ///
-/// Reads Hugging Face's `tokenizer.json` and gives the same ids as `tokenizers` does. Cheap to share behind an
-/// `Arc`; all methods take `&self`.
+/// Reads Hugging Face's `tokenizer.json` and gives the same ids as the `tokenizers` library. Sharing behind an `Arc` is
+/// cheap, because all methods take `&self`.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) inner: Inner,
     pub(crate) added: AddedTokens,
-    /// Our own encoder, where it has one.
+    /// Our own byte-pair encoder, if it supports this tokenizer.
     pub(crate) bpe: Option<Bpe>,
-    /// The short way through the library, where it has one.
+    /// The short way through the library, if it supports this tokenizer.
     pub(crate) direct: Option<Direct>,
-    /// A WordPiece vocabulary, in place of the library's.
+    /// Our own WordPiece vocabulary, used in place of the library's.
     pub(crate) wordpiece: Option<WordPiece>,
-    /// Where texts may be cut on the library's way.
+    /// The positions at which texts may be cut before the library encodes them.
     pub(crate) cuts: Option<Cuts>,
     vocabulary: Vocabulary,
-    /// Ids put before and after a text on its own.
+    /// Ids added before and after a single text.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     pair: Pair,
-    /// What the model writes for characters that it does not know: the one added token that text may become.
+    /// The token that the model writes for unknown characters. It is the only markup token that plain text may become.
     pub(crate) unknown: Option<u32>,
     most_bytes_per_token: Option<usize>,
-    /// Special tokens that stand in text all the same.
+    /// Special tokens that decoded text shows.
     shown: Arc<[String]>,
 }
 
@@ -57,21 +57,21 @@ struct ProbeModel {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer that the bytes of a `tokenizer.json` describe. `config` may override whether the
-    /// beginning and end tokens are added.
+    /// Builds a tokenizer from the bytes of a `tokenizer.json`. `config` may override whether the beginning and end
+    /// tokens are added.
     ///
     /// # Errors
-    /// [`TokenizerError::Load`] for a file that describes none, or one beyond the limits.
+    /// [`TokenizerError::Load`] if the file does not describe a tokenizer or exceeds the limits.
     pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
         contained(|| Self::build(tokenizer_json, config))
     }
 
     fn build(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
-        // First, as the library panics where some of its parts are no JSON.
+        // This check comes first, because the library panics if some of its parts are not JSON.
         let text = std::str::from_utf8(tokenizer_json).map_err(TokenizerError::load)?;
         let probe: Probe = serde_json::from_str(text).map_err(TokenizerError::load)?;
         let mut inner = Inner::from_bytes(tokenizer_json).map_err(TokenizerError::load)?;
-        // How much of a text counts is decided elsewhere; a tokenizer that silently cuts or pads would hide it.
+        // Limits on a text's length are decided elsewhere. A tokenizer that silently truncates or pads would hide them.
         inner.with_truncation(None).map_err(TokenizerError::load)?;
         inner.with_padding(None);
         let unknown = probe.model.unk_id.or_else(|| inner.token_to_id(probe.model.unk_token.as_deref()?));
@@ -103,8 +103,8 @@ impl Tokenizer {
         })
     }
 
-    /// The same, but special tokens of which `is_mark` says so stand in decoded text, whether or not special tokens are skipped:
-    /// somebody reads them there. What text becomes when it is encoded stays as it is.
+    /// Makes decoded text show the special tokens that `is_mark` selects, even if special tokens are skipped, because a
+    /// reader needs them there. Encoding does not change.
     #[must_use]
     pub fn showing(mut self, is_mark: impl Fn(&str) -> bool) -> Self {
         let added = self.inner.get_added_tokens_decoder();
@@ -119,17 +119,18 @@ impl Tokenizer {
         self
     }
 
-    /// The special tokens that stand in decoded text all the same, in the order of their ids.
+    /// The special tokens that decoded text shows even if special tokens are skipped, in the order of their ids.
     pub fn shown(&self) -> &Arc<[String]> {
         &self.shown
     }
 
-    /// What stands before a text that is encoded with `add_special`, such as the token that begins every sequence.
+    /// The ids added before a text with `add_special`, such as the token that begins every sequence.
     pub fn prefix(&self) -> &[u32] {
         &self.prefix
     }
 
-    /// The text of `ids`, broken UTF-8 as replacement characters; with `skip_special`, without special tokens.
+    /// Returns the text of `ids`, with broken UTF-8 as replacement characters. With `skip_special`, special tokens are
+    /// left out.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let kept: Vec<u32>;
         let (ids, skip_special) = match skip_special && !self.shown.is_empty() {
@@ -146,52 +147,56 @@ impl Tokenizer {
         })
     }
 
-    /// The bytes that `id` stands for in mid-text, possibly not whole UTF-8; `None` for an id without text.
+    /// Returns the bytes of `id` in the middle of a text. They need not be whole UTF-8. `None` for an id without text.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         self.vocabulary.bytes(id)
     }
 
-    /// The same of a token that is no markup and has one to eight bytes: as a number, the first one lowest, and how many they are.
-    /// Every other one has to be asked for its [`Self::token_bytes`].
+    /// Returns the bytes of a token as a number, with the first byte lowest, and their count. Returns `None` for markup
+    /// and for tokens that do not have one to eight bytes; use [`Self::token_bytes`] for those.
     pub fn short_text(&self, id: u32) -> Option<(u64, usize)> {
         self.vocabulary.short_text(id)
     }
 
-    /// How many bytes [`Self::short_text`] has for a token; 0 where it has none.
+    /// The number of bytes that [`Self::short_text`] returns for a token, or 0 if it returns `None`.
     pub fn short_length(&self, id: u32) -> usize {
         self.vocabulary.short_length(id)
     }
 
-    /// The id of a token by its spelling in the vocabulary.
+    /// Returns the id of a token by its spelling in the vocabulary.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// How the vocabulary spells a token, which need not be its text (`Ġthe`); `None` for an id of none.
+    /// Returns the vocabulary's spelling of a token, which may differ from its text (`Ġthe`). `None` if no token has
+    /// this id.
     pub fn spelling(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// The most bytes of a text for which one token can stand: a text of more than `n` times as many has more than `n` tokens.
-    /// White space at the text's ends does not count, as markup beside it may take that. `None` where nothing of the kind can
-    /// be promised: the tokenizer shortens text in ways that are not known here (other normalizers than form C, unknown
-    /// tokens for runs), or has plain tokens that take the white space around them.
+    /// The maximum number of bytes of a text that one token can stand for. A text of more than `n` times as many bytes
+    /// has more than `n` tokens. White space at the ends of the text does not count, because markup beside it may
+    /// include it.
+    ///
+    /// `None` if no such bound is known. This is the case if the tokenizer shortens text in unknown ways (normalizers
+    /// other than form C, unknown tokens for runs). It is also the case if plain tokens include the white space around
+    /// them.
     pub fn most_bytes_per_token(&self) -> Option<usize> {
         self.most_bytes_per_token
     }
 
-    /// Whether `id` is a special token: one that is left out of text for people.
+    /// Whether `id` is a special token, which is left out of text for people.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocabulary.is_special(id)
     }
 
-    /// Whether `id` is a token that message text never becomes: every special token, and every other added token
-    /// whose text is markup, such as `<tool_call>`.
+    /// Whether `id` is a token that message text never becomes: every special token, and every other added token whose
+    /// text is markup, such as `<tool_call>`.
     pub fn is_markup(&self, id: u32) -> bool {
         self.vocabulary.is_markup(id)
     }
 
-    /// The texts of all tokens for which [`Tokenizer::is_markup`] holds, in the order of their ids.
+    /// Returns the texts of all tokens for which [`Tokenizer::is_markup`] holds, in the order of their ids.
     pub fn markup_texts(&self) -> Vec<String> {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
         let mut markup: Vec<_> = added.iter().filter(|(id, _)| self.is_markup(**id)).collect();
@@ -199,13 +204,13 @@ impl Tokenizer {
         markup.into_iter().map(|(_, token)| token.content.clone()).collect()
     }
 
-    /// Whether a token stands for the same bytes wherever it stands, save at the very beginning of a text: a run of tokens is then the
-    /// run of their bytes.
+    /// Whether a token has the same bytes at every position except the very beginning of a text. If so, the text of a
+    /// run of tokens is the run of their bytes.
     pub fn is_bytewise(&self) -> bool {
         self.vocabulary.joining != crate::vocabulary::Joining::Window
     }
 
-    /// One past the largest id that has text. A model's own vocabulary may be larger (padded).
+    /// One past the largest id with text. A model's own vocabulary may be larger, because it is padded.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()
     }
@@ -214,13 +219,13 @@ impl Tokenizer {
         &self.vocabulary
     }
 
-    /// The id that ends the first of two texts in one sequence ([`Tokenizer::encode_pair`]), where the tokenizer tells the second
-    /// from the first by token types.
+    /// The id that ends the first of two texts in one sequence ([`Tokenizer::encode_pair`]). `None` if the tokenizer
+    /// does not distinguish the two texts by token types.
     pub fn pair_separator(&self) -> Option<u32> {
         self.pair.between.last().copied().filter(|_| self.pair.typed)
     }
 
-    /// Ids put behind a text on its own.
+    /// Ids added after a single text.
     pub(crate) fn suffix(&self) -> &[u32] {
         &self.suffix
     }
@@ -230,18 +235,19 @@ impl Tokenizer {
     }
 }
 
-/// What stands around and between two texts in one sequence.
+/// The ids around and between two texts in one sequence.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) before: Vec<u32>,
     pub(crate) between: Vec<u32>,
     pub(crate) after: Vec<u32>,
-    /// The second text is of another token type.
+    /// Whether the second text has another token type than the first.
     typed: bool,
 }
 
 impl Pair {
-    /// What the post-processor does with two texts; `None`: it does nothing, or rewrites their tokens.
+    /// Reads what the post-processor adds around and between two texts. `None` if it adds nothing, or rewrites the
+    /// texts' tokens.
     fn of(inner: &Inner) -> Option<Self> {
         const PROBES: (&str, &str) = ("a", "b");
         let first = inner.encode_fast(PROBES.0, false).ok()?;
@@ -262,14 +268,14 @@ impl Pair {
         (!bare).then_some(Self { before, between, after, typed })
     }
 
-    /// What stands around one text stands around both.
+    /// Puts the ids that surround one text around both.
     fn of_one(prefix: &[u32], suffix: &[u32]) -> Self {
         Self { before: prefix.to_vec(), between: Vec::new(), after: suffix.to_vec(), typed: false }
     }
 }
 
-/// The ids that belong before and after a text: what the post-processor adds, with the configuration's word on
-/// `bos` and `eos` where it has one.
+/// Returns the ids that belong before and after a text: those that the post-processor adds. The configuration overrides
+/// them for `bos` and `eos` if it sets them.
 fn surroundings(inner: &Inner, config: &TokenizerConfig) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
     const PROBE: &str = "a";
     let bare = inner.encode_fast(PROBE, false).map_err(TokenizerError::load)?;
@@ -295,7 +301,7 @@ fn surroundings(inner: &Inner, config: &TokenizerConfig) -> Result<(Vec<u32>, Ve
     Ok((prefix, suffix))
 }
 
-/// What `build` returns, or the refusal of a file on which the library panics instead.
+/// Returns the result of `build`. A panic of the library becomes a [`TokenizerError::Load`].
 fn contained<T>(build: impl FnOnce() -> Result<T, TokenizerError> + UnwindSafe) -> Result<T, TokenizerError> {
     catch_unwind(build).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,47 +1,48 @@
-//! What each token id stands for, as bytes, and how a run of tokens is put together: read once from the tokenizer's
-//! decoder, so that decoding a token later is a table look-up. Must not know streams.
+//! The bytes of each token id, and the rule for joining tokens. Both are read once from the tokenizer's decoder, so
+//! that decoding a token is a table look-up. Must not know streams.
 
 use serde_json::Value;
 use tokenizers::Tokenizer as Inner;
 
 use crate::error::TokenizerError;
 
-/// Most ids that a vocabulary may have; four times the largest one published.
+/// The maximum number of ids of a vocabulary: four times the largest published one.
 const MAX_VOCABULARY_IDS: usize = 4_000_000;
 
-/// How tokens become text.
+/// The rule for turning tokens into text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joining {
-    /// Every token is bytes; text is their UTF-8, broken sequences replaced (GPT-2's scheme).
+    /// Every token is bytes. The text is their UTF-8, with broken sequences replaced (GPT-2's scheme).
     Bytes,
-    /// Tokens are text, save `<0x0A>` and the like, which are bytes. Runs of those are text if the whole run is
-    /// valid UTF-8, and one replacement character a byte if not. So many spaces are cut from the very beginning.
+    /// Tokens are text, except `<0x0A>` and the like, which are bytes. A run of byte tokens is text if it is valid
+    /// UTF-8 as a whole; otherwise each byte becomes a replacement character. Up to `strip` spaces are cut from the
+    /// very beginning.
     ByteFallback { strip: usize },
-    /// Tokens are text; the first one of a text differs (no leading space).
+    /// Tokens are text. The first token of a text differs: it has no leading space.
     FirstDiffers,
-    /// Anything else: decoded through a window of recent ids.
+    /// Any other rule: ids are decoded through a window of recent ids.
     Window,
 }
 
-/// What is known of each id.
+/// The properties of each id.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
     pub(crate) joining: Joining,
     bytes: Vec<u8>,
-    /// `ends[id]`: where the bytes of `id` end; they begin where those of the id before end.
+    /// `ends[id]` is the end of the bytes of `id`. They begin at the end of the previous id's bytes.
     ends: Vec<usize>,
     flags: Vec<u8>,
-    /// The bytes of each short piece of text as a number, and how many those are; zero: it is none.
+    /// The bytes of each short token as a number, and their count. Both are zero for other tokens.
     words: Vec<u64>,
     lengths: Vec<u8>,
 }
 
 const HAS_TEXT: u8 = 1;
-/// One byte of a character, not text by itself.
+/// One byte of a character, which is not text by itself.
 const BYTE: u8 = 2;
 const SPECIAL: u8 = 4;
 const MARKUP: u8 = 8;
-/// A special token that is text all the same.
+/// A special token that decoded text shows.
 const SHOWN: u8 = 16;
 
 impl Vocabulary {
@@ -72,7 +73,7 @@ impl Vocabulary {
         for (id, flags) in (0u32..).zip(vocabulary.flags.iter_mut()) {
             if let Some(token) = inner.id_to_token(id) {
                 *flags |= HAS_TEXT | writer.write(inner, id, &token, &mut vocabulary.bytes);
-                // `tokenizers` goes by the text: a token spelt like a special one is skipped like it.
+                // `tokenizers` decides by the text: a token that is spelt like a special one is skipped like that one.
                 if inner.get_added_vocabulary().is_special_token(&token) {
                     *flags |= SPECIAL;
                 }
@@ -91,7 +92,7 @@ impl Vocabulary {
         self.ends.len()
     }
 
-    /// The bytes of `id`, or `None` for an id without text.
+    /// Returns the bytes of `id`, or `None` for an id without text.
     pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
         if !self.has(id, HAS_TEXT) {
             return None;
@@ -101,19 +102,19 @@ impl Vocabulary {
         self.bytes.get(start..*self.ends.get(id)?)
     }
 
-    /// The bytes of a piece of text that has at most eight, the first one lowest, and how many it has; `None`: it is markup, longer, or
-    /// has none.
+    /// Returns the bytes of a token as a number, with the first byte lowest, and their count. `None` if the token is
+    /// markup, has no bytes, or has more than eight.
     pub(crate) fn short_text(&self, id: u32) -> Option<(u64, usize)> {
         let length = self.lengths.get(id as usize).copied().filter(|length| *length > 0)?;
         Some((self.words.get(id as usize).copied()?, usize::from(length)))
     }
 
-    /// How many bytes a piece of text has that has at most eight; 0: it is markup, longer, or has none.
+    /// The number of bytes that [`Self::short_text`] returns, or 0 if it returns `None`.
     pub(crate) fn short_length(&self, id: u32) -> usize {
         self.lengths.get(id as usize).copied().map_or(0, usize::from)
     }
 
-    /// Makes ready what [`Self::short_text`] tells: it is asked of every token of a prompt.
+    /// Fills the tables of [`Self::short_text`], which is called for every token of a prompt.
     fn note_short_texts(&mut self) {
         let count = u32::try_from(self.flags.len()).unwrap_or(u32::MAX);
         let short = |id| match self.bytes(id) {
@@ -135,12 +136,12 @@ impl Vocabulary {
         self.has(id, SPECIAL)
     }
 
-    /// Whether it is left out of text without special tokens.
+    /// Whether the token is left out of text without special tokens.
     pub(crate) fn is_skipped(&self, id: u32) -> bool {
         self.is_special(id) && !self.has(id, SHOWN)
     }
 
-    /// Has it stand in text although it is special.
+    /// Makes decoded text show the token although it is special.
     pub(crate) fn show(&mut self, id: u32) {
         if let Some(flags) = self.flags.get_mut(id as usize) {
             *flags |= SHOWN;
@@ -156,12 +157,12 @@ impl Vocabulary {
     }
 }
 
-/// Writes a token's bytes.
+/// Computes the bytes of each token.
 struct Writer {
     joining: Joining,
-    /// Text replaced in every token (`▁` by a space).
+    /// Replacements that apply to every token, such as `▁` by a space.
     replace: Vec<(String, String)>,
-    /// An id before which others are decoded to see what they are in mid-text, and its own text.
+    /// An id and its text. Other ids are decoded after this id, which gives their bytes in the middle of a text.
     anchor: Option<(u32, String)>,
 }
 
@@ -179,7 +180,7 @@ impl Writer {
         Self { joining, replace, anchor }
     }
 
-    /// Appends the bytes of `token` in mid-text; returns the flags it earns.
+    /// Appends the bytes of `token` in the middle of a text. Returns the flags of the token.
     fn write(&self, inner: &Inner, id: u32, token: &str, out: &mut Vec<u8>) -> u8 {
         match self.joining {
             Joining::Bytes => {
@@ -188,7 +189,7 @@ impl Writer {
                     match byte_of(c) {
                         Some(byte) => out.push(byte),
                         None => {
-                            // Not written in the byte alphabet: an added token, meant literally.
+                            // Not written in the byte alphabet, so it is an added token, which is meant literally.
                             out.truncate(start);
                             out.extend_from_slice(token.as_bytes());
                             return 0;
@@ -260,14 +261,14 @@ fn joining(decoder: &Value, replace: &mut Vec<(String, String)>) -> Joining {
     }
 }
 
-/// The byte of `<0x0A>` and the like, by the rule of `tokenizers`.
+/// Returns the byte of `<0x0A>` and the like, by the rule of `tokenizers`.
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The byte that a character of GPT-2's byte alphabet stands for: printable Latin-1 for itself, the 68 others from
-/// U+0100 on in ascending order.
+/// Returns the byte for a character of GPT-2's byte alphabet. Printable Latin-1 characters are their own bytes. The 68
+/// other bytes are the characters from U+0100 on, in ascending order.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
     match code {

@@ -1,16 +1,17 @@
-//! Words by a WordPiece vocabulary: the longest token first, as the library does it. The library tries every end of a word, and
-//! allocates for each: a word of a hundred characters costs it five thousand tries. Here only ends are tried that a token can have.
+//! WordPiece tokenization: the longest token first, with the library's results. The library tries every end of a word
+//! and allocates for each try, so a word of a hundred characters costs five thousand tries. This code tries only the
+//! ends that a token can have.
 
 use std::collections::HashMap;
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Token, Tokenizer as Inner};
 
-/// A vocabulary.
+/// A WordPiece vocabulary.
 #[derive(Debug)]
 pub(crate) struct WordPiece {
     first: Pieces,
-    /// Tokens that continue a word, without the prefix that says so.
+    /// Tokens that continue a word, without their continuation prefix.
     behind: Pieces,
     unknown: u32,
     most_characters: usize,
@@ -29,7 +30,7 @@ impl Pieces {
         Self { ids, longest_bytes }
     }
 
-    /// The longest piece that `word` begins with: its id, and its bytes.
+    /// Returns the id and the byte length of the longest piece at the start of `word`.
     fn longest(&self, word: &str) -> Option<(u32, usize)> {
         let mut end = word.floor_char_boundary(self.longest_bytes);
         while end > 0 {
@@ -44,7 +45,7 @@ impl Pieces {
 }
 
 impl WordPiece {
-    /// The vocabulary of a tokenizer, if that is of this kind.
+    /// Reads the vocabulary of a tokenizer. Returns `None` if its model is not WordPiece.
     pub(crate) fn new(inner: &Inner) -> Option<Self> {
         let ModelWrapper::WordPiece(model) = inner.get_model() else { return None };
         let vocabulary = inner.get_vocab(false);
@@ -57,7 +58,8 @@ impl WordPiece {
         Some(Self { first, behind, unknown, most_characters: model.max_input_chars_per_word })
     }
 
-    /// The tokens of a word, without their texts. A word that cannot be written whole is one unknown token.
+    /// Returns the tokens of a word, without their texts. A word that cannot be written completely becomes one unknown
+    /// token.
     pub(crate) fn tokenize(&self, word: &str) -> Vec<Token> {
         let unknown = || vec![Token::new(self.unknown, String::new(), (0, word.len()))];
         if word.chars().count() > self.most_characters {

@@ -1,4 +1,4 @@
-//! Prices as they are configured, and what can be wrong with them. Plain data; must not know how a call is priced.
+//! Prices as they are configured, and the errors in them. Plain data; must not know how a call is priced.
 
 use std::fmt;
 
@@ -10,41 +10,42 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PriceConfig {
-    /// The dated model's name.
+    /// The name of the dated model.
     pub model: ModelName,
-    /// The first UTC day on which these prices apply, `2026-11-05`; from the beginning if absent.
+    /// The first UTC day on which these prices apply, such as `2026-11-05`. If absent, they apply from the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The class of service that these prices are for; the usual if absent.
+    /// The class of service that these prices apply to. If absent, the standard class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PriceTier>,
-    /// They are for calls of more prompt tokens than this, all of whose tokens they apply to; for every call if absent.
+    /// The prices apply to all tokens of calls with more prompt tokens than this. If absent, they apply to every call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
-    /// Prompt tokens that are computed. Required.
+    /// The price of computed prompt tokens. Required.
     #[serde(default)]
     pub input: Option<i64>,
-    /// Prompt tokens from the prefix cache; the price of `input` if absent.
+    /// The price of prompt tokens from the prefix cache. If absent, the price of `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<i64>,
-    /// Prompt tokens whose storing in the cache is priced; the price of `input` if absent.
+    /// The price of prompt tokens whose storage in the cache is priced. If absent, the price of `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<i64>,
-    /// Prompt tokens that the cache keeps for an hour; the price of `cache_write` if absent.
+    /// The price of prompt tokens that the cache keeps for an hour. If absent, the price of `cache_write`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<i64>,
-    /// Generated tokens. Required.
+    /// The price of generated tokens. Required.
     #[serde(default)]
     pub output: Option<i64>,
-    /// Generated tokens of reasoning, where whoever answers tells them from others; the price of `output` if absent.
+    /// The price of generated reasoning tokens, if the upstream reports them separately. If absent, the price of
+    /// `output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<i64>,
-    /// A million searches of the provider's own web search. Calls that ask for it are refused if absent.
+    /// The price of a million searches of the provider's own web search. If absent, calls that ask for it are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_search: Option<i64>,
 }
 
-/// A price that cannot be taken.
+/// An error in the configured prices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PriceError {
     /// A required class has no price.
@@ -60,28 +61,28 @@ pub enum PriceError {
         model: ModelName,
         /// The class.
         class: TokenClass,
-        /// The price found.
+        /// The configured price.
         price: i64,
     },
     /// `from` is not a date.
     NotADate {
         /// The model.
         model: ModelName,
-        /// What was found.
+        /// The configured value.
         from: String,
     },
     /// Two versions of one model's prices begin on the same day.
     Twice {
         /// The model.
         model: ModelName,
-        /// The day; `None` for the beginning.
+        /// The day. `None` for the beginning.
         from: Option<String>,
         /// The class of service.
         tier: PriceTier,
-        /// The prompt tokens above which they apply.
+        /// The number of prompt tokens above which the prices apply.
         above: u64,
     },
-    /// A model has prices for a class of service or for long prompts, and none for the others.
+    /// A model has prices for a class of service or for long prompts, but none for all other calls.
     NoOrdinary {
         /// The model.
         model: ModelName,

@@ -1,5 +1,6 @@
-//! What a model's tokens cost at a time: what a call must hold, and what it is charged. All arithmetic of prices stands here,
-//! for what is charged and for what is paid. Must not know where prices come from, or which call asks.
+//! The price of a model's tokens at a time: the amount that a call must hold, and the amount that it is charged. All
+//! arithmetic of prices is here, for charges to customers and for payments to upstreams. Must not know where prices
+//! come from or which call they are for.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use headrace_domain::{
 use super::config::{PriceConfig, PriceError};
 use crate::command::ChargeLine;
 
-/// The prices that apply to a model at a time.
+/// The prices of a model at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
     model: ModelName,
@@ -20,22 +21,22 @@ pub struct Quote {
 /// All prices of a model at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sheet {
-    /// Of calls that nothing else is for.
+    /// The prices of calls that no special rate applies to.
     pub(super) ordinary: Prices,
-    /// The others, in the order of tier and length.
+    /// The special rates, ordered by tier and length.
     pub(super) special: Vec<Rate>,
 }
 
-/// Prices, and what they are for.
+/// Prices, with the calls that they apply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) tier: PriceTier,
-    /// Calls of more prompt tokens than this; 0: of any length.
+    /// The rate applies to calls with more prompt tokens than this. 0 means calls of any length.
     pub(super) above: u64,
     pub(super) prices: Prices,
 }
 
-/// A price for each class.
+/// The price of each token class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Prices {
     pub(super) input: NanoDollarsPerMillion,
@@ -44,7 +45,7 @@ pub(super) struct Prices {
     pub(super) cache_write_1h: NanoDollarsPerMillion,
     pub(super) output: NanoDollarsPerMillion,
     pub(super) reasoning: NanoDollarsPerMillion,
-    /// A million searches of the provider's own web search. `None` if they have no price.
+    /// The price of a million searches of the provider's own web search. `None` if they have no price.
     pub(super) web_search: Option<NanoDollarsPerMillion>,
 }
 
@@ -66,12 +67,12 @@ impl Quote {
         Self { model, sheet }
     }
 
-    /// The model.
+    /// Returns the model.
     pub const fn model(&self) -> &ModelName {
         &self.model
     }
 
-    /// Whether calls of a class of service have prices of their own.
+    /// Whether a class of service has its own prices.
     pub fn has_tier(&self, tier: PriceTier) -> bool {
         self.sheet.special.iter().any(|rate| rate.tier == tier)
     }
@@ -81,7 +82,7 @@ impl Quote {
         self.every_price().any(|prices| prices.web_search.is_some())
     }
 
-    /// Returns the most that `searches` can cost.
+    /// Returns the maximum cost of `searches`.
     ///
     /// # Errors
     /// `Overflow`.
@@ -94,12 +95,13 @@ impl Quote {
         std::iter::once(&self.sheet.ordinary).chain(self.sheet.special.iter().map(|rate| &rate.prices))
     }
 
-    /// Whether long prompts have prices of their own.
+    /// Whether long prompts have their own prices.
     pub fn has_long_prompts(&self) -> bool {
         self.sheet.special.iter().any(|rate| rate.above > 0)
     }
 
-    /// What a call of so many prompt tokens costs in a class of service. Where that has no prices of its own, it is the usual.
+    /// Returns the prices of a call with this number of prompt tokens in a class of service. A class without its own
+    /// prices has the standard ones.
     pub fn rates(&self, tier: PriceTier, prompt_tokens: u64) -> Rates<'_> {
         let special = |tier: PriceTier| {
             self.sheet.special.iter().rev().find(|rate| rate.tier == tier && rate.is_for(prompt_tokens))
@@ -109,13 +111,14 @@ impl Quote {
         Rates { model: &self.model, prices }
     }
 
-    /// What a call costs that nothing else is for: of the usual class of service, and of a length without prices of its own.
+    /// Returns the ordinary prices: the standard class of service, for lengths without special prices.
     pub fn usual(&self) -> Rates<'_> {
         Rates { model: &self.model, prices: &self.sheet.ordinary }
     }
 
-    /// The most that a call of at most so many prompt tokens and generated ones can be charged, whatever classes they end up in:
-    /// in the class of service `tier`; in any where there is none, as it is told only by whoever answers.
+    /// Returns the maximum charge for a call with at most these numbers of prompt tokens and generated tokens, in any
+    /// split over token classes. Covers the class of service `tier`, or all classes if `tier` is `None`, because then
+    /// only the answer shows the class.
     ///
     /// # Errors
     /// `Overflow`.
@@ -127,7 +130,7 @@ impl Quote {
     ) -> Result<NanoDollars, MoneyError> {
         let Sheet { ordinary, special } = &*self.sheet;
         let own = |rate: &Rate| tier.is_none_or(|tier| rate.tier == tier);
-        // A class without prices for some lengths has the usual ones there.
+        // A class of service without prices for some lengths has the standard prices there.
         let usual = tier.is_none() || !special.iter().any(|rate| own(rate) && rate.above == 0);
         let mut dearest = NanoDollars::ZERO;
         let applies = special.iter().filter(|rate| {
@@ -141,17 +144,18 @@ impl Quote {
 }
 
 impl Rates<'_> {
-    /// The price of a class.
+    /// Returns the price of a token class.
     pub const fn price(&self, class: TokenClass) -> NanoDollarsPerMillion {
         self.prices.of(class)
     }
 
-    /// Whether a class is on bills. Searches without a price are not.
+    /// Whether a class appears on bills. Searches without a price do not.
     pub const fn bills(&self, class: TokenClass) -> bool {
         !matches!(class, TokenClass::WebSearch) || self.prices.web_search.is_some()
     }
 
-    /// The bill for what was used: a line for each class with tokens, each rounded once to the nearest.
+    /// Returns the bill for this usage: one line for each class with tokens, each rounded once to the nearest
+    /// nano-dollar.
     ///
     /// # Errors
     /// `Overflow`.
@@ -166,19 +170,19 @@ impl Rates<'_> {
             .collect()
     }
 
-    /// What the bill for this usage comes to.
+    /// Returns the total of the bill for this usage.
     ///
     /// # Errors
     /// `Overflow`.
     pub fn cost(&self, usage: &Usage) -> Result<NanoDollars, MoneyError> {
         let amount = |class: TokenClass| self.price(class).cost(usage.of(class), Rounding::Nearest);
-        // Most calls use two classes of six, and a class of which nothing was used costs nothing.
+        // Most calls use two of the seven classes, and an unused class costs nothing.
         let mut used = TokenClass::BILLED.into_iter().filter(|class| usage.of(*class) > 0);
         used.try_fold(NanoDollars::ZERO, |sum, class| sum.checked_add(amount(class)?))
     }
 }
 
-/// A price of whole nano-dollars per token never rounds.
+/// A price that is a multiple of this is a whole number of nano-dollars per token, so it never rounds.
 const NANOS_THAT_NEVER_ROUND: i64 = 1_000_000;
 
 impl Prices {
@@ -197,7 +201,7 @@ impl Prices {
         };
         let input = price(TokenClass::Input, config.input);
         let output = price(TokenClass::Output, config.output);
-        // A class that stands for another says nothing of its own when that one is missing.
+        // If the price that another class falls back to is missing, only that missing price is an error.
         let mut or =
             |class: TokenClass, given: Option<i64>, sibling: Option<NanoDollarsPerMillion>| match given {
                 None => sibling,
@@ -242,12 +246,12 @@ impl Prices {
         prompt.checked_add(self.most(&TokenClass::GENERATED, max_output_tokens)?)
     }
 
-    /// The most that `tokens` can cost, split over `classes` in any way.
+    /// Returns the maximum cost of `tokens`, split over `classes` in any way.
     fn most(&self, classes: &[TokenClass], tokens: u64) -> Result<NanoDollars, MoneyError> {
         let prices = || classes.iter().map(|class| self.of(*class));
         let Some(dearest) = prices().max() else { return Ok(NanoDollars::ZERO) };
         let cost = dearest.cost(tokens, Rounding::Up)?;
-        // Each line is rounded for itself, by at most half a nano-dollar upwards, and each has a token at least.
+        // Each line is rounded separately, by at most half a nano-dollar upwards, and each line has at least one token.
         let rounding = prices().filter(|price| price.get() % NANOS_THAT_NEVER_ROUND != 0).count();
         let most = tokens.min(rounding as u64) / 2;
         cost.checked_add(NanoDollars::new(i64::try_from(most).map_err(|_| MoneyError::Overflow)?))

@@ -1,4 +1,4 @@
-//! What price sheets come to, with the numbers of real ones.
+//! Tests of price sheets, with the numbers of real ones.
 
 use headrace_domain::{MoneyError, NanoDollars, NanoDollarsPerMillion, TokenClass, Usage};
 use proptest::prelude::*;
@@ -129,7 +129,8 @@ fn overflow_is_an_error() {
     assert_eq!(quote.rates(PriceTier::Standard, 1).cost(&usage), Err(MoneyError::Overflow));
 }
 
-/// A sheet in dollars per million tokens: input, cached, written, written for an hour, output, and what else is to be said.
+/// Returns a sheet in dollars per million tokens: input, cached, written, written for an hour, output. `more` sets
+/// further fields.
 fn sheet(prices: [&str; 5], more: impl FnOnce(&mut PriceConfig)) -> PriceConfig {
     let [input, cached_input, cache_write, cache_write_1h, output] =
         prices.map(|dollars| Some(NanoDollars::from_dollars(dollars).unwrap().get()));
@@ -138,8 +139,8 @@ fn sheet(prices: [&str; 5], more: impl FnOnce(&mut PriceConfig)) -> PriceConfig 
     config
 }
 
-/// Two real price sheets: OpenAI's, whose rates all change above 272,000 prompt tokens, with half the price for work that has
-/// time, twice for work that goes first; Anthropic's, whose cache writes cost 1.25 and 2 of the input, reads a tenth.
+/// Two real price sheets. OpenAI's rates all change above 272,000 prompt tokens, and cost half for flex work and double
+/// for priority work. Anthropic's cache writes cost 1.25 and 2 times the input, and cache reads a tenth.
 fn real() -> PriceList {
     let openai = ["2.50", "0.25", "3.125", "3.125", "10"];
     let claude = ModelName::new("claude").unwrap();
@@ -175,16 +176,16 @@ fn real_sheets_come_to_their_bills() {
         // 18,014 prompt tokens: 3 computed, 18,011 written.
         ("demo-1", "2026-01-01", Standard, used(3, 0, 18_011, 0, 10, 0), "0.056391875"),
         ("demo-1", "2026-01-01", Standard, used(3, 18_011, 0, 0, 10, 200), "0.00661025"),
-        // All rates change, for all of the tokens, above the bound and not at it; whatever class the tokens are in.
+        // Above the limit, but not at it, all rates change for all tokens, in every token class.
         ("demo-1", "2026-01-01", Standard, used(272_000, 0, 0, 0, 1_000, 0), "0.69"),
         ("demo-1", "2026-01-01", Standard, used(272_001, 0, 0, 0, 1_000, 0), "1.375005"),
         ("demo-1", "2026-01-01", Standard, used(1, 270_000, 2_000, 0, 1_000, 0), "0.162505"),
         ("demo-1", "2026-01-01", Flex, used(1_000, 0, 0, 0, 100, 0), "0.00175"),
         ("demo-1", "2026-01-01", Priority, used(1_000, 0, 0, 0, 100, 0), "0.007"),
-        // A class with prices for long prompts only has the usual ones for the others.
+        // A class of service with prices only for long prompts has the standard prices for other prompts.
         ("demo-1", "2026-01-01", Batch, used(1_000, 0, 0, 0, 100, 0), "0.0035"),
         ("demo-1", "2026-01-01", Batch, used(1_001, 0, 0, 0, 100, 0), "0.00175125"),
-        // The ordinary prices fell; the others did not.
+        // The ordinary prices fell, and the others did not.
         ("demo-1", "2026-07-01", Standard, used(1_000, 0, 0, 0, 100, 0), "0.00315"),
         ("demo-1", "2026-07-01", Standard, used(272_001, 0, 0, 0, 1_000, 0), "1.375005"),
         ("demo-1", "2026-07-01", Flex, used(1_000, 0, 0, 0, 100, 0), "0.00175"),
@@ -212,7 +213,7 @@ fn real_sheets_come_to_their_bills() {
 fn a_hold_takes_the_dearest_rates_that_could_apply() {
     let quote = real().quote(&model(), at("2026-01-01")).unwrap();
     let rows = [
-        // A prompt of 272,000 tokens may be written to the cache; one more, and all rates are others.
+        // A prompt of 272,000 tokens may be written to the cache. With one more token, all rates change.
         (Some(PriceTier::Standard), 272_000, 1_000, "0.86"),
         (Some(PriceTier::Standard), 272_001, 1_000, "1.715006250"),
         (Some(PriceTier::Flex), 272_001, 1_000, "0.430001564"),
@@ -309,7 +310,7 @@ fn searches_are_held_for_and_charged_where_they_have_a_price() {
         PriceList::from_config(&[config]).unwrap().quote(&model(), at("2026-01-01")).unwrap()
     };
     let usage = Usage { input: 1_000_000, web_searches: 3, ..Usage::default() };
-    // $10 a thousand.
+    // $10 per thousand searches.
     let priced = quote(PriceConfig { per_search: Some(10_000_000_000_000), ..config(1_000, 4_000) });
     assert!(priced.prices_searches());
     assert_eq!(priced.hold_for_searches(50), Ok(NanoDollars::new(50 * 10_000_000)));

@@ -1,12 +1,12 @@
-//! From a journal to a state: the newest snapshot, then the rows after it, each checked against the chain.
-//! Used when a ledger opens and when it recovers.
+//! Loads a state from a journal: the newest snapshot, then the rows after it, each checked against the chain. Used when
+//! a ledger opens and when it recovers.
 
 use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError};
 use crate::record::decode_row;
 use crate::snapshot;
 use crate::state::State;
 
-/// A state and the row that it stands at.
+/// A state, and the journal row up to which it was replayed.
 pub(super) struct Replayed {
     pub(super) state: State,
     pub(super) sequence: u64,
@@ -16,11 +16,11 @@ pub(super) struct Replayed {
     pub(super) snapshot_refused: Option<String>,
 }
 
-/// Rows read at a time.
+/// The number of rows that are read at a time.
 const PAGE_ROWS: usize = 256;
 
-/// Loads a journal. A snapshot that is damaged is passed over for the one before it, and with none left everything is
-/// replayed; one of a newer format is not, for the rows will be newer, too.
+/// Loads a journal. If a snapshot is damaged, the one before it is used, and if none is left, all rows are replayed. A
+/// snapshot of a newer format is an error, because the rows will have a newer format, too.
 pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError> {
     let mut replayed = Replayed {
         state: State::default(),
@@ -58,7 +58,7 @@ pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError>
 }
 
 impl Replayed {
-    /// Applies every row that the journal has beyond this state, a page at a time.
+    /// Applies all rows of the journal after this state, a page at a time.
     pub(super) fn catch_up(&mut self, journal: &mut dyn Journal) -> Result<(), LedgerError> {
         loop {
             let page = journal.rows_after(self.sequence, PAGE_ROWS)?;

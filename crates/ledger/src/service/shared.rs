@@ -1,5 +1,5 @@
-//! What the callers and the journal thread share: the live state, the group being formed, and how the journal does.
-//! Must not know how a group is written.
+//! The data that callers and the journal thread share: the live state, the group that is being formed, and the health
+//! of the journal. Must not know how a group is written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::durable::{Group, JournalFailed, Scribe};
 use crate::refusal::LedgerRefusal;
 use crate::transaction::{Event, Transaction};
 
-/// What can be set about a ledger. Every limit names its unit.
+/// The options of a ledger. Every limit names its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// Transactions that may wait for the disk before new work is refused.
+    /// The number of transactions that may wait for the disk before new work is refused.
     pub max_queued_transactions: usize,
-    /// Bytes of stored answers that may wait for the disk before new work is refused.
+    /// The bytes of stored answers that may wait for the disk before new work is refused.
     pub max_queued_answer_bytes: usize,
-    /// Rows between two snapshots at least; more when the state is large.
+    /// The minimum number of rows between two snapshots. A large state needs more.
     pub snapshot_rows: u64,
-    /// First wait before a failed journal is tried again; it doubles up to 20 times this.
+    /// The first wait before a failed journal is tried again. It doubles up to 20 times this value.
     pub retry: Duration,
 }
 
@@ -31,8 +31,8 @@ impl Default for LedgerOptions {
         Self {
             max_queued_transactions: 16_384,
             max_queued_answer_bytes: 64 << 20,
-            // Writing one keeps the journal's thread for some 10 ms at full state: rare enough that fewer than one
-            // call in a hundred waits for it at ten thousand rows a second, and replaying as many rows takes a
+            // At full state, writing a snapshot occupies the journal thread for some 10 ms. With this interval, fewer
+            // than one call in a hundred waits for it at ten thousand rows per second. Replaying as many rows takes a
             // fraction of a second.
             snapshot_rows: 65_536,
             retry: Duration::from_millis(50),
@@ -40,35 +40,35 @@ impl Default for LedgerOptions {
     }
 }
 
-/// How the journal does, for metrics and health checks.
+/// The health of the journal, for metrics and health checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
-    /// Why commands are refused now, if they are.
+    /// The reason why commands are refused now. `None` if they are accepted.
     pub down: Option<Arc<str>>,
     /// The last row on the disk.
     pub sequence: u64,
-    /// Appends that succeeded since the start.
+    /// The number of successful appends since the start.
     pub commits: u64,
-    /// Transactions in them.
+    /// The number of transactions in those appends.
     pub transactions: u64,
-    /// How long the last append took, in nanoseconds: what the disk makes it.
+    /// The duration of the last append in nanoseconds, which depends on the disk.
     pub last_commit_nanos: u64,
-    /// All appends together, in nanoseconds.
+    /// The total duration of all appends, in nanoseconds.
     pub total_commit_nanos: u64,
-    /// Appends that failed.
+    /// The number of failed appends.
     pub failures: u64,
-    /// Holds that expired: whoever took them did not end them in time, and nothing was charged.
+    /// The number of holds that expired because their owner did not end them in time. Nothing was charged for them.
     pub expired: u64,
-    /// Snapshots written.
+    /// The number of snapshots written.
     pub snapshots: u64,
-    /// Snapshots that could not be written; the ledger goes on without.
+    /// The number of snapshots that could not be written. The ledger continues without them.
     pub snapshot_failures: u64,
 }
 
-/// What the callers and the journal thread share.
+/// The data that callers and the journal thread share.
 pub(super) struct Shared {
     pub(super) inner: Mutex<Inner>,
-    /// There is work for the journal thread.
+    /// Signals work for the journal thread.
     pub(super) work: Condvar,
 }
 
@@ -78,37 +78,37 @@ pub(super) struct Inner {
     pub(super) in_flight: Option<Arc<Group>>,
     pub(super) status: Status,
     pub(super) health: Health,
-    /// How the journal thread waits to be woken, while nobody has.
+    /// How the journal thread is waiting. [`Sleep::Awake`] after it was woken.
     pub(super) sleep: Sleep,
 }
 
 /// How the journal thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sleep {
-    /// It does not, or was woken.
+    /// It does not wait, or was woken.
     Awake,
-    /// It will soon look by itself whether something was queued.
+    /// It will soon check by itself whether a batch was queued.
     Light,
-    /// It has to be woken.
+    /// It must be woken.
     Deep,
 }
 
-/// What the next append will write.
+/// The content of the next append.
 #[derive(Default)]
 pub(super) struct Forming {
     pub(super) transactions: Vec<Transaction>,
     pub(super) answer_bytes: usize,
     pub(super) group: Arc<Group>,
-    /// Somebody waits for it.
+    /// Whether a caller waits for it.
     pub(super) is_awaited: bool,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Status {
     Up,
-    /// The journal failed and is being tried again.
+    /// The journal failed and is being retried.
     Down(Arc<str>),
-    /// What is queued is written, nothing new is taken.
+    /// The queue is being written, and no new commands are accepted.
     Closing,
     /// The journal thread has ended.
     Closed,
@@ -132,7 +132,7 @@ impl Scribe for Shared {
 }
 
 impl Shared {
-    /// Wakes the journal thread, if it sleeps.
+    /// Wakes the journal thread if it sleeps.
     fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
         let slept = std::mem::replace(&mut inner.sleep, Sleep::Awake) != Sleep::Awake;
         drop(inner);
@@ -162,7 +162,7 @@ impl Status {
 }
 
 impl Inner {
-    /// Whether a group is the one that the next append will write, and not under way or written.
+    /// Whether a group is the one that the next append will write, and not one in progress or already written.
     fn is_forming(&self, group: &Arc<Group>) -> bool {
         Arc::ptr_eq(&self.forming.group, group) && !self.forming.transactions.is_empty()
     }
@@ -177,7 +177,8 @@ impl Inner {
         now: UnixNanos,
         options: &LedgerOptions,
     ) -> Result<Receipt, LedgerRefusal> {
-        // What ends work is never refused for a full queue: there are at most as many of these as open holds.
+        // Commands that end work are never refused because of a full queue. There are at most as many of them as open
+        // holds.
         let ends_work = matches!(
             command,
             Command::Settle { .. }
@@ -206,7 +207,7 @@ impl Inner {
         Ok(receipt)
     }
 
-    /// What a batch decided now waits for: the group being formed, or else the one being written.
+    /// Returns the group that a batch decided now must wait for: the one being formed, or else the one being written.
     pub(super) fn awaited(&self) -> Option<Arc<Group>> {
         if !self.forming.transactions.is_empty() {
             return Some(Arc::clone(&self.forming.group));
@@ -214,7 +215,7 @@ impl Inner {
         self.in_flight.clone()
     }
 
-    /// Takes the live state back to `core` and tells everyone whose batch is lost.
+    /// Drops the group that is being formed and reports the failure to all callers that wait for it.
     pub(super) fn fail_forming(&mut self, failed: &JournalFailed) {
         let forming = std::mem::take(&mut self.forming);
         forming.group.resolve(Err(failed.clone()));

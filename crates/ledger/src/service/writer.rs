@@ -1,5 +1,5 @@
-//! The journal thread: takes what has queued up, writes it as one append, tells who waits, keeps the durable state,
-//! writes snapshots, and nurses a failed journal back. Decides nothing about money.
+//! The journal thread. It writes the queue as one append, notifies waiting callers, maintains the durable state, writes
+//! snapshots and recovers a failed journal. Makes no decisions about money.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,41 +13,42 @@ use crate::transaction::{Event, Transaction};
 use super::replay::Replayed;
 use super::shared::{Forming, Inner, LedgerOptions, Shared, Sleep, Status};
 
-/// About how large a row gets before the group goes on in another row of the same append, in bytes of answers.
+/// The approximate size of answers in one row, in bytes. Beyond it, the group continues in another row of the same
+/// append.
 const ROW_ANSWER_BYTES: usize = 1 << 20;
-/// Transactions in one row at most.
+/// The maximum number of transactions in one row.
 const ROW_TRANSACTIONS: usize = 4_096;
-/// Most room that a group leaves to the next, in transactions.
+/// The maximum capacity, in transactions, that one group leaves to the next.
 const ROOM_KEPT_TRANSACTIONS: usize = 1_024;
-/// How often an idle journal is asked whether it is still where it was.
+/// How often an idle journal is checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long what nobody waits for may stay in memory, for company.
+/// How long a batch without a waiting caller may stay in memory, so that it can be written together with others.
 const LEISURE: Duration = Duration::from_millis(2);
-/// The wait before trying a failed journal again grows to this many times the first one.
+/// The wait before retrying a failed journal grows up to this multiple of the first wait.
 const MAX_RETRY_FACTOR: u32 = 20;
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
     journal: Box<dyn Journal>,
     options: LedgerOptions,
-    /// What is on the disk.
+    /// The state that is on the disk.
     durable: Replayed,
     rows_since_snapshot: u64,
     bytes_since_snapshot: usize,
     snapshot_bytes: usize,
-    /// The room of the group before, for the next.
+    /// The buffer of the previous group, for reuse.
     spare: Vec<Transaction>,
 }
 
 enum Work {
     Commit(Vec<Transaction>, Arc<Group>),
-    /// Nothing came for a while.
+    /// The journal was idle for a while and must be checked.
     Check,
     Recover,
     Close,
 }
 
-/// Whatever ends the thread, nobody is left waiting.
+/// Resolves all pending batches, no matter how the thread ends.
 struct Farewell(Arc<Shared>);
 
 impl Drop for Farewell {
@@ -63,12 +64,12 @@ impl Drop for Farewell {
 }
 
 impl Inner {
-    /// Whether what is to be done next cannot wait for company.
+    /// Whether the next work must not be delayed to collect more batches.
     fn is_urgent(&self) -> bool {
         self.status != Status::Up || self.forming.is_awaited
     }
 
-    /// What is to be done next.
+    /// Returns the next work, or `None` if there is none.
     fn work(&mut self, spare: &mut Vec<Transaction>) -> Option<Work> {
         if matches!(self.status, Status::Down(_)) {
             return Some(Work::Recover);
@@ -105,7 +106,7 @@ impl Writer {
 
     pub(super) fn run(mut self) -> Result<(), LedgerError> {
         let _farewell = Farewell(Arc::clone(&self.shared));
-        // The failure that the journal has not recovered from.
+        // The failure from which the journal has not recovered.
         let mut failure = None;
         loop {
             match self.next() {
@@ -128,23 +129,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Does one piece of work, if there is any: for whoever turns the journal by hand.
+    /// Does one piece of work if there is any, for a caller that turns the journal by hand.
     pub(super) fn turn(&mut self) {
         let work = self.shared.inner.lock().work(&mut self.spare);
         match work {
             Some(Work::Commit(transactions, group)) => {
-                // A failure shows in the ledger's health, and recovering is the next piece of work.
+                // A failure shows in the ledger's health, and the next piece of work is recovery.
                 let _ = self.commit(&transactions, &group);
             }
             Some(Work::Recover) => {
                 let _ = self.try_recover();
             }
-            // A file that is looked at only when nothing else comes is the thread's own affair.
+            // Only the journal thread checks an idle journal.
             Some(Work::Check | Work::Close) | None => {}
         }
     }
 
-    /// Waits for something to do: lightly at first, as where something was written more follows.
+    /// Waits for work: at first lightly, because after a write more batches usually follow.
     fn next(&mut self) -> Work {
         let mut inner = self.shared.inner.lock();
         let mut is_deep = false;
@@ -161,7 +162,7 @@ impl Writer {
             if is_deep && timed_out {
                 return Work::Check;
             }
-            // The first in a while, or nobody else came: there is no company to wait for.
+            // After a long sleep or a timeout, there are no other batches to wait for.
             if is_deep || timed_out {
                 if let Some(work) = inner.work(&mut self.spare) {
                     return work;
@@ -171,7 +172,7 @@ impl Writer {
         }
     }
 
-    /// Keeps the room of a group that is written, unless that was a large one.
+    /// Keeps the buffer of a written group, unless it is large.
     fn keep_room(&mut self, mut transactions: Vec<Transaction>) {
         transactions.clear();
         if transactions.capacity() <= ROOM_KEPT_TRANSACTIONS {
@@ -195,7 +196,7 @@ impl Writer {
             return Err(error.into());
         }
         {
-            // Before the callers wake: who was told that it is on the disk finds it counted.
+            // Counted before the callers wake, so that a caller that knows of the write finds it counted.
             let mut inner = self.shared.inner.lock();
             inner.in_flight = None;
             let health = &mut inner.health;
@@ -207,7 +208,8 @@ impl Writer {
         }
         group.resolve(Ok(()));
         for transaction in transactions {
-            // The live state took it by the same rules; should that ever differ, stop before it goes further.
+            // The live state accepted the transaction by the same rules. If the durable state refuses it, the ledger
+            // must stop.
             self.durable.state.evolve(transaction).map_err(|breach| self.breach(breach.why()))?;
         }
         if let Some(last) = rows.last() {
@@ -216,8 +218,8 @@ impl Writer {
         }
         self.rows_since_snapshot += rows.len() as u64;
         self.bytes_since_snapshot += rows.iter().map(|row| row.payload.len()).sum::<usize>();
-        // A snapshot costs its size: taken when the rows since the last one weigh four times as much, writing
-        // snapshots adds at most a quarter to what is written anyway.
+        // A snapshot costs its size. It is written only when the rows since the last one weigh four times as much.
+        // Snapshots therefore add at most a quarter to the bytes that are written anyway.
         let due = self.rows_since_snapshot >= self.options.snapshot_rows
             && self.bytes_since_snapshot >= self.snapshot_bytes.saturating_mul(4);
         if due {
@@ -226,7 +228,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The rows of one append: one, unless the group is very large.
+    /// Returns the rows of one append: one row, unless the group is very large.
     fn rows(&self, transactions: &[Transaction]) -> Vec<JournalRow> {
         let mut rows: Vec<JournalRow> = Vec::with_capacity(1);
         let (mut sequence, mut previous) = (self.durable.sequence, self.durable.checksum);
@@ -250,7 +252,7 @@ impl Writer {
         rows
     }
 
-    /// Takes everything that is not on the disk back.
+    /// Takes back all changes that are not on the disk.
     fn fail(&mut self, error: &JournalError, group: &Arc<Group>) {
         let failed = JournalFailed { why: error.to_string().into() };
         tracing::error!(%error, "the ledger's journal failed: no new call is taken until it can be written again");
@@ -267,7 +269,8 @@ impl Writer {
         group.resolve(Err(failed));
     }
 
-    /// Tries the journal until it takes writes again (true), or the ledger is closed.
+    /// Retries the journal until it accepts writes again, or until the ledger is closed. Returns `true` in the first
+    /// case.
     fn recover(&mut self) -> bool {
         let mut factor = 1;
         loop {
@@ -277,7 +280,7 @@ impl Writer {
                 return false;
             }
             inner.status = Status::Down(error.to_string().into());
-            // The condition is also signalled by `close`; any other wake-up only means trying a little early.
+            // `close` also signals the condition. Any other wake-up only means that the next try comes a little early.
             let wait = self.options.retry.max(Duration::from_millis(1)) * factor;
             let _ = self.shared.work.wait_for(&mut inner, wait);
             if !matches!(inner.status, Status::Down(_)) {
@@ -315,7 +318,8 @@ impl Writer {
         }
     }
 
-    /// The durable state refused what the live one took: a fault in the ledger, after which nothing more is taken.
+    /// Stops the ledger after the durable state refused a transaction that the live state accepted. That is a bug in
+    /// the ledger.
     fn breach(&self, why: &'static str) -> LedgerError {
         let mut inner = self.shared.inner.lock();
         inner.status = Status::Closing;

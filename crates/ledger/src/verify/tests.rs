@@ -1,4 +1,4 @@
-//! Journals that are wrong in one way each, with a chain that is right again: the check names what is wrong.
+//! Journals that are each wrong in one way, with a correct chain. The check must name the error.
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
@@ -72,7 +72,7 @@ fn story() -> Vec<Transaction> {
     ]
 }
 
-/// A row per transaction, rightly chained.
+/// Returns one row per transaction, correctly chained.
 fn chained(story: &[Transaction]) -> Loaded {
     let mut rows: Vec<JournalRow> = Vec::new();
     for transaction in story {
@@ -209,7 +209,7 @@ fn every_truncation_and_flip_of_a_payload_is_an_error_and_never_a_panic() {
         for bit in 0..8 {
             let mut flipped = payload.clone();
             flipped[at] ^= 1 << bit;
-            // It may still parse; then the rules or the sums must say something, or a name or time merely differs.
+            // The row may still parse. Then the rules or the totals must report it, or only a name or a time differs.
             let _ = verify(&Loaded { snapshots: vec![], rows: vec![row(flipped)] });
         }
     }

@@ -1,4 +1,4 @@
-//! Short names for what the ledger's tests do over and over.
+//! Short helpers that the ledger's tests share.
 
 use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, Rounding, TokenClass, UnixNanos,
@@ -48,7 +48,7 @@ pub(crate) fn budget(org_name: &str, project_name: &str, limit: i64, period: Bud
     Command::SetBudget { org: org(org_name), project: project(project_name), budget }
 }
 
-/// A hold of org `o`, project `p`, which expires an hour after the start.
+/// Returns a hold of org `o`, project `p`, which expires an hour after the start.
 pub(crate) fn hold(n: u128, amount: i64) -> Command {
     hold_of("o", "p", n, amount, None)
 }
@@ -71,7 +71,7 @@ pub(crate) fn hold_of(
     }
 }
 
-/// Lines that sum to `amount`, at one nano-dollar a token.
+/// Returns lines that sum to `amount`, at one nano-dollar per token.
 pub(crate) fn lines(amount: i64) -> Vec<ChargeLine> {
     let price = NanoDollarsPerMillion::new(1_000_000).unwrap();
     let tokens = u64::try_from(amount).unwrap();

@@ -1,5 +1,5 @@
-//! Whether tools reach the model, and whether calls that it writes as its template shows them are read back as calls. Must not
-//! know how a family is read.
+//! Checks whether tools reach the model, and whether calls in the template's notation are parsed as calls. Must not
+//! know how a family is parsed.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use serde_json::json;
 use super::patient::{NEXT, Patient, QUESTION, assistant, user};
 use crate::finding::{Finding, Severity};
 
-/// The tool that is offered.
+/// The name of the offered tool.
 const NAME: &str = "look_up_heron";
-/// Its argument's key and value.
+/// The key and value of its argument.
 const ARGUMENT: (&str, &str) = ("marsh", "Camargue");
-/// An id that every template takes (Mistral's takes nine letters or digits).
+/// An id that every template accepts. Mistral's template requires nine letters or digits.
 const CALL_ID: &str = "call00001";
 
 pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
@@ -63,7 +63,7 @@ pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     });
 }
 
-/// The template shows no tools, which is worse where the vocabulary has marks for calls.
+/// The finding that the template shows no tools. It is more severe if the vocabulary has marks for calls.
 fn not_shown(patient: &Patient<'_>) -> Finding {
     let marks = patient.words.tokenizer.markup_texts();
     let is_mark = |text: &&String| {
@@ -110,7 +110,7 @@ fn result() -> Message {
     Message { tool_call_id: Some(CALL_ID.to_owned()), ..Message::text(Role::Tool, "Two of them") }
 }
 
-/// A call as the template shows it in a conversation that goes on, from where an answer begins to where it ends.
+/// Returns a call as the template shows it in a continued conversation, from the beginning of the answer to its end.
 fn written(patient: &Patient<'_>) -> Option<String> {
     let text = |messages: Vec<Message>, open: bool| {
         let conversation = Conversation {
@@ -134,8 +134,8 @@ fn written(patient: &Patient<'_>) -> Option<String> {
     (written.contains(NAME) && written.contains(ARGUMENT.1)).then(|| written.to_owned())
 }
 
-/// Where the token begins that `at` lies in: what a prompt opens (`<think>`) and what an answer begins with (`<tool_call>`) may share
-/// their first letters.
+/// Returns the start of the token that contains the byte `at`. The text that opens an answer (`<think>`) and the answer
+/// itself (`<tool_call>`) may share their first letters.
 fn beginning(patient: &Patient<'_>, text: &str, at: usize) -> usize {
     let tokenizer = &patient.words.tokenizer;
     let spans = tokenizer.encode(text, false).ok().and_then(|ids| tokenizer.spans(text, &ids));
@@ -143,7 +143,7 @@ fn beginning(patient: &Patient<'_>, text: &str, at: usize) -> usize {
     spans.iter().find(|span| span.start < at && span.end > at).map_or(at, |span| span.start)
 }
 
-/// Whether a family reads it as the call that it is.
+/// Whether a family parses `written` as the expected call.
 fn reads(patient: &Patient<'_>, family: ReplyFamily, written: &str) -> bool {
     let conversation = Conversation { tools: vec![tool()], ..Conversation::default() };
     let form = ReplyForm {

@@ -1,4 +1,4 @@
-//! Whether the files agree on how long a context may be and how many ids there are. Must not know templates.
+//! Checks whether the files agree on the length of the context and the number of ids. Must not know templates.
 
 use headrace_checkpoint::RopeScaling;
 
@@ -82,7 +82,7 @@ fn told_otherwise(patient: &Patient<'_>, context: usize, findings: &mut Vec<Find
     });
 }
 
-/// A context beyond what positions were scaled for.
+/// Checks for a context that is longer than the positions were scaled for.
 fn beyond_rope(patient: &Patient<'_>, context: usize, findings: &mut Vec<Finding>) {
     let Some(rope) = patient.examined.rope else { return };
     let (factor, original) = match &rope.scaling {

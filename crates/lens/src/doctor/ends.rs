@@ -1,11 +1,11 @@
-//! Whether an answer ends where the model ends it. Must not know how answers are opened.
+//! Checks whether answers end at the token with which the model ends them. Must not know how answers are opened.
 
 use headrace_prompt::ReplyFamily;
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
 use crate::finding::{Finding, Severity};
 
-/// What can be told without a template.
+/// Runs the checks that need no template.
 pub(super) fn check_ids(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let (examined, tokenizer) = (patient.examined, &patient.words.tokenizer);
     if examined.eos.is_empty() {
@@ -56,9 +56,9 @@ pub(super) fn check_ids(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What the template shows.
+/// Runs the checks that need a template.
 pub(super) fn check_turns(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
-    // Its turns are ended by one token and its answers by others.
+    // GPT-OSS ends its turns with one token and its answers with others.
     if patient.words.replies.family == ReplyFamily::Harmony {
         return;
     }
@@ -89,8 +89,8 @@ pub(super) fn check_turns(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The first token with a meaning between an answer and the question behind it. Nothing where the template does not take or
-/// show such a conversation; nothing within that where there is no such token.
+/// Returns the first control or markup token between an answer and the next question. The outer `None` means that the
+/// template rejects or hides such a conversation, the inner `None` that there is no such token.
 fn turn_end(patient: &Patient<'_>) -> Option<Option<u32>> {
     let messages = vec![user(QUESTION), assistant(ANSWER), user(NEXT)];
     let text = patient.text(messages.clone(), true)?;
@@ -103,7 +103,7 @@ fn turn_end(patient: &Patient<'_>) -> Option<Option<u32>> {
     Some(between.find(|id| tokenizer.is_control(*id) || tokenizer.is_markup(*id)))
 }
 
-/// A prompt whose last token ends an answer.
+/// Checks for a prompt whose last token ends an answer.
 fn prompt_is_over(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let ids = patient.ids(vec![user(QUESTION)], true).unwrap_or_default();
     let Some(last) = ids.last().filter(|id| patient.examined.eos.contains(id)) else { return };

@@ -1,14 +1,14 @@
-//! Whether the marks around turns are single tokens. Must not know what stands in a turn.
+//! Checks whether the marks around turns are single tokens. Must not know the content of a turn.
 
 use std::collections::BTreeMap;
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
 use crate::finding::{Finding, Severity};
 
-/// The longest text that is taken for a mark, in bytes.
+/// The maximum length of a mark, in bytes.
 const LONGEST_MARK_BYTES: usize = 48;
 
-/// How a mark is written, which is how marks of one kind are told from those of another.
+/// The style of a mark. Marks of different styles are of different kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Style {
     /// `<|…|>`, `<｜…｜>`
@@ -22,7 +22,7 @@ enum Style {
 /// A mark in a prompt.
 struct Mark {
     style: Style,
-    /// How many tokens it takes; 1 where it is one.
+    /// The number of tokens of the mark, which should be 1.
     tokens: usize,
     pieces: String,
 }
@@ -57,8 +57,8 @@ pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The marks that the template writes around turns: between a question and its answer, behind that, and where the next answer
-/// begins. What it says of itself before the first question is prose, marks in it included.
+/// Returns the marks that the template writes around turns: between a question and its answer, after the answer, and at
+/// the beginning of the next answer. Text of the template before the first question is prose, including marks in it.
 fn marks(patient: &Patient<'_>) -> BTreeMap<String, Mark> {
     let turns = vec![user(QUESTION), assistant(ANSWER), user(NEXT)];
     let alone = vec![user(QUESTION)];
@@ -93,7 +93,7 @@ fn style(mark: &str) -> Style {
     }
 }
 
-/// What looks like a mark, by its place.
+/// Returns everything that looks like a mark, with its position.
 fn written(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut from = 0;

@@ -1,4 +1,5 @@
-//! A checkpoint under examination: what several checks ask of it. Must not know what any of them looks for.
+//! The checkpoint under examination, with the operations that several checks need. Must not know what the checks look
+//! for.
 
 use headrace_domain::{Conversation, Message, Role, UnixNanos};
 use headrace_prompt::{ChatTemplate, RenderOptions, Rendered, TemplateError};
@@ -6,13 +7,13 @@ use headrace_prompt::{ChatTemplate, RenderOptions, Rendered, TemplateError};
 use crate::finding::{Examined, Facts};
 use crate::words::Words;
 
-/// What a user says in conversations that are tried: words that no template looks for.
+/// The user's first message in test conversations. It consists of words that no template looks for.
 pub(super) const QUESTION: &str = "Wherefore do seven quiet herons wade";
-/// What a model said.
+/// The model's answer.
 pub(super) const ANSWER: &str = "Because the marsh beyond is shallow";
-/// What a user says next.
+/// The user's second message.
 pub(super) const NEXT: &str = "Then name whichever bird flies farthest";
-/// Instructions.
+/// The system message.
 pub(super) const SYSTEM: &str = "Answer as an old ferryman would";
 
 pub(super) struct Patient<'a> {
@@ -29,7 +30,7 @@ impl<'a> Patient<'a> {
         self.words.template.as_deref()
     }
 
-    /// Renders a conversation, with what opens an answer or without it.
+    /// Renders a conversation. `open` is whether the text that opens an answer is added.
     pub(super) fn render(
         &self,
         conversation: &Conversation,
@@ -39,25 +40,25 @@ impl<'a> Patient<'a> {
         Some(self.template()?.render(conversation, &options))
     }
 
-    /// The same as text, where the template takes it.
+    /// Like [`Self::render`], but returns the text, or `None` if the template rejects the messages.
     pub(super) fn text(&self, messages: Vec<Message>, open: bool) -> Option<String> {
         let conversation = Conversation { messages, ..Conversation::default() };
         self.render(&conversation, open)?.ok().map(Rendered::into_text)
     }
 
-    /// The ids of a conversation, as they would be served.
+    /// Returns the ids of a conversation, exactly as it would be served.
     pub(super) fn ids(&self, messages: Vec<Message>, open: bool) -> Option<Vec<u32>> {
         let conversation = Conversation { messages, ..Conversation::default() };
         let rendered = self.render(&conversation, open)?.ok()?;
         self.words.tokenizer.encode_segments(&rendered.segments(), false).ok()
     }
 
-    /// The id of a token that the configuration names.
+    /// Returns the id of a token that the configuration names.
     pub(super) fn named(&self, token: &Option<String>) -> Option<u32> {
         self.words.tokenizer.id_of(token.as_deref()?)
     }
 
-    /// A token for people.
+    /// Returns a description of a token for people.
     pub(super) fn show(&self, id: u32) -> String {
         match self.words.tokenizer.token_bytes(id) {
             Some(bytes) => format!("`{}` (id {id})", crate::token::escaped_bytes(bytes)),
@@ -69,7 +70,7 @@ impl<'a> Patient<'a> {
         ids.iter().map(|id| self.show(*id)).collect::<Vec<_>>().join(", ")
     }
 
-    /// What stands behind a question where an answer begins.
+    /// Returns the text after a question at the point at which an answer begins.
     pub(super) fn opening(&self) -> Option<String> {
         let text = self.text(vec![user(QUESTION)], true)?;
         Some(text.rsplit_once(QUESTION)?.1.to_owned())

@@ -1,4 +1,4 @@
-//! How a prompt begins, and how it opens an answer. Must not know what ends one.
+//! Checks how a prompt begins and how it opens an answer. Must not know how an answer ends.
 
 use headrace_domain::{Conversation, UnixNanos};
 use headrace_prompt::{RenderOptions, Rendered};
@@ -6,7 +6,7 @@ use headrace_prompt::{RenderOptions, Rendered};
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
 use crate::finding::{Finding, Severity};
 
-/// A day and a minute, in nanoseconds: another date and another time of the day.
+/// A day and a minute, in nanoseconds: changes the date and the time of day.
 const LATER_NANOS: u64 = (24 * 3600 + 60) * 1_000_000_000;
 
 pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
@@ -15,7 +15,7 @@ pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     time(patient, findings);
 }
 
-/// Whether what opens an answer is what stands before an earlier one.
+/// Checks whether the text that opens an answer equals the text before an earlier answer.
 fn opening(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let Some(opened) = patient.opening() else { return };
     let closed = patient.text(vec![user(QUESTION)], false);
@@ -54,21 +54,21 @@ fn opening(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether two heads of a turn part in words, and not in marks alone: thoughts are opened, shown as empty or left out, and what
-/// a head leaves to the model differs.
+/// Whether two heads of a turn differ in words and not only in marks. Marks may differ: reasoning may be opened, shown
+/// as empty or left out, and a head may leave some text to the model.
 fn names_another(opens: &str, before: &str) -> bool {
     let same = opens.bytes().zip(before.bytes()).take_while(|(left, right)| left == right).count();
     let word = |text: &str| {
         let rest = text.get(same..).unwrap_or_default().trim_start();
         let within = text.get(..same).unwrap_or_default();
-        // Letters within a mark are none of a word.
+        // Letters inside a mark are not part of a word.
         let in_mark = within.rfind(['<', '[']) > within.rfind(['>', ']']);
         !in_mark && rest.starts_with(char::is_alphabetic)
     };
     word(opens) && word(before)
 }
 
-/// Whether a prompt begins with the token that begins every sequence, once.
+/// Checks whether a prompt begins with the beginning-of-sequence token exactly once.
 fn beginning(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let Some(bos) = patient.named(&patient.examined.tokenizer_config.bos_token) else { return };
     let Some(ids) = patient.ids(vec![user(QUESTION)], true) else { return };
@@ -104,7 +104,7 @@ fn beginning(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a prompt changes with the time.
+/// Checks whether a prompt changes with the time.
 fn time(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let at = |now: u64| {
         let conversation = Conversation { messages: vec![user(QUESTION)], ..Conversation::default() };

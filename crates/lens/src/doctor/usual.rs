@@ -1,15 +1,15 @@
-//! Whether the template takes the conversations that callers have, and shows all of them to the model. Must not know how
-//! tokens are made of it.
+//! Checks whether the template accepts common conversations and shows all their messages to the model. Must not know
+//! tokens.
 
 use headrace_domain::{Conversation, Message};
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, SYSTEM, assistant, system, user};
 use crate::finding::{Finding, Severity};
 
-/// A conversation that callers have.
+/// A conversation that is common among callers.
 struct Usual {
     name: &'static str,
-    /// How bad it is where the template does not take it.
+    /// The severity if the template rejects the conversation.
     severity: Severity,
     messages: Vec<Message>,
 }

@@ -1,4 +1,4 @@
-//! Calls that may come as tags in a free text, for servers that hold to those and to no grammar that says as much.
+//! Calls as tags in free text, for servers that enforce tags but no equivalent grammar.
 
 use headrace_domain::{Conversation, FormTag, TaggedForm};
 use serde_json::Value;
@@ -7,9 +7,10 @@ use super::{Asked, TEXT_GRAMMAR, TEXT_PATTERN};
 use crate::family::{Body, ReplyFamily};
 
 impl ReplyFamily {
-    /// What [`ReplyFamily::calls_as_grammar`] says where no call has to come, as a free text in which each call stands between
-    /// tags. `None`: nothing has to be held, or it cannot be said so: a call is required or at most one may come, the family
-    /// writes its calls otherwise or with special tokens, or the arguments are a text with a grammar of its own.
+    /// Expresses [`ReplyFamily::calls_as_grammar`] as free text in which each call is between tags. Returns `None` if
+    /// no constraint is needed or tags cannot express it. Tags cannot express a required call, a limit of one call, or
+    /// arguments that are a text with its own grammar. Nor can they express calls of families that use another notation
+    /// or special tokens.
     pub fn calls_as_tags(
         self,
         conversation: &Conversation,

@@ -1,6 +1,6 @@
-//! Whether a template does nothing with the texts of messages but write them out, so that what stands around them is the same
-//! whatever they say: read off its syntax tree. Whatever is not known to be harmless counts as harm.
-//! Must not know conversations, or what is made of the answer.
+//! Decides from the syntax tree whether a template only writes out the texts of messages. If so, the text around them
+//! is the same for any texts. Anything that is not known to be harmless counts as harmful. Must not know conversations
+//! or the use of the result.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use minijinja::syntax::SyntaxConfig;
 
 use crate::bounds::CAP;
 
-/// What of `loop` tells nothing of what is walked through.
+/// The fields of `loop` that do not depend on the values of its items.
 const OF_LOOPS: [&str; 10] =
     ["index", "index0", "first", "last", "length", "revindex", "revindex0", "depth", "depth0", "cycle"];
-/// Tests that look at what kind of thing something is.
+/// Tests that depend only on the type of a value.
 const OF_KINDS: [&str; 10] = [
     "string",
     "defined",
@@ -28,22 +28,22 @@ const OF_KINDS: [&str; 10] = [
     "integer",
     "boolean",
 ];
-/// Functions whose values depend on what they are given alone.
+/// Functions whose results depend only on their arguments.
 const FUNCTIONS: [&str; 2] = ["range", "dict"];
 
-/// Variables that are `none` where an outline is used, unless the template sets them.
+/// Variables that are `none` wherever an outline is used, unless the template sets them.
 const NEVER_GIVEN: [&str; 2] = ["tools", "documents"];
 
-/// What a value may depend on.
+/// What the value of an expression may depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Not on the texts of messages.
+    /// Does not depend on the texts of messages.
     Free,
-    /// A string put together from texts of messages, none of them blank, and free ones; or free.
+    /// A string put together from non-blank texts of messages and free strings, or a free value.
     Text,
-    /// A message, or free.
+    /// A message, or a free value.
     Message,
-    /// Some of the messages, or free.
+    /// Some of the messages, or a free value.
     Messages,
     /// A `namespace(…)`, whose fields change.
     Space,
@@ -51,12 +51,12 @@ enum Kind {
 
 use Kind::{Free, Message, Messages, Space, Text};
 
-/// Whether what `source` writes is, for messages of the same roles whose texts neither are blank nor have white space at
-/// their ends, the same but for these texts.
+/// Whether the output of `source` contains the texts of messages and otherwise does not depend on them. This applies to
+/// messages with the same roles whose texts are not blank and have no white space at their ends.
 pub(crate) fn only_writes(source: &str, syntax: &SyntaxConfig) -> bool {
     let Ok(root) = parse(source, "chat_template", syntax.clone()) else { return false };
     let mut reader = Reader::default();
-    // A loop's body may read what it sets further down.
+    // The body of a loop may read a variable that it sets further down.
     loop {
         reader.learned = false;
         if reader.statement(&root).is_none() {
@@ -68,17 +68,18 @@ pub(crate) fn only_writes(source: &str, syntax: &SyntaxConfig) -> bool {
     }
 }
 
-/// What is known so far, wherever in the template it is said. `None` of its functions: harm.
+/// The facts learnt so far, regardless of their position in the template. Its functions return `None` for anything
+/// harmful.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Variables.
+    /// The kinds of variables.
     names: BTreeMap<String, Kind>,
-    /// Fields of namespaces, whichever they belong to.
+    /// The kinds of the fields of namespaces, by name alone.
     fields: BTreeMap<String, Kind>,
     learned: bool,
 }
 
-/// What may be either.
+/// Returns the kind of a value that has one of two kinds. `None` if no kind covers both.
 fn either(one: Kind, other: Kind) -> Option<Kind> {
     match (one, other) {
         (Free, kind) | (kind, Free) => Some(kind),
@@ -86,7 +87,8 @@ fn either(one: Kind, other: Kind) -> Option<Kind> {
     }
 }
 
-/// Something that is true or false whatever the texts say.
+/// Returns the kind of the truth value of something. It is free, because the texts are never blank. `None` for a
+/// namespace.
 fn truth(kind: Kind) -> Option<Kind> {
     (kind != Space).then_some(Free)
 }
@@ -95,7 +97,7 @@ fn free(kind: Kind) -> Option<Kind> {
     (kind == Free).then_some(Free)
 }
 
-/// A string constant's text.
+/// Returns the text of a string constant.
 fn word<'e>(expression: &'e Expr<'_>) -> Option<&'e str> {
     match expression {
         Expr::Const(constant) => constant.value.as_str(),
@@ -103,7 +105,7 @@ fn word<'e>(expression: &'e Expr<'_>) -> Option<&'e str> {
     }
 }
 
-/// A constant that no text which is not empty, and no message, equals.
+/// Whether the expression is a constant that equals no message and no non-empty text.
 fn is_nothing(expression: &Expr<'_>) -> bool {
     match expression {
         Expr::Const(constant) => {
@@ -195,7 +197,7 @@ impl Reader {
         }
     }
 
-    /// What a free value is unpacked to is free.
+    /// Unpacks a value, which must be free. All targets are then free.
     fn unpack(&mut self, targets: &[Expr<'_>], kind: Kind) -> Option<()> {
         free(kind)?;
         targets.iter().try_for_each(|target| self.assign(target, Free))
@@ -294,7 +296,8 @@ impl Reader {
         let set = self.names.get(name).copied().unwrap_or(Free);
         match name {
             "messages" => either(Messages, set),
-            // They know what stands before and behind, and everything; `loop`'s harmless fields are looked at where they are read.
+            // These reveal neighbouring items, all variables or the time. The harmless fields of `loop` are handled in
+            // [`Self::field`].
             "loop" | "debug" | "self" | "strftime_now" => None,
             _ => Some(set),
         }
@@ -339,7 +342,8 @@ impl Reader {
         }
     }
 
-    /// Whether something is true, where that is known: nobody offers tools or gives documents where an outline is used.
+    /// Returns the truth value of an expression if it is known. Outlines are used only if there are no tools and no
+    /// documents.
     fn known(&self, expression: &Expr<'_>) -> Option<bool> {
         let is_absent = |name: &str| NEVER_GIVEN.contains(&name) && !self.names.contains_key(name);
         match expression {
@@ -368,7 +372,7 @@ impl Reader {
         let kinds = (self.expression(left)?, self.expression(right)?);
         match kinds {
             (Free, Free) => Some(Free),
-            // Which fields a message has is known.
+            // The fields of a message are known.
             (Free, Message) if within => Some(Free),
             (Free, Text | Message | Messages) if equality && is_nothing(left) => Some(Free),
             (Text | Message | Messages, Free) if equality && is_nothing(right) => Some(Free),
@@ -379,7 +383,7 @@ impl Reader {
     fn call(&mut self, call: &Call<'_>) -> Option<Kind> {
         match &call.expr {
             Expr::Var(function) if self.names.contains_key(function.id) => None,
-            // Whatever it says, nothing is rendered.
+            // The content of the message does not matter, because nothing is rendered after it.
             Expr::Var(function) if function.id == "raise_exception" => Some(Free),
             Expr::Var(function) if function.id == "namespace" => {
                 self.free_arguments(&call.args)?;
@@ -429,7 +433,7 @@ impl Reader {
     }
 }
 
-/// What a filter makes of a value.
+/// Returns the kind of a filter's result.
 fn filtered(name: &str, bare: bool, kind: Kind) -> Option<Kind> {
     match (name, kind) {
         (CAP, kind) => Some(kind),

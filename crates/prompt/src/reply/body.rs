@@ -1,5 +1,5 @@
-//! What stands between the marks of a call, read character by character: one reader for each way of writing it.
-//! Must not know marks, or what becomes of a call.
+//! Readers for the text between the marks of a call, character by character: one for each notation. Must not know marks
+//! or the use of a call.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::pythonic::Pythonic;
 use super::step::Step;
 use super::tagged::TaggedCall;
 
-/// A reader.
+/// The reader of a call.
 #[derive(Debug)]
 pub(super) enum Reader {
     Object(Object),
@@ -25,7 +25,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// A reader of what `body` says. `end`: a mark that also ends a call whose own is missing.
+    /// Creates a reader for the notation `body`. `end` is a mark that also ends a call whose own end is missing.
     pub(super) fn new(body: &Body, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
         match body {
             Body::Object { array, .. } => Self::Object(Object::new(*array, end.is_some())),
@@ -36,7 +36,7 @@ impl Reader {
         }
     }
 
-    /// A reader of a further object in a list, or between the marks of a call.
+    /// Creates a reader for a further object in a list, or between the marks of a call.
     pub(super) fn next_object(marked: bool) -> Self {
         Self::Object(Object::new(false, marked))
     }
@@ -51,14 +51,14 @@ impl Reader {
         }
     }
 
-    /// Nothing more comes, as the model has stopped by itself. Completes what only lacks its end.
+    /// Ends the input because the model stopped by itself. Completes a call that lacks only its end.
     pub(super) fn stop(&mut self, draft: &mut Draft) {
         if let Self::Tagged(tagged) = self {
             tagged.stop(draft);
         }
     }
 
-    /// What was read behind a call that is whole.
+    /// Returns the characters that were read after the end of a complete call.
     pub(super) fn tail(&mut self) -> String {
         match self {
             Self::Object(object) => object.tail(),
@@ -66,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Whether it is in a list of objects.
+    /// Whether the call is in a list of objects.
     pub(super) fn in_list(&self) -> bool {
         match self {
             Self::Object(object) => object.in_list(),

@@ -1,19 +1,20 @@
-//! How the answers to a call are to be read: what the model writes, and what may be called. Must not know how it is done.
+//! How to read the answers to a call: the model's style and the tools that may be called. Must not know the readers.
 
 use std::sync::Arc;
 
 use crate::family::ReplyStyle;
 use crate::offered::OfferedTools;
 
-/// How the answers to a call are to be read.
+/// How to read the answers to a call.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyForm {
-    /// How the model writes them.
+    /// The way in which the model writes its replies.
     pub style: ReplyStyle,
-    /// Marks that stand in the text because somebody may read them, and are left out of it where nobody does.
+    /// Marks that decoded text contains so that the parser can read them. The parser removes those without a meaning at
+    /// their position.
     pub hidden: Arc<[String]>,
-    /// The prompt ends within a thought.
+    /// Whether the prompt ends inside a reasoning block.
     pub thinking: bool,
-    /// The tools that may be called. Where there are none, what looks like a call is text.
+    /// The tools that may be called. If there are none, text that looks like a call is text.
     pub offered: Arc<OfferedTools>,
 }

@@ -1,4 +1,5 @@
-//! A call as Gemma writes it: `call:NAME{KEY:VALUE,…}`, texts between quotes of their own. Must not know marks around calls.
+//! Reads a call as Gemma writes it: `call:NAME{KEY:VALUE,…}`, with texts between special quotes. Must not know the
+//! marks around calls.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use super::piece::Draft;
 use super::span::is_space;
 use super::step::{MOST_HEAD_BYTES, Step};
 
-/// Deepest nesting that is read.
+/// The maximum nesting depth that is read.
 const MAX_DEPTH: u32 = 64;
 
-/// The reader: it looks for the end of the arguments, which are then parsed as a whole.
+/// The reader. It searches for the end of the arguments, which are then parsed as a whole.
 #[derive(Debug)]
 pub(super) struct Gemma {
     quote: &'static str,
@@ -22,10 +23,10 @@ pub(super) struct Gemma {
     /// The arguments as written, from the opening brace on.
     text: String,
     depth: usize,
-    /// Within a text; a JSON string's is `"`.
+    /// The quote that ends the current text, if inside one. For a JSON string it is `"`.
     within: Option<&'static str>,
     escaped: bool,
-    /// The last character that was no space.
+    /// The last character that was not white space.
     last: char,
 }
 
@@ -115,7 +116,7 @@ impl<'t> Reader<'t> {
         after.is_some()
     }
 
-    /// A text between quotes of either kind.
+    /// Reads a text between quotes of either kind. Returns `Some(None)` if no text begins here.
     fn text(&mut self) -> Option<Option<String>> {
         self.rest = self.rest.trim_start();
         if let Some(rest) = self.rest.strip_prefix(self.quote) {

@@ -1,5 +1,5 @@
-//! Replies in OpenAI's harmony form (GPT-OSS): messages with a header that names a channel and, for calls, a recipient.
-//! Source: the form's own guide (<https://github.com/openai/harmony>). Must not know events, or ids of calls.
+//! Parses replies in OpenAI's harmony form (GPT-OSS): messages with a header that names a channel and, for calls, a
+//! recipient. Source: the form's own guide (<https://github.com/openai/harmony>). Must not know events or ids of calls.
 
 use std::sync::Arc;
 
@@ -10,28 +10,29 @@ use super::piece::{Draft, Piece, Pieces};
 use super::span::is_space;
 use super::step::MOST_HEAD_BYTES;
 
-/// The machine. As the other one, it decides each character by those before it. The prompt ends behind `<|start|>assistant`, so
-/// that an answer begins within a header. A header that cannot be one is text: nothing is lost, and nothing fails.
+/// The state machine. Like `Machine`, it decides each character by the characters before it. The prompt ends after
+/// `<|start|>assistant`, so an answer begins inside a header. An impossible header is text: nothing is lost, and
+/// nothing fails.
 #[derive(Debug)]
 pub(super) struct Harmony {
     offered: Arc<OfferedTools>,
     state: State,
-    /// What has matched of a mark.
+    /// The matched beginning of a mark.
     held: String,
-    /// The header being read, or the call from its header on.
+    /// The header being read, or the text of the call from its header on.
     raw: String,
     draft: Draft,
     told: Option<usize>,
     calls: u32,
     fault: Option<CallFault>,
-    /// A message of text has ended: the next one begins on a line of its own.
+    /// Whether a message of text has ended, so that the next one begins on a new line.
     apart: bool,
     out: Pieces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before a header or in it.
+    /// Before a header or inside it.
     Header,
     Thought,
     Text,
@@ -76,13 +77,13 @@ impl Harmony {
 
     pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
         let held = std::mem::take(&mut self.held);
-        // Half a mark is one that never became whole, unless the model said it as text.
+        // In a header or between messages, an incomplete mark is dropped. Elsewhere it is text.
         if !matches!(self.state, State::Header | State::Between) {
             held.chars().for_each(|c| self.plain(c));
         }
         match self.state {
             State::Call => self.end_call(stopped, ""),
-            // A header that leads to nothing.
+            // An unfinished header that does not begin like one is text.
             State::Header if !self.raw.trim_start().starts_with(['<', ' ']) => self.give_back(),
             _ => {}
         }
@@ -121,7 +122,7 @@ impl Harmony {
             }
             (State::Between, MESSAGE) => self.state = State::Text,
             (State::Between, START | CHANNEL) => self.begin_header(mark),
-            // A mark once more.
+            // A repeated mark is ignored.
             (State::Between, _) => {}
             (_, MESSAGE | CONSTRAIN) => mark.chars().for_each(|c| self.plain(c)),
             (state, _) => {
@@ -131,7 +132,7 @@ impl Harmony {
                     _ => {}
                 }
                 self.state = State::Between;
-                // The end of the message before is missing.
+                // The previous message lacks its end mark.
                 if matches!(mark, START | CHANNEL) {
                     self.begin_header(mark);
                 }
@@ -145,7 +146,7 @@ impl Harmony {
         self.state = State::Header;
     }
 
-    /// A character that belongs to no mark.
+    /// Handles a character that belongs to no mark.
     fn plain(&mut self, c: char) {
         match self.state {
             State::Thought => self.out.thought(c.encode_utf8(&mut [0; 4])),
@@ -183,7 +184,7 @@ impl Harmony {
         self.out.text(c.encode_utf8(&mut [0; 4]));
     }
 
-    /// `ROLE to=RECIPIENT<|channel|>CHANNEL to=RECIPIENT <|constrain|>FORM<|message|>`
+    /// Reads `ROLE to=RECIPIENT<|channel|>CHANNEL to=RECIPIENT <|constrain|>FORM<|message|>`.
     fn read_header(&mut self) {
         let header = self.raw.strip_suffix(MESSAGE).unwrap_or(&self.raw);
         let word = |text: &str| {
@@ -207,7 +208,7 @@ impl Harmony {
         }
     }
 
-    /// A call has ended with `mark`, or with the text.
+    /// Ends a call with `mark`, or at the end of the text.
     fn end_call(&mut self, whole: bool, mark: &str) {
         let trimmed = self.draft.arguments.trim_end().len();
         self.draft.arguments.truncate(trimmed);
@@ -237,10 +238,10 @@ impl Harmony {
         self.draft = Draft::default();
     }
 
-    /// Tells what is known of a call that a grammar holds.
+    /// Emits the known part of a call that a grammar constrains.
     fn tell(&mut self) {
         let Some(name) = self.draft.name.as_ref().filter(|_| self.state == State::Call) else { return };
-        // White space at the end may be behind the arguments.
+        // Trailing white space may come after the arguments.
         let known = self.draft.arguments.trim_end();
         if known.is_empty() || (self.told.is_none() && !self.offered.is_held(name)) {
             return;

@@ -1,5 +1,5 @@
-//! The machine that reads replies: text, a thought, and calls between marks. Each family is a row of a table to it; what stands
-//! between the marks of a call is read by a reader of its own (`body`). Must not know events, or ids of calls.
+//! The state machine that reads replies: text, reasoning, and calls between marks. A row of the table describes each
+//! family. A separate reader (`body`) reads the text between the marks of a call. Must not know events or ids of calls.
 
 use std::sync::Arc;
 
@@ -13,49 +13,51 @@ use super::piece::{Draft, Piece, Pieces};
 use super::span::is_space;
 use super::step::Step;
 
-/// The machine. Each character is decided by those before it alone, which is what makes the outcome independent of
-/// how the text was cut.
+/// The machine. Each character is decided only by the characters before it, so the result does not depend on how the
+/// text was cut.
 ///
-/// What belongs to the syntax of calls and is not text: the marks, white space between calls and at the end after
-/// one, all white space before a call that no text precedes, and otherwise one line break before it (templates write
-/// these back by themselves). Line breaks at the ends of a thought, and behind it, are the template's too. Everything else
-/// comes out as text, and so does, word for word, what turns out to be no call. A call comes out whole once its name and its
-/// arguments have been read and fit a tool that was offered; where a grammar holds it, its arguments come out as they come. A
-/// call that nobody could carry out is text like any other.
+/// The following belongs to the syntax of calls and is not text: the marks, white space between calls, and white space
+/// at the end after a call. Before a call, all white space is syntax if no text precedes it; otherwise one line break
+/// is. Templates write this syntax back by themselves. Line breaks at the ends of reasoning and after it belong to the
+/// template, too. Everything else is emitted as text, including, word for word, text that turns out not to be a call.
+///
+/// A call is emitted as a whole when its name and arguments have been read and fit an offered tool. If a grammar
+/// constrains the call, its arguments are emitted as they arrive. A call that cannot be carried out is ordinary text.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// How calls are written; `None`: none are looked for.
+    /// The way in which calls are written. `None` if calls are not read.
     row: Option<&'static Row>,
     thought: Option<Thought>,
-    /// Marks that are left out where they mean nothing.
+    /// Marks that are left out if they have no meaning at their position.
     hidden: Arc<[String]>,
     offered: Arc<OfferedTools>,
     state: State,
-    /// Calls made.
+    /// The number of calls emitted.
     calls: u32,
-    /// What was wrong with the first that could not be carried out.
+    /// The fault of the first call that could not be carried out.
     fault: Option<CallFault>,
-    /// Text other than white space has come since the beginning or the last call.
+    /// Whether text other than white space has come since the beginning or the last call.
     visible: bool,
-    /// Line breaks that come now belong to the marks of a thought.
+    /// Whether line breaks now belong to the marks of the reasoning.
     skips_lines: bool,
-    /// What has matched of a mark.
+    /// The matched beginning of a mark.
     held: String,
-    /// White space held back: it may belong to a call that follows.
+    /// White space that is held back because it may belong to a following call.
     space: String,
-    /// Text of the current call so far, to be given back if it is none.
+    /// The text of the current call so far, which is emitted if it is not a call.
     raw: String,
     draft: Draft,
-    /// Whole calls of one block, until its closing mark: of a block all objects become calls, or none does.
+    /// Complete calls of one block, kept until its closing mark. Either all objects of a block become calls, or none
+    /// does.
     block: Vec<Draft>,
-    /// So many bytes of the draft's arguments have been told; `None`: it has not.
+    /// The number of bytes of the draft's arguments that were emitted. `None` if the call was not emitted.
     told: Option<usize>,
-    /// Whether a grammar holds the call, once its name is known.
+    /// Whether a grammar constrains the call. `None` until its name is known.
     is_held: Option<bool>,
     reader: Option<Reader>,
-    /// The call is one of a list of objects.
+    /// Whether the call is one of a list of objects.
     in_list: bool,
-    /// Pieces of this push.
+    /// The pieces of the current push.
     out: Pieces,
 }
 
@@ -63,16 +65,16 @@ pub(super) struct Machine {
 enum State {
     Text,
     Thought,
-    /// Behind the mark of a section, before the first call's.
+    /// After the mark of a section, before the mark of its first call.
     Section,
     Call,
-    /// The call is made; its closing marks may follow, those from this number on.
+    /// The call is complete. Its closing marks from this index on may follow.
     Closing {
         from: usize,
     },
 }
 
-/// What a mark opens or closes.
+/// The meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Section,
@@ -81,7 +83,7 @@ enum Mark {
     Closing,
     Think,
     Thought,
-    /// Means nothing here, and is nothing for people.
+    /// Has no meaning here and is not shown to people.
     Hidden,
 }
 
@@ -140,7 +142,8 @@ impl Machine {
         self.out.take()
     }
 
-    /// How many bytes of `text` are the text's or the thought's own for sure, without a look at each character.
+    /// Returns the number of leading bytes of `text` that are certainly plain text or reasoning, so that `push` need
+    /// not check each character.
     fn plain_until(&self, text: &str) -> usize {
         let free = match self.state {
             State::Text => self.visible,
@@ -155,12 +158,12 @@ impl Machine {
         text.find(|c| (lines && c == '\n') || first(c)).unwrap_or(text.len())
     }
 
-    /// Whether a line break may belong to what follows it.
+    /// Whether a line break may belong to the text after it.
     fn holds_lines(&self) -> bool {
         self.row.is_some() || self.state == State::Thought
     }
 
-    /// The text has ended; `stopped`: because the model had nothing more to say.
+    /// Ends the text. `stopped` is `true` if the model stopped by itself.
     pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
         if self.state == State::Call
             && stopped
@@ -190,7 +193,7 @@ impl Machine {
                 if opened {
                     self.fault.get_or_insert(CallFault::Unfinished);
                 }
-                // Behind a mark a grammar lets nothing come but a call: its beginning is nothing for people.
+                // After a mark, the grammar allows only a call. The beginning of a call is not shown to people.
                 let is_part_of_call = opened && self.offered.are_all_held();
                 if !self.cut_off() && !is_part_of_call {
                     let held = std::mem::take(&mut self.held);
@@ -198,7 +201,7 @@ impl Machine {
                     self.give_back();
                 }
             }
-            // Only the syntax of a call that was made is held back.
+            // Only the syntax of an emitted call is held back.
             State::Closing { .. } => self.end_block(),
         }
         (self.state, self.reader) = (State::Text, None);
@@ -215,7 +218,7 @@ impl Machine {
         }
     }
 
-    /// The marks that mean something here.
+    /// Returns the marks that have a meaning in the current state.
     fn marks(&self) -> impl Iterator<Item = (&str, Mark)> {
         let (row, state) = (self.row, self.state);
         let begins = !self.visible && self.calls == 0;
@@ -239,7 +242,7 @@ impl Machine {
             .chain(self.hidden.iter().map(|mark| (mark.as_str(), Mark::Hidden)))
     }
 
-    /// One character where a mark may stand.
+    /// Handles one character at a position where a mark may occur.
     fn step_marked(&mut self, c: char) {
         self.held.push(c);
         let found = self.marks().find(|(mark, _)| *mark == self.held).map(|(_, what)| what);
@@ -249,7 +252,7 @@ impl Machine {
         } else if !self.marks().any(|(mark, _)| mark.starts_with(self.held.as_str())) {
             let held = std::mem::take(&mut self.held);
             let mut chars = held.chars();
-            // What begins later may still be a mark.
+            // A mark may still begin at a later character.
             if let Some(first) = chars.next() {
                 self.plain(first);
             }
@@ -262,7 +265,7 @@ impl Machine {
             return;
         }
         if self.state == State::Thought {
-            // Line breaks before the end of a thought belong to its mark.
+            // Line breaks before the end of the reasoning belong to its mark.
             self.space.clear();
             self.visible = false;
         }
@@ -292,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// A character that belongs to no mark.
+    /// Handles a character that belongs to no mark.
     fn plain(&mut self, c: char) {
         match self.state {
             State::Section if is_space(c) => self.raw.push(c),
@@ -339,13 +342,13 @@ impl Machine {
         }
     }
 
-    /// Whether `c` stands between two calls that nothing opens.
+    /// Whether `c` separates two calls of a family without opening marks.
     fn is_separator(&self, c: char) -> bool {
         let between = self.row.filter(|row| !row.bare.is_empty()).map_or("", |row| row.written.between);
         self.calls > 0 && !self.visible && between.contains(c)
     }
 
-    /// A call begins.
+    /// Begins a call.
     fn begin(&mut self) {
         self.in_list = false;
         self.draft = Draft::default();
@@ -365,7 +368,8 @@ impl Machine {
         self.raw.push(c);
         let step = reader.step(c, &mut self.draft);
         if self.is_held.is_none() && self.draft.name.is_some() && !self.draft.arguments.is_empty() {
-            // From here on: what the model says of the call later has no part in how it begins.
+            // Decides now, because the way in which the call begins must not depend on what the model writes about it
+            // later.
             self.tell();
         }
         match step {
@@ -412,12 +416,12 @@ impl Machine {
         self.offered.judge(draft.name.as_deref().unwrap_or(""), &draft.arguments)
     }
 
-    /// Name and arguments are known: a call, or text.
+    /// Handles a call whose name and arguments are complete. It becomes a call or text.
     fn made(&mut self) {
         self.in_list |= self.reader.as_ref().is_some_and(Reader::in_list);
         self.tell();
         match self.judge(&self.draft) {
-            // What has been told cannot be taken back.
+            // Emitted parts of a call cannot be taken back.
             Err(fault) => {
                 self.fault.get_or_insert(fault);
                 if self.told.is_none() {
@@ -428,7 +432,7 @@ impl Machine {
             Ok(()) if self.told.is_none() => {
                 self.block.push(std::mem::take(&mut self.draft));
                 if self.has_blocks() {
-                    // The text is kept: what follows may make it no call.
+                    // The raw text is kept, because later text may show that it is not a call.
                     self.visible = false;
                     self.reader = None;
                     self.state = State::Closing { from: 0 };
@@ -447,13 +451,13 @@ impl Machine {
         self.end_closing();
     }
 
-    /// Whether several calls may stand between one pair of marks, none of which has come out yet.
+    /// Whether one pair of marks may enclose several calls, which are emitted together.
     fn has_blocks(&self) -> bool {
         let one_by_one = |row: &Row| matches!(row.body, Body::Object { array: false, .. });
         self.row.is_some_and(|row| one_by_one(row) && row.bare.is_empty() && !row.close.is_empty())
     }
 
-    /// The calls of a block come out.
+    /// Emits the calls of the current block.
     fn end_block(&mut self) {
         for mut draft in std::mem::take(&mut self.block) {
             self.out.call(draft.id.take(), draft.name.take().unwrap_or_default());
@@ -463,7 +467,7 @@ impl Machine {
         }
     }
 
-    /// Tells what is known of a call that a grammar holds.
+    /// Emits the known part of a call that a grammar constrains.
     fn tell(&mut self) {
         let Some(name) = self.draft.name.as_ref().filter(|_| self.state == State::Call) else { return };
         if self.draft.arguments.is_empty() || !*self.is_held.get_or_insert_with(|| self.offered.is_held(name))
@@ -479,7 +483,7 @@ impl Machine {
         self.told = Some(self.draft.arguments.len());
     }
 
-    /// The end of a call that is told already and goes no further; `false` where it is not.
+    /// Ends a call that was emitted but is not complete. Returns `false` if no part of the call was emitted.
     fn cut_off(&mut self) -> bool {
         self.tell();
         if self.told.take().is_none() {
@@ -491,8 +495,8 @@ impl Machine {
         true
     }
 
-    /// After a call: its closing marks, white space before each. A missing one is forgiven; anything else is text again, or the
-    /// next call.
+    /// Handles characters after a call: its closing marks, each after optional white space. A missing mark is accepted.
+    /// Anything else is text or the next call.
     fn step_closing(&mut self, c: char, from: usize) {
         let close = self.row.map_or(&[][..], |row| row.close);
         self.held.push(c);
@@ -504,7 +508,7 @@ impl Machine {
             self.state = State::Closing { from: usize::saturating_add(at, 1) };
             self.end_closing();
         } else if marks().any(|(_, mark)| mark.starts_with(self.held.as_str())) {
-            // More of it to come.
+            // The mark is not complete yet.
         } else if is_space(c) && self.held.len() == 1 {
             self.held.clear();
             self.space.push(c);
@@ -537,7 +541,7 @@ impl Machine {
         }
     }
 
-    /// Where no closing mark is left to come, what follows is text.
+    /// Returns to text if no closing mark can follow.
     fn end_closing(&mut self) {
         let marks = self.row.map_or(0, |row| row.close.len());
         if !self.in_list && matches!(self.state, State::Closing { from } if from >= marks) {
@@ -546,7 +550,7 @@ impl Machine {
         }
     }
 
-    /// What was read is no call: it comes out as it was written.
+    /// Emits the raw text unchanged, because it is not a call.
     fn give_back(&mut self) {
         self.block.clear();
         let raw = std::mem::take(&mut self.raw);

@@ -1,4 +1,4 @@
-//! A call as a name, a mark, and its arguments as a JSON object. Must not know which tools there are.
+//! Reads a call that is a name, a mark and its arguments as a JSON object. Must not know which tools exist.
 
 use crate::family::Named;
 
@@ -7,11 +7,11 @@ use super::piece::Draft;
 use super::span::{Span, is_space};
 use super::step::{MOST_HEAD_BYTES, Step};
 
-/// The reader: whatever stands before the first brace is the head.
+/// The reader. All text before the first brace is the head.
 #[derive(Debug)]
 pub(super) struct NamedCall {
     form: Named,
-    /// A mark that ends what never got its arguments.
+    /// A mark that ends a call which never got its arguments.
     end: Option<&'static str>,
     head: String,
     arguments: Option<Span>,
@@ -55,7 +55,7 @@ impl NamedCall {
         Step::More
     }
 
-    /// Takes name and id out of what stands before the arguments.
+    /// Reads name and id from the text before the arguments. Returns `false` if it is not the head of a call.
     fn read_head(&self, draft: &mut Draft) -> bool {
         let head = self.head.trim();
         let head = head.strip_prefix(self.form.before).unwrap_or(head);
@@ -67,7 +67,7 @@ impl NamedCall {
         }
         name = name.trim();
         if self.form.in_id {
-            // `functions.NAME:0` is what the model calls it by, and where it stands among its calls.
+            // `functions.NAME:0` is the model's id for the call. It contains the call's index among the model's calls.
             let whole = self.head.trim();
             let whole =
                 self.form.after.iter().find_map(|after| whole.split_once(after)).map_or(whole, |cut| cut.0);

@@ -1,26 +1,26 @@
-//! A call as a JSON object of its name and its arguments, or the first of a list of them. Must not know marks.
+//! Reads a call that is a JSON object of a name and arguments, or the first call of a list. Must not know marks.
 
 use super::piece::Draft;
 use super::span::{Span, is_space};
 use super::step::Step;
 
-/// The reader. Keys other than a name, arguments, an id and a type make it no call, unless they come behind the arguments:
-/// then the call is one, and they are text.
+/// The reader. An object with keys other than a name, arguments, an id and a type is not a call. If such keys come
+/// after the arguments, the object is a call, and they are text.
 #[derive(Debug)]
 pub(super) struct Object {
-    /// It may be the first of a list; behind the list's bracket, it is.
+    /// Whether the call may be the first of a list. An opening bracket makes it one.
     array: bool,
-    /// A mark precedes the call: an object without arguments is a call, too.
+    /// Whether a mark precedes the call. If so, an object without arguments is a call, too.
     marked: bool,
     in_list: bool,
     state: State,
-    /// The string being read, quotes and escapes as written.
+    /// The string that is being read, with quotes and escapes as written.
     string: String,
     escaped: bool,
     key: String,
     arguments: Option<Span>,
     has_arguments: bool,
-    /// What came since name and arguments were known.
+    /// The characters read since name and arguments were known.
     tail: String,
 }
 
@@ -33,12 +33,12 @@ enum State {
     InKey,
     Colon,
     Value,
-    /// In a name, an id or a type.
+    /// Inside a name, an id or a type.
     InString,
     InArguments,
-    /// In arguments that are written as a string of JSON.
+    /// Inside arguments that are written as a JSON string.
     InText,
-    /// In arguments that are `null`.
+    /// Inside arguments that are `null`.
     InNull,
     AfterValue,
 }
@@ -155,7 +155,7 @@ impl Object {
         "null".starts_with(self.string.as_str()).then_some(State::InNull)
     }
 
-    /// The arguments that a string holds: an object in JSON, or none.
+    /// Takes the arguments from a string, which contains a JSON object or nothing.
     fn arguments_in(&mut self, text: &str, draft: &mut Draft) -> Option<State> {
         let text = text.trim();
         if matches!(text, "" | "null") {

@@ -1,23 +1,23 @@
-//! What a machine makes of an answer's text. Must not know events, or the ids that calls get.
+//! The pieces into which a machine splits an answer's text. Must not know events or the ids that calls get.
 
-/// A piece of an answer, as far as it is decided.
+/// A decided piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text of the answer.
     Text(String),
-    /// Text of a thought.
+    /// Text of the model's reasoning.
     Thought(String),
-    /// A call begins.
+    /// The beginning of a call.
     Call {
-        /// Its id, where the model gives one.
+        /// The call's id, if the model gives one.
         id: Option<String>,
         name: String,
     },
-    /// More of the last call's arguments.
+    /// More of the arguments of the last call.
     Arguments(String),
 }
 
-/// Pieces in their order, neighbours of a kind joined.
+/// Pieces in order. Neighbours of the same kind are joined.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces(Vec<Piece>);
 
@@ -55,14 +55,14 @@ impl Pieces {
     }
 }
 
-/// A call being read.
+/// A call that is being read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Draft {
-    /// Its id, where the model gives one.
+    /// The call's id, if the model gives one.
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,
-    /// The arguments as far as they are read: JSON.
+    /// The arguments read so far, as JSON.
     pub(crate) arguments: String,
-    /// Name and arguments are whole.
+    /// Whether name and arguments are complete.
     pub(crate) whole: bool,
 }

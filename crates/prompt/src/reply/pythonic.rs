@@ -1,4 +1,4 @@
-//! A list of calls as Python writes them: `[f(a=1), g()]`. Must not know marks.
+//! Reads a list of calls as Python writes them: `[f(a=1), g()]`. Must not know marks.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::piece::Draft;
 use super::span::is_space;
 use super::step::{MOST_HEAD_BYTES, Step};
 
-/// The reader: it looks for the end of the list, which is then parsed as a whole. That it begins with a call of a tool that
-/// is offered is asked at once, so that a text in brackets is not held back.
+/// The reader. It searches for the end of the list, which is then parsed as a whole. The list must begin with a call of
+/// an offered tool. This is checked at once, so that other text in brackets is not held back.
 #[derive(Debug)]
 pub(super) struct Pythonic {
     offered: Arc<OfferedTools>,
@@ -45,7 +45,7 @@ impl Pythonic {
                 Step::More
             }
             State::Name(name) if c == '(' && self.offered.has(name) => {
-                // Known to be meant as a call from here on.
+                // From here on, the text is known to be meant as a call.
                 draft.name = Some(std::mem::take(name));
                 self.state = State::Inside { depth: 2, quote: None, escaped: false };
                 Step::More

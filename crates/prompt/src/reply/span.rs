@@ -1,6 +1,6 @@
-//! Where a JSON object or array ends, character by character. Must not know what is in it.
+//! Finds the end of a JSON object or array, character by character. Must not know its content.
 
-/// An object or an array whose first bracket has been seen.
+/// An object or an array whose opening bracket has been read.
 #[derive(Debug)]
 pub(super) struct Span {
     depth: usize,
@@ -9,12 +9,13 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Behind its opening bracket.
+    /// Creates a span after the opening bracket.
     pub(super) const fn open() -> Self {
         Self { depth: 1, in_string: false, escaped: false }
     }
 
-    /// Takes the next character; whether it is the last one. Brackets are counted, not matched: what comes of it is parsed anyhow.
+    /// Takes the next character and returns whether it is the last one. Brackets are counted and not matched, because
+    /// the result is parsed anyway.
     pub(super) fn step(&mut self, c: char) -> bool {
         if self.in_string {
             self.in_string = self.escaped || c != '"';
@@ -31,7 +32,7 @@ impl Span {
     }
 }
 
-/// JSON's white space.
+/// Whether `c` is white space in JSON.
 pub(super) const fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r')
 }

@@ -1,21 +1,21 @@
-//! What a reader of a call says of each character. Must not know the readers.
+//! The result of a call's reader for each character. Must not know the readers.
 
 use super::piece::Draft;
 
-/// The most bytes of a name and what stands around it.
+/// The maximum size of a name and the text around it, in bytes.
 pub(super) const MOST_HEAD_BYTES: usize = 512;
 
-/// What a character is to the call being read.
+/// The meaning of a character for the call being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A part of it.
+    /// The character is part of the call.
     More,
-    /// A part of it, and the last one.
+    /// The character is the last one of the call.
     Whole,
-    /// None of it: the call was whole some characters ago, which are these.
+    /// The character is not part of the call. The call was complete before the given characters.
     Before(String),
-    /// The last one of a list of calls.
+    /// The character is the last one of a list of calls.
     All(Vec<Draft>),
-    /// None of it, and it is no call.
+    /// The text is not a call, and the character is not part of it.
     Off,
 }

@@ -1,5 +1,5 @@
-//! A call as a name and a tag for each argument, whose values have no quotes: their schema says what they are.
-//! Must not know marks around calls.
+//! Reads a call that is a name and a tag for each argument. Values have no quotes, so their schema determines their
+//! types. Must not know the marks around calls.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::step::{MOST_HEAD_BYTES, Step};
 
 /// The reader.
 ///
-/// A value may hold its own closing tag: it ends where the tag is followed by the next argument's, or by the call's end. One
-/// whose closing tag is missing ends before a tag at the beginning of a line.
+/// A value may contain its own closing tag. It ends at the closing tag that is followed by the next argument's tag or
+/// by the call's end. A value without a closing tag ends before a tag at the beginning of a line.
 #[derive(Debug)]
 pub(super) struct TaggedCall {
     form: Tagged,
@@ -22,11 +22,11 @@ pub(super) struct TaggedCall {
     end: Option<&'static str>,
     offered: Arc<OfferedTools>,
     state: State,
-    /// The name, key, or tag being read.
+    /// The name, key or tag that is being read.
     head: String,
     key: String,
     value: String,
-    /// The value is a text, or none, where its tag says so.
+    /// Whether the value is a text, if its tag says so.
     is_text: Option<bool>,
     arguments: Vec<(String, String)>,
 }
@@ -40,16 +40,16 @@ enum State {
     /// Between a key and its value.
     Equals,
     Value,
-    /// Behind what may be a value's closing tag, which begins there.
+    /// After a possible closing tag of a value. The tag begins at this byte of the value.
     Closed(usize),
 }
 
-/// What may stand where a tag is expected.
+/// The tags that may occur where a tag is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Key,
     End,
-    /// A closing tag once more.
+    /// A repeated closing tag.
     Again,
 }
 
@@ -94,7 +94,7 @@ impl TaggedCall {
         }
     }
 
-    /// A value that ended with the text is whole where its closing tag is.
+    /// Ends the input. A value that ends with the input is complete if its closing tag is.
     pub(super) fn stop(&mut self, draft: &mut Draft) {
         if let State::Closed(at) = self.state {
             self.take_value(at, draft);
@@ -110,7 +110,7 @@ impl TaggedCall {
     }
 
     fn step_name(&mut self, c: char, draft: &mut Draft) -> Step {
-        // A name that a line break ends is also ended by the first tag.
+        // If a line break ends names, the first tag ends a name, too.
         let tag = self.form.name_end == "\n" && c == '<';
         if !tag {
             self.head.push(c);
@@ -118,7 +118,7 @@ impl TaggedCall {
         let name = match self.head.strip_suffix(self.form.name_end) {
             Some(name) => name,
             None if tag => &self.head,
-            // Two words are no name.
+            // A name has no white space in it.
             None if self.head.trim().contains(char::is_whitespace) => return Step::Off,
             None => return self.within_bounds(),
         };
@@ -132,7 +132,7 @@ impl TaggedCall {
         if tag { self.step_between(c, draft) } else { Step::More }
     }
 
-    /// Which tag `text` is, or whether it may become one.
+    /// Returns the tag that `text` is. `Ok(None)` if it may still become one, and `Err` if it cannot.
     fn tag(&self, text: &str) -> Result<Option<Tag>, ()> {
         let tags = [
             (self.form.key, Tag::Key),
@@ -202,7 +202,7 @@ impl TaggedCall {
         Step::More
     }
 
-    /// Behind what may be the closing tag of the value, which begins at `at`.
+    /// Handles a character after a possible closing tag of the value. The tag begins at `at`.
     fn step_closed(&mut self, c: char, at: usize, draft: &mut Draft) -> Step {
         self.value.push(c);
         if self.head.is_empty() && c.is_whitespace() {
@@ -215,7 +215,7 @@ impl TaggedCall {
                 self.take_value(at, draft);
                 self.enter(tag, draft)
             }
-            // The tag was the value's own.
+            // The tag was part of the value.
             Err(()) => {
                 self.head.clear();
                 self.state = State::Value;
@@ -227,7 +227,7 @@ impl TaggedCall {
         }
     }
 
-    /// The value ends at `at`.
+    /// Takes the value, which ends at `at`.
     fn take_value(&mut self, at: usize, draft: &mut Draft) {
         let value = std::mem::take(&mut self.value);
         let mut value = value.get(..at).unwrap_or("");
@@ -243,7 +243,7 @@ impl TaggedCall {
         };
         let key = std::mem::take(&mut self.key);
         if let Some(known) = self.arguments.iter_mut().find(|(known, _)| *known == key) {
-            // The last one counts, as in JSON.
+            // The last value of a repeated key counts, as in JSON.
             known.1 = value;
             let all: Vec<String> = self.arguments.iter().map(|(key, value)| member(key, value)).collect();
             draft.arguments = format!("{{{}", all.join(", "));
@@ -264,7 +264,7 @@ fn member(key: &str, value: &str) -> String {
     format!("{}: {value}", json::quoted(key))
 }
 
-/// A name without white space and quotes around it.
+/// Returns a name without the white space and quotes around it.
 fn unquoted(name: &str) -> String {
     name.trim().trim_matches(['"', '\'']).to_owned()
 }

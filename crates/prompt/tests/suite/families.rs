@@ -1,4 +1,4 @@
-//! Each family's replies: a table of what models write and what is read of it, cut at every place.
+//! The replies of each family: a table of texts that models write and their parsed form, cut at every position.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use crate::support::data;
 
-/// Texts longer than this are not cut at every place, but at this many from each end.
+/// Longer texts are not cut at every position, only within this many bytes of each end.
 const CUT_BYTES: usize = 300;
 
-/// What was read of a reply, its pieces joined.
+/// The parsed reply, with its pieces joined.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Read {
     pub(crate) text: String,
     pub(crate) thought: String,
-    /// Names, arguments and ids of calls.
+    /// The names, arguments and ids of calls.
     pub(crate) calls: Vec<(String, String, String)>,
     pub(crate) fault: Option<&'static str>,
     finish: Option<FinishReason>,
-    /// Pieces in which arguments came.
+    /// The number of pieces in which arguments arrived.
     fragments: usize,
 }
 
@@ -54,14 +54,14 @@ pub(crate) fn read(form: &ReplyForm, pieces: &[&str], reason: &FinishReason) -> 
     read
 }
 
-/// The tools of the table.
+/// Returns the tools of the table.
 pub(crate) fn offered(table: &Value) -> OfferedTools {
     let tools = table["tools"].as_object().unwrap();
     let tools = tools.iter().map(|(name, schema)| Tool::function(name, None, Some(schema.clone())));
     OfferedTools::of(&Conversation { tools: tools.collect(), ..Conversation::default() })
 }
 
-/// How a row of the table is to be read.
+/// Returns how to read a row of the table.
 pub(crate) fn form(row: &Value, offered: &Arc<OfferedTools>) -> ReplyForm {
     let text = |key: &str| row[key].as_str();
     let style = ReplyStyle {
@@ -88,7 +88,7 @@ fn table() -> Value {
     serde_json::from_slice(&data("replies.json")).unwrap()
 }
 
-/// Places where a text is cut in two.
+/// Returns the positions at which a text is cut in two.
 fn cuts(text: &str) -> impl Iterator<Item = usize> {
     let near = |at: &usize| *at < CUT_BYTES || *at + CUT_BYTES > text.len();
     text.char_indices().map(|(at, _)| at).filter(near)
@@ -162,7 +162,7 @@ fn arguments_stream_where_a_grammar_holds_them() {
         let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
         let mut whole = read(&form(row, &free), &chars, &reason(row));
         let mut pieces = read(&form(row, &held), &chars, &reason(row));
-        // An id that comes behind the arguments comes too late.
+        // An id that comes after the arguments arrives too late.
         whole.calls.iter_mut().chain(&mut pieces.calls).for_each(|(_, _, id)| id.clear());
         assert_eq!(whole.fragments, whole.calls.len(), "a call that nothing holds comes whole");
         let differ = pieces.fragments > whole.fragments;
@@ -171,7 +171,7 @@ fn arguments_stream_where_a_grammar_holds_them() {
             streamed.insert(row["family"].as_str().unwrap());
         }
     }
-    // What Python and Gemma write is read once it is whole.
+    // Python's and Gemma's notations are parsed only when they are complete.
     let expected = [
         "deepseek_v3",
         "deepseek_v31",
@@ -260,7 +260,7 @@ fn a_style_reads_its_own_marks() {
     assert!(style.reads("</think>") && style.thinks() && style.family == ReplyFamily::MistralArray);
 }
 
-/// What bounds a thought is what a parser knows for it: behind an ending that was put there stands the answer.
+/// The parser recognises the bounds of a reasoning block. After an inserted end, the text is the answer.
 #[test]
 fn behind_the_bounds_of_a_thought_stands_the_answer() {
     for (template, prompted) in [("<think></think>", true), ("[THINK][/THINK]", true), ("<|channel|>", false)]

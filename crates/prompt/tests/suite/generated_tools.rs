@@ -1,11 +1,12 @@
-//! Tools as generators write them (Pydantic, MCP, OpenAI's and Anthropic's helpers, LangChain, zod, the AI SDK) in every template.
+//! Tools as generators write them (Pydantic, MCP, OpenAI's and Anthropic's helpers, LangChain, zod, the AI SDK) in
+//! every template.
 
 use headrace_domain::{Conversation, Message, Role, Tool};
 use serde_json::Value;
 
 use crate::support::{compile, data, demo_source, options};
 
-/// Ways in which chat templates of checkpoints write tools.
+/// The ways in which chat templates of checkpoints write tools.
 const FORMS: [(&str, &str); 8] = [
     (
         "type in upper case",
@@ -83,7 +84,7 @@ fn every_generated_tool_is_written_by_every_template() {
     }
 }
 
-/// A template that writes a schema as it came is not given another one.
+/// A template that can write a schema as sent receives it unchanged.
 #[test]
 fn a_template_that_can_write_a_schema_gets_it_as_it_came() {
     let template = compile("{% for t in tools %}{{ t | tojson }}{% endfor %}", &[]);

@@ -1,5 +1,5 @@
-//! Grammars of calls: llguidance takes them, they let through what a family's template writes and nothing else, and whatever they
-//! let through is read back as calls of the tools that are offered.
+//! Tests grammars of calls: llguidance accepts them, they allow only what a family's template writes, and everything
+//! that they allow is parsed as calls of offered tools.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-/// A vocabulary of bytes.
+/// Returns a vocabulary of bytes.
 fn bytes() -> TokEnv {
     ApproximateTokEnv::single_byte_env()
 }
@@ -25,7 +25,7 @@ fn matcher(lark: &str) -> Matcher {
     matcher
 }
 
-/// Whether a grammar lets `text` through as a whole answer.
+/// Whether a grammar allows `text` as a complete answer.
 fn takes(lark: &str, text: &str) -> bool {
     let mut matcher = matcher(lark);
     let ids: Vec<u32> = text.bytes().map(u32::from).collect();
@@ -56,7 +56,7 @@ fn lark(family: ReplyFamily, conversation: &Conversation) -> String {
     family.calls_as_grammar(conversation, &|_| None).unwrap()
 }
 
-/// A call of each family: the weather of Lisbon for three days.
+/// Returns the call in each family's notation: the weather of Lisbon for three days.
 fn written(family: ReplyFamily) -> Option<String> {
     let json = r#"{"city": "Lisbon", "days": 3}"#;
     Some(match family {
@@ -138,7 +138,7 @@ fn a_required_call_is_all_that_passes() {
             format!("Let me look. {call}"),
             call.replace("get_weather", "get_wether"),
             call.replace("city", "town"),
-            // Ten days are too many, and so is half a call.
+            // Ten days are too many, and half a call is not a call.
             call.replace('3', "10"),
             call.chars().take(call.chars().count() / 2).collect(),
         ] {
@@ -269,14 +269,15 @@ fn nothing_is_held_where_nothing_need_be() {
     let lark = lark(ReplyFamily::Hermes, &strict);
     let call = written(ReplyFamily::Hermes).unwrap();
     assert!(takes(&lark, &call) && !takes(&lark, &call.replace("city", "town")));
-    // The other one takes anything.
+    // The other tool accepts any arguments.
     let now = r#"<tool_call>
 {"name": "now", "arguments": {"a": [1]}}
 </tool_call>"#;
     assert!(takes(&lark, now), "{lark}");
 }
 
-/// What a grammar lets through when bytes are drawn: sixty bytes of noise at most, then the shortest way to the end.
+/// Returns a text that a grammar allows, drawn at random: at most sixty bytes of noise, then the shortest way to the
+/// end.
 fn drawn(lark: &str, seed: u64) -> Option<String> {
     let mut matcher = matcher(lark);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -287,7 +288,7 @@ fn drawn(lark: &str, seed: u64) -> Option<String> {
             break;
         }
         let mask = matcher.compute_mask().unwrap();
-        // Letters and signs that people write, and others only where a mark has them.
+        // Letters and signs that people write, and other bytes only if a mark contains them.
         let of = |range: std::ops::Range<u32>| range.filter(|id| mask.is_allowed(*id)).collect::<Vec<_>>();
         let plain = [of(10..11), of(32..127)].concat();
         let allowed = if plain.is_empty() { of(128..256) } else { plain };
@@ -301,7 +302,7 @@ fn drawn(lark: &str, seed: u64) -> Option<String> {
         matcher.consume_token(id).unwrap();
         text.push(u8::try_from(id).unwrap());
     }
-    // A grammar that lets nothing follow stops.
+    // A grammar that allows nothing more stops.
     (matcher.is_stopped() || matcher.is_accepting().unwrap()).then(|| String::from_utf8(text).unwrap())
 }
 
@@ -345,7 +346,7 @@ fn whatever_passes_is_read_back() {
 #[test]
 fn a_template_that_writes_a_familys_calls_is_told_by_them() {
     for (family, call) in writing() {
-        // What Python and JSON look like says too little.
+        // The notations of Python and JSON are not specific enough to identify a family.
         let bare = matches!(family, ReplyFamily::Json | ReplyFamily::LlamaJson | ReplyFamily::Pythonic);
         let expected = if bare { ReplyFamily::Plain } else { family };
         assert_eq!(ReplyFamily::detect(&format!("{{{{ x }}}} {call} {{{{ y }}}}")), expected, "{call}");

@@ -1,12 +1,12 @@
-//! Jinja2's own filters and tests, each against what Jinja2 made of it (`record_jinja2.py` wrote that down).
+//! Jinja2's own filters and tests, compared with Jinja2's results (`record_jinja2.py` recorded them).
 
 use headrace_prompt::{ChatTemplate, SpecialTokenTexts, TemplateLimits};
 use serde_json::{Value, json};
 
 use crate::support::{data, options};
 
-/// Where the template engine does something else, by the beginning of the template: it has no `%` between texts, no texts by chance, and
-/// lists where Python has generators.
+/// The cases in which the template engine differs, by the beginning of the template. It has no `%` between texts and no
+/// random texts, and it has lists where Python has generators.
 const OTHERWISE: [&str; 3] =
     ["{{ lipsum is defined", "{{ '%d items' %", "{{ numbers|map('string') is sequence"];
 

@@ -1,4 +1,4 @@
-//! Templates against recorded answers, hostile messages, and replies cut every way.
+//! Tests of templates against recorded answers, of hostile messages, and of replies cut in every way.
 
 #[cfg(test)]
 mod families;

@@ -1,4 +1,4 @@
-//! Renderings recorded from transformers, and the demo model's prompts down to the ids.
+//! Compares renderings with those recorded from transformers, and the demo model's prompts down to the ids.
 
 use headrace_domain::{Conversation, Message, Role, Tool, ToolCall};
 use headrace_prompt::TemplateError;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{compile, data, demo_template, demo_tokenizer, options};
 
-/// Control tokens of well-known models: masking them must not change what is rendered.
+/// Control tokens of well-known models. Masking them must not change the rendered text.
 const MARKUP: [&[&str]; 3] = [
     &[],
     &[
@@ -140,7 +140,7 @@ fn demo_tool_turns() {
     // Tools that must not be called are not offered.
     conversation.tool_choice = headrace_domain::ToolChoice::None;
     assert_eq!(template.render(&conversation, &options(true)).unwrap().text(), rest);
-    // Arguments that are no JSON object are shown as they are.
+    // Arguments that are not a JSON object are shown unchanged.
     conversation.messages[1].tool_calls = vec![call("{broken")];
     let text = template.render(&conversation, &options(true)).unwrap().into_text();
     assert!(text.contains("\"arguments\": {broken}\n</tool_call>"), "{text}");

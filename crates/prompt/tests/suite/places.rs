@@ -1,5 +1,5 @@
-//! Where messages, tools and calls stand in a prompt: told by rendering them changed, one character at a time, and looking
-//! where the prompt changes.
+//! Positions of messages, tools and calls in a prompt. The tests change them one character at a time, and check where
+//! the prompt changes.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ fn conversation(texts: &[(Role, &str)]) -> Conversation {
     Conversation { messages, tools: Vec::new(), ..Conversation::default() }
 }
 
-/// The places of the messages' texts.
+/// Returns the positions of the messages' texts.
 fn messages_in(
     template: &ChatTemplate,
     whole: &Conversation,
@@ -44,7 +44,8 @@ fn templates() -> Vec<(String, ChatTemplate)> {
 fn places_are_where_changed_messages_change_the_prompt() {
     let templates = templates();
     use Role::{Assistant, System, User};
-    // Words that stand in templates too, the same text twice, white space around it, what is masked, and marks themselves.
+    // Words that also occur in templates, repeated texts, white space around texts, masked characters, and the marks
+    // themselves.
     for texts in [
         &[(User, "user")][..],
         &[(System, "s"), (User, "u"), (Assistant, "a"), (User, "\n"), (Assistant, "b"), (User, "user")],
@@ -78,7 +79,8 @@ fn places_are_where_changed_messages_change_the_prompt() {
                     let Some(place) = place else { continue };
                     let shown = &text[place.clone()];
                     assert_eq!(shown.trim(), content.trim(), "{name} {texts:?} {index}");
-                    // The longest text with which both ends show: of the message's own, or of it without its white space.
+                    // The longest text at which changes at both ends show: the message's own text, or that text without
+                    // its white space.
                     let with = |content: String| {
                         let mut changed = whole.clone();
                         changed.messages[index].content = Some(content);
@@ -124,12 +126,12 @@ fn what_a_template_leaves_out_or_changes_has_no_place_and_neither_has_what_follo
         let text = template.render(&whole, &options(true)).unwrap().text().to_owned();
         assert_eq!(messages_in(&template, &whole, &options(true), &text), expected, "{source} {text}");
     }
-    // Of another text: nothing.
+    // A different text has no positions.
     let template = compile(each, &[]);
     assert_eq!(template.places(&whole, &options(true), "[s]"), []);
 }
 
-/// Every string and number of a tool or a call, changed: the prompt changes in its place only.
+/// Changes every string and number of a tool or a call. The prompt must change only within the range of that part.
 #[test]
 fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
     let tool = |name: &str, about: &str| {

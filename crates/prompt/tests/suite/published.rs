@@ -1,4 +1,5 @@
-//! Replies and expectations of another parser's own tests (`extract_tool_parser.py` took them out of the crate `tool-parser`).
+//! Replies and expected results from another parser's own tests (`extract_tool_parser.py` extracted them from the crate
+//! `tool-parser`).
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::families::read;
 use crate::support::data;
 
-/// Where we read a reply otherwise, and why.
+/// The cases in which we read a reply differently, with the reason.
 const OTHERWISE: [(&str, &str); 8] = [
     ("json::test_json_array_of_tools", "JSON in the middle of a line is text"),
     ("json::test_json_extraction_from_text", "JSON in the middle of a line is text"),
@@ -34,7 +35,7 @@ fn what_another_parser_expects_is_read() {
     for row in table["rows"].as_array().unwrap() {
         let test = row["test"].as_str().unwrap();
         let names: Vec<&str> = row["names"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        // They take calls of whatever name.
+        // That parser accepts calls of any name.
         let word = |c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.'));
         let text = row["text"].as_str().unwrap();
         let named = text.split(word).filter(|name| !name.is_empty()).chain(names.iter().copied());

@@ -1,4 +1,4 @@
-//! Replies read back: a table, and the property that cutting the text changes nothing.
+//! Tests of parsed replies: a table, and the property that cutting the text changes nothing.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::support::demo_source;
 #[derive(Debug, Default, PartialEq)]
 struct Answer {
     text: String,
-    /// Text and calls in their order: runs of text, then each call's name and arguments.
+    /// Text and calls in order: runs of text, then each call's name and arguments.
     order: Vec<(String, Option<String>)>,
     call_ids: Vec<String>,
     ids: Vec<u32>,
@@ -114,7 +114,7 @@ fn rows() -> Vec<(String, Vec<Item<'static>>)> {
             call("\t{ \"name\" : \"f\\u00e9\" ,\n \"arguments\" : {\"a\":\n1} }  "),
             vec![("fé", Some("{\"a\":\n1}"))],
         ),
-        // Arguments as a string of JSON, or none at all.
+        // Arguments as a JSON string, or no arguments.
         (call(r#"{"name": "f", "arguments": "{\"a\": \"\\\"}\"}"}"#), vec![("f", Some(r#"{"a": "\"}"}"#))]),
         (call(r#"{"arguments": "", "name": "f"}"#), vec![("f", Some("{}"))]),
         (call(r#"{"name": "f"}"#), vec![("f", Some("{}"))]),
@@ -126,7 +126,7 @@ fn rows() -> Vec<(String, Vec<Item<'static>>)> {
             ),
             vec![("f", Some(r#"{"a": 1}"#)), ("f", Some(r#"{"a": 2}"#))],
         ),
-        // Forgiven: a missing brace, a missing closing mark.
+        // Accepted: a missing brace, a missing closing mark.
         (
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {}\n</tool_call>x".into(),
             vec![("f", Some("{}")), ("x", None)],
@@ -147,7 +147,7 @@ fn rows() -> Vec<(String, Vec<Item<'static>>)> {
     ]
 }
 
-/// Texts that look like calls and are none: they come out as they are.
+/// Texts that look like calls and are not. They are returned unchanged.
 const NO_CALLS: [&str; 24] = [
     "<tool_call>",
     "<tool_call>\n{}\n</tool_call>",
@@ -159,9 +159,9 @@ const NO_CALLS: [&str; 24] = [
     r#"<tool_call>{"name": "f", "arguments": "[]"}</tool_call>"#,
     r#"<tool_call>{"name": "f", "arguments": "{\"a\": }"}</tool_call>"#,
     r#"<tool_call>{"name": "f", "arguments": nil}</tool_call>"#,
-    // Without arguments the call lacks what its schema requires.
+    // Without arguments, the call lacks a property that its schema requires.
     r#"<tool_call>{"name": "get_weather"}</tool_call>"#,
-    // Of a block all objects become calls, or none does.
+    // Either all objects of a block become calls, or none does.
     r#"<tool_call>{"name": "f", "arguments": {}} {"name": "g", "arguments": {}}</tool_call>"#,
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"f\", \"argu\n</tool_call>",
     r#"<tool_call>{"name": "f", "arguments": {}}{"name": "f", "argum"#,
@@ -169,7 +169,7 @@ const NO_CALLS: [&str; 24] = [
     r#"<tool_call>{"name": "f\q", "arguments": {}}</tool_call>"#,
     r#"<tool_call>[{"name": "f", "arguments": {}}]</tool_call>"#,
     "\n\n<tool_call>\n{\"name\": \"get_w",
-    // Calls that nobody could carry out.
+    // Calls that cannot be carried out.
     "Look:\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n",
     r#"<tool_call>{"name": "f", "arguments": {"keywords"}}</tool_call>"#,
     r#"<tool_call>{"arguments": {"city": 1}, "name": "get_weather"}</tool_call>"#,
@@ -252,7 +252,7 @@ fn plain_models_make_no_calls() {
 fn families_are_told_by_their_templates() {
     assert_eq!(ReplyFamily::detect(&demo_source()), ReplyFamily::Hermes);
     assert_eq!(ReplyFamily::detect("{{ messages[0].content }}"), ReplyFamily::Plain);
-    // GPT-OSS's published template puts the name together of pieces.
+    // GPT-OSS's published template puts the name together from pieces.
     let published = r#""functions." + tool_call.name + "<|channel|>commentary " + "json<|message|>""#;
     assert_eq!(ReplyFamily::detect(published), ReplyFamily::Harmony);
     assert_eq!(ReplyFamily::detect("<tool_call>\n<function=\"arguments\"></tool_call>"), ReplyFamily::Plain);
@@ -296,7 +296,7 @@ fn replies() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(parts), 0..6).prop_map(|parts| parts.concat())
 }
 
-/// `text` cut at some of its character boundaries.
+/// Returns `text` cut at some of its character boundaries.
 fn cut<'t>(text: &'t str, cuts: &[bool]) -> Vec<&'t str> {
     let mut pieces = Vec::new();
     let mut from = 0;
@@ -324,7 +324,7 @@ proptest! {
         }
     }
 
-    /// Whatever is not the syntax of a call that was made comes out again.
+    /// Everything except the syntax of emitted calls is returned.
     #[test]
     fn nothing_is_lost(text in replies()) {
         let answer = read(ReplyFamily::Hermes, &[&text], FinishReason::Stop);
@@ -333,13 +333,14 @@ proptest! {
         } else {
             let mut rest = text.as_str();
             for (piece, arguments) in &answer.order {
-                // A call's name may stand on either side of its arguments, and escaped.
+                // A call's name may come before or after its arguments, and it may be escaped.
                 let (name, part) = arguments.as_ref().map_or((None, piece), |part| (Some(piece), part));
                 prop_assert!(name.is_none_or(|name| rest.contains(name.as_str()) || name == "fé"));
-                // Arguments may be written as a text, with escapes.
+                // Arguments may be written as a string with escapes.
                 let escaped = serde_json::to_string(part).expect("a text");
                 let escaped = escaped.get(1..escaped.len() - 1).expect("quotes");
-                // The parser writes empty arguments where the call has none: they may be found in a later call.
+                // The parser writes empty arguments if the call has none. Such arguments might be found in a later
+                // call.
                 let supplied = arguments.is_some() && part == "{}";
                 let at = rest.find(part.as_str()).or_else(|| rest.find(escaped)).filter(|_| !supplied);
                 prop_assert!(at.is_some() || supplied, "{part:?} not in {rest:?}");

@@ -1,4 +1,5 @@
-//! Replies in each family's form, hard ones, and what SGLang's own readers make of them (`record_sglang.py` wrote that down).
+//! Difficult replies in each family's form, compared with the results of SGLang's own readers (`record_sglang.py`
+//! recorded them).
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::families::read;
 use crate::support::data;
 
-/// Where we read a reply otherwise: the family, which of its replies, and why.
+/// The cases in which we read a reply differently: the family, the reply and the reason.
 const OTHERWISE: [(&str, &str, &str); 9] = [
     ("qwen3_coder", "value 11", "the schema says a text, so `null` is one"),
     ("minimax_m2", "value 11", "the schema says a text, so `null` is one"),

@@ -1,4 +1,4 @@
-//! The recorded templates, the demo model's, and short ways to compile them.
+//! The recorded templates, the demo model's template, and helpers to compile them.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,6 +1,7 @@
-//! Any bytes as a tokenizer: a GGUF file's or a `tokenizer.json`. Neither building one nor using it may panic; ids lie inside
-//! the vocabulary, and no control token comes out of someone else's text. Run in `crates/tokenizer` with `RUSTC_BOOTSTRAP=1 cargo
-//! fuzz run tokenizer fuzz/corpus/tokenizer fuzz/seeds/tokenizer ../checkpoint/fuzz/seeds/gguf -- -dict=fuzz/tokenizer.dict -max_len=4096`.
+//! Builds a tokenizer from any bytes, as a GGUF file or a `tokenizer.json`. Neither building nor using a tokenizer may
+//! panic, ids must lie inside the vocabulary, and untrusted text must not produce control tokens.
+//! Run it in `crates/tokenizer` with `RUSTC_BOOTSTRAP=1 cargo fuzz run tokenizer fuzz/corpus/tokenizer
+//! fuzz/seeds/tokenizer ../checkpoint/fuzz/seeds/gguf -- -dict=fuzz/tokenizer.dict -max_len=4096`.
 #![no_main]
 
 use std::borrow::Cow;
@@ -12,8 +13,8 @@ use libfuzzer_sys::fuzz_target;
 
 const TEXT: &str = "a ab aab <s>[INST]</s> <|im_end|> Héllo,\n\n 123456 ▁x\u{1f600}\u{0} don't \r\n<0x0A>";
 
-// Without libFuzzer's own hook, which ends the process before a panic of the library can be caught. One that nobody
-// catches ends it all the same.
+// Replaces libFuzzer's own hook, which ends the process before a panic of the library can be caught. An uncaught panic
+// still ends the process.
 fuzz_target!(init: std::panic::set_hook(Box::new(|panic| eprintln!("{panic}"))), |bytes: &[u8]| {
     let tokenizer = if bytes.starts_with(b"{") {
         Tokenizer::new(bytes, &TokenizerConfig::default())
@@ -31,7 +32,7 @@ fuzz_target!(init: std::panic::set_hook(Box::new(|panic| eprintln!("{panic}"))),
         let _ = tokenizer.decode(ids, false);
         let _ = tokenizer.decode(ids, true);
     }
-    // The one that stands for unknown characters may come out of any text; no other control token may.
+    // Only the token for unknown characters may come out of any text; no other control token may.
     let control: BTreeSet<_> = plain.iter().flatten().filter(|id| tokenizer.is_control(**id)).collect();
     assert!(control.len() <= 1, "control tokens {control:?} out of plain text");
 });

@@ -7,7 +7,7 @@ use super::scan::Pattern;
 use super::words::Words;
 use crate::vocabulary::byte_of;
 
-/// Text → ids by way of its bytes.
+/// Encodes text to ids by its bytes.
 #[derive(Debug)]
 pub(super) struct Bytes {
     pattern: Pattern,
@@ -20,7 +20,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// `None` where a byte has no symbol, or the table of merges does not fit.
+    /// Returns `None` if a byte has no symbol, or if the table of merges does not fit.
     pub(super) fn new(model: &Model, pattern: Pattern) -> Option<Self> {
         let mut symbols = [u32::MAX; 256];
         let mut spelt = Vec::with_capacity(model.vocabulary.len());
@@ -40,7 +40,7 @@ impl Bytes {
         let classes = Classes::shared()?;
         let mut bytes = Self { pattern, classes, merges, words: Words::new(&[]), symbols, pairs };
         if !model.ignores_merges {
-            // A word that the merges make one token of anyway need not be merged.
+            // Keeps only the words that the merges turn into one token. Those need not be merged again.
             let mut scratch = Scratch::new();
             let mut ids = Vec::new();
             spelt.retain(|(word, id)| {
@@ -53,7 +53,7 @@ impl Bytes {
         Some(bytes)
     }
 
-    /// The ids that may come out, beside those of whole words.
+    /// The ids that this encoder can produce, apart from those of merges and whole words.
     pub(super) fn symbols(&self) -> impl Iterator<Item = u32> {
         self.symbols.iter().copied()
     }

@@ -1,5 +1,5 @@
-//! What is known of every character, one look-up each: the classes that the splitting patterns speak of, and which
-//! characters composing leaves alone. Must not know patterns.
+//! Facts about every character, in one look-up each: the classes that the splitting patterns use, and whether
+//! composition leaves the character alone. Must not know patterns.
 
 use std::iter::once;
 use std::sync::LazyLock;
@@ -27,11 +27,11 @@ pub(super) const TITLE: u16 = 128;
 /// `\p{M}`.
 pub(super) const MARK: u16 = 256;
 
-/// A value for each character: blocks of 256 characters, equal blocks of the default kept once.
+/// A value per character, in blocks of 256 characters. All blocks that hold only the default share one copy.
 #[derive(Debug)]
 pub(super) struct CharTable<T> {
     default: T,
-    /// Where the block of 256 characters begins in `values`.
+    /// The index in `values` at which each block of 256 characters begins.
     blocks: Vec<u32>,
     values: Vec<T>,
 }
@@ -47,7 +47,7 @@ impl<T: Copy> CharTable<T> {
         self.values.get((block | (code & 0xff)) as usize).copied().unwrap_or(self.default)
     }
 
-    /// The place of `code`, to be written.
+    /// Returns the entry of `code` for writing.
     pub(super) fn slot(&mut self, code: u32) -> Option<&mut T> {
         let block = self.blocks.get_mut((code >> 8) as usize)?;
         if *block == 0 {
@@ -58,7 +58,7 @@ impl<T: Copy> CharTable<T> {
     }
 }
 
-/// The classes of all characters, from the tables that the regular expressions themselves are compiled with.
+/// The classes of all characters, from the same tables that the regular expressions are compiled with.
 #[derive(Debug)]
 pub(super) struct Classes {
     ascii: [u16; 128],
@@ -66,7 +66,7 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The tables, made once; `None` if the regular expressions know no such classes.
+    /// Returns the tables, which are built once. `None` if the regular-expression library lacks one of the classes.
     pub(super) fn shared() -> Option<&'static Self> {
         static SHARED: LazyLock<Option<Classes>> = LazyLock::new(Classes::new);
         SHARED.as_ref()
@@ -98,7 +98,8 @@ impl Classes {
         Some(Self { ascii, all })
     }
 
-    /// The classes of the character at `at` and its length in bytes; nothing at the end. `text` is UTF-8.
+    /// Returns the classes of the character at `at` and its length in bytes, or zeros at the end of the text. `text` is
+    /// UTF-8.
     #[inline(always)]
     pub(super) fn at(&self, text: &[u8], at: usize) -> (u16, usize) {
         match text.get(at) {
@@ -113,7 +114,7 @@ impl Classes {
         }
     }
 
-    /// Where the run of characters that are in any of `classes` ends.
+    /// Returns the end of the run of characters that are in any of `classes`.
     #[inline(always)]
     pub(super) fn run(&self, text: &[u8], mut at: usize, classes: u16) -> usize {
         loop {
@@ -126,7 +127,7 @@ impl Classes {
     }
 }
 
-/// The character beyond ASCII that begins at `at` in UTF-8, and its length in bytes.
+/// Decodes the non-ASCII character that begins at `at` in UTF-8. Returns the character and its length in bytes.
 #[inline]
 pub(super) fn decode(text: &[u8], at: usize) -> (u32, usize) {
     let bits = |offset: usize| u32::from(text.get(at + offset).copied().unwrap_or(0));
@@ -138,10 +139,10 @@ pub(super) fn decode(text: &[u8], at: usize) -> (u32, usize) {
     }
 }
 
-/// Whether `text` is certainly in form C already, by the tables that `tokenizers` composes with: no character of it
-/// changes or moves, whatever stands beside it.
+/// Whether `text` is certainly in form C already, by the tables that `tokenizers` composes with. No character of such a
+/// text changes or moves, regardless of its neighbours.
 pub(super) fn is_composed(text: &str) -> bool {
-    /// No text has characters beyond these planes.
+    /// The planes from here on hold no characters that occur in text.
     const KNOWN: u32 = 0x3_0000;
     static STABLE: LazyLock<CharTable<bool>> = LazyLock::new(|| {
         let mut stable = CharTable::new(false);

@@ -1,25 +1,25 @@
-//! Encoding in SentencePiece's way: spaces are marks and merge like other characters. The merges run over the whole
-//! text, so it is cut only where none can reach across: between two characters that stand side by side in nothing
-//! that a merge makes. Must not know added tokens or trust.
+//! Encoding in SentencePiece's way: spaces are marks and merge like other characters. Merges run over the whole text,
+//! so the text is cut only between two characters that are adjacent in no product of a merge. No merge can reach across
+//! such a cut. Must not know added tokens or trust.
 
 use super::chars::{CharTable, decode};
 use super::merges::{Merges, NONE, SHORT, Scratch};
 use super::recipe::{MARK, Model};
 use super::words::Words;
 
-/// A character without a symbol of its own.
+/// The symbol value of a character that has no symbol.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Text → ids by way of its characters. Within, a space stands for the mark.
+/// Encodes text to ids by its characters. Internally, a space replaces the mark.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Every mark begins a word.
+    /// Whether every mark begins a word.
     splits: bool,
     merges: Merges,
     words: Words,
     ascii: [u32; 128],
     beyond: CharTable<u32>,
-    /// The symbols of the bytes of unknown characters.
+    /// The byte symbols, which write unknown characters.
     fallback: [u32; 256],
     /// The rank of each pair of ASCII characters.
     pairs: Vec<u32>,
@@ -27,7 +27,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// `None` where a byte has no symbol, where a merge takes or makes one of those, or the merges do not fit.
+    /// Returns `None` if a byte has no symbol, if a merge uses or makes a byte symbol, or if the merges do not fit.
     pub(super) fn new(model: &Model, splits: bool) -> Option<Self> {
         let id = |token: &str| model.vocabulary.get(token).copied();
         let fallback = (0u8..=255).map(|byte| id(&format!("<{byte:#04X}>"))).collect::<Option<Vec<u32>>>()?;
@@ -35,7 +35,7 @@ impl Marks {
         if model.merges.iter().any(|(a, b, made)| [a, b, made].iter().any(|id| fallback.contains(id))) {
             return None;
         }
-        // No text holds a space when it comes to the model, so that the tokens that do never do anything.
+        // The model never sees a space, so tokens with spaces in them are never used.
         let spell = |token: &String| (!token.contains(' ')).then(|| token.replace(MARK, " "));
         let mut ascii = [UNKNOWN; 128];
         let mut beyond = CharTable::new(UNKNOWN);
@@ -77,13 +77,13 @@ impl Marks {
         Some(marks)
     }
 
-    /// The ids that may come out, beside those that merges make.
+    /// The ids that this encoder can produce, apart from those of merges.
     pub(super) fn symbols(&self, model: &Model) -> impl Iterator<Item = u32> {
         let characters = model.vocabulary.iter().filter(|(token, _)| token.chars().nth(1).is_none());
         self.fallback.iter().copied().chain(characters.map(|(_, id)| *id)).collect::<Vec<_>>().into_iter()
     }
 
-    /// Appends the ids of `text`, in which a space stands for the mark.
+    /// Appends the ids of `text`, in which a space replaces the mark.
     pub(super) fn encode(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let bytes = text.as_bytes();
         let (mut start, mut at) = (0, 0);
@@ -158,22 +158,22 @@ impl Marks {
         }
     }
 
-    /// The symbol of an ASCII character.
+    /// Returns the symbol of an ASCII character.
     #[inline(always)]
     fn known(&self, byte: u8) -> u32 {
         self.ascii.get(usize::from(byte & 0x7f)).copied().unwrap_or(UNKNOWN)
     }
 }
 
-/// The character beyond ASCII at `at`, a space for the mark, and its length in bytes.
+/// Returns the non-ASCII character at `at` and its length in bytes. The mark is returned as a space.
 #[inline(always)]
 fn character(text: &[u8], at: usize) -> (u32, usize) {
     let (code, len) = decode(text, at);
     (if code == MARK as u32 { u32::from(b' ') } else { code }, len)
 }
 
-/// Which characters stand side by side in any of a set of words: exact for ASCII, and for others with some false
-/// answers that they do.
+/// The pairs of characters that are adjacent in any of a set of words. Exact for ASCII; other pairs may be reported
+/// falsely, but none is missed.
 #[derive(Debug)]
 struct Neighbours {
     ascii: [u64; 256],

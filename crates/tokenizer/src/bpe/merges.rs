@@ -1,31 +1,32 @@
-//! The merges of a byte-pair vocabulary as a table of pairs, and the merging of a word by it: always the pair of
-//! lowest rank, the leftmost of equals, until there is none. Must not know how a word becomes symbols.
+//! The merges of a byte-pair vocabulary as a table of pairs, and the algorithm that merges a word. It always merges the
+//! pair of lowest rank, and of equal ranks the leftmost, until no pair merges. Must not know how a word becomes
+//! symbols.
 
 /// The rank of a pair that does not merge.
 pub(super) const NONE: u32 = 0xff_ffff;
-/// Ids fit in 20 bits and ranks in 24, so that a pair and its rank are one word of memory.
+/// Ids fit in 20 bits and ranks in 24, so that a pair and its rank fit in 64 bits.
 const ID_BITS: u32 = 20;
 const RANK_BITS: u32 = 24;
-/// No pair: its ids would be the highest of all, which are refused.
+/// An empty slot. Its ids would be the highest of all, which [`Merges::new`] refuses.
 const EMPTY: u64 = u64::MAX;
-/// Longest word, in symbols, that is merged in fixed arrays; longer ones take the tree.
+/// The longest word, in symbols, that is merged in fixed arrays. Longer words use the tree.
 pub(super) const SHORT: usize = 128;
-/// Bits of a position in such a word.
+/// The number of bits of a position in such a word.
 const SHORT_BITS: u32 = 7;
 const UNMERGED: i32 = i32::MAX;
 
-/// Pair → rank in open addressing, and rank → what it makes.
+/// Maps pairs to ranks by open addressing, and ranks to the ids that they make.
 #[derive(Debug)]
 pub(super) struct Merges {
-    /// Left id, right id, rank, from the highest bit down.
+    /// Left id, right id and rank, from the highest bit down.
     slots: Vec<u64>,
     shift: u32,
     products: Vec<u32>,
 }
 
 impl Merges {
-    /// A table of `(left, right, product)` in the order of their ranks. If a pair comes twice, its later rank
-    /// counts. `None` for more ids or ranks than fit.
+    /// Builds a table of `(left, right, product)` in the order of ranks. If a pair occurs twice, its later rank counts.
+    /// Returns `None` if the ids or ranks do not fit.
     pub(super) fn new(rows: &[(u32, u32, u32)]) -> Option<Self> {
         let highest = rows.iter().map(|(left, right, product)| left.max(right).max(product)).max().copied();
         if rows.len() >= NONE as usize || highest.unwrap_or(0) >= (1 << ID_BITS) - 1 {
@@ -52,13 +53,13 @@ impl Merges {
         Some(merges)
     }
 
-    /// The rank of the pair, or [`NONE`].
+    /// Returns the rank of the pair, or [`NONE`].
     #[inline]
     pub(super) fn rank(&self, left: u32, right: u32) -> u32 {
         let pair = key(left, right);
         let mask = self.slots.len() - 1;
         let mut at = self.home(pair);
-        // At most half of the slots are taken.
+        // At most half of the slots are taken, so the loop ends.
         while let Some(slot) = self.slots.get(at) {
             if *slot >> RANK_BITS == pair {
                 return (*slot & u64::from(NONE)) as u32;
@@ -71,7 +72,7 @@ impl Merges {
         NONE
     }
 
-    /// The id that the merge of `rank` makes.
+    /// Returns the id that the merge of `rank` makes.
     #[inline]
     fn product(&self, rank: u32) -> u32 {
         self.products.get(rank as usize).copied().unwrap_or(0)
@@ -88,12 +89,12 @@ fn key(left: u32, right: u32) -> u64 {
     u64::from(left) << ID_BITS | u64::from(right)
 }
 
-/// What merging needs to hold, used again for every word of a text.
+/// Buffers for merging, reused for every word of a text.
 #[derive(Debug)]
 pub(super) struct Scratch {
     symbols: [u32; SHORT],
-    /// At each symbol: the rank of it and the next one, above its position; [`UNMERGED`] where they do not merge.
-    /// Signed, as the instructions that compare several at once like them best.
+    /// For each symbol, the rank of its pair with the next symbol, above its position. [`UNMERGED`] if the pair does
+    /// not merge. The type is signed because vector instructions compare signed numbers best.
     keys: [i32; SHORT],
     next: [u8; SHORT],
     before: [u8; SHORT],
@@ -114,8 +115,8 @@ impl Scratch {
         }
     }
 
-    /// Merges the word of these symbols, at most [`SHORT`] of them, and appends what is left of them. `rank` is that
-    /// of a pair of symbols by its place.
+    /// Merges a word of at most [`SHORT`] symbols and appends the remaining symbols. `rank` returns the rank of a pair
+    /// by its position and its symbols.
     #[inline]
     pub(super) fn merge_short(
         &mut self,
@@ -178,8 +179,7 @@ impl Scratch {
         }
     }
 
-    /// Merges the word in `long`, of any length, in time proportional to it and its logarithm, and appends what is
-    /// left of it.
+    /// Merges the word in `long`, of any length `n`, in time O(n log n), and appends the remaining symbols.
     pub(super) fn merge_long(&mut self, merges: &Merges, ids: &mut Vec<u32>) {
         let symbols = &mut self.long;
         let ranks = symbols.windows(2).map(|pair| match pair {
@@ -242,14 +242,14 @@ fn lowest(keys: &[i32]) -> i32 {
     lanes.iter().chain(rest).copied().min().unwrap_or(UNMERGED)
 }
 
-/// Children of a node of the tree.
+/// The number of children of a tree node.
 const FAN: usize = 16;
 
-/// The ranks of a long word's pairs under a tree of minima, so that the lowest is found, and changed, in a few steps;
-/// and the links between the symbols that are left.
+/// The ranks of a long word's pairs under a tree of minima, so that finding or changing the lowest takes a few steps.
+/// Also holds the links between the remaining symbols.
 #[derive(Debug, Default)]
 struct Tree {
-    /// The ranks, then the least of each [`FAN`] of them, and so on up to one.
+    /// The ranks, then the minimum of each [`FAN`] of them, and so on up to a single value.
     levels: Vec<Vec<u32>>,
     next: Vec<u32>,
     before: Vec<u32>,
@@ -276,7 +276,7 @@ impl Tree {
         }
     }
 
-    /// Where the lowest rank is, the leftmost of equals, and which it is.
+    /// Returns the position of the lowest rank (the leftmost of equals) and the rank.
     fn lowest(&self) -> Option<(usize, u32)> {
         let (top, below) = self.levels.split_last()?;
         let rank = top.first().copied().filter(|rank| *rank != NONE)?;
@@ -310,7 +310,7 @@ impl Tree {
         self.before.get(at).map_or(usize::MAX, |before| *before as usize)
     }
 
-    /// Makes `after` the one that follows `at`.
+    /// Makes `after` the successor of `at`.
     fn unlink(&mut self, at: usize, after: usize) {
         if let Some(next) = self.next.get_mut(at) {
             *next = after as u32;
@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    /// Merging by the book.
+    /// The textbook algorithm.
     fn naive(rows: &[(u32, u32, u32)], mut word: Vec<u32>) -> Vec<u32> {
         loop {
             let rank = |pair: &[u32]| rows.iter().rposition(|row| row.0 == pair[0] && row.1 == pair[1]);
@@ -346,7 +346,7 @@ mod tests {
         let merges = Merges::new(rows).unwrap();
         let mut scratch = Scratch::new();
         let (mut short, mut long) = (Vec::new(), Vec::new());
-        // What an earlier word leaves behind must not matter.
+        // Data left behind by an earlier word must not matter.
         for _ in 0..2 {
             short.clear();
             long.clear();

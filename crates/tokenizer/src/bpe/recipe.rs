@@ -1,4 +1,4 @@
-//! Reads a tokenizer's parts and says whether this encoder can stand in for them, and how. Anything that is not
+//! Reads a tokenizer's parts, and decides whether and how this encoder can replace the library. A tokenizer that is not
 //! understood in every detail is left to the library. Must not know how a word is merged.
 
 use std::collections::HashMap;
@@ -15,47 +15,48 @@ use super::scan::Pattern;
 /// SentencePiece's mark for a space.
 pub(super) const MARK: char = '\u{2581}';
 
-/// What comes before the model.
+/// The steps before the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recipe {
-    /// The byte alphabet: text is composed or not, split by a pattern, and every byte is a symbol.
+    /// The byte alphabet. Text may be composed, is split by a pattern, and every byte is a symbol.
     Bytes { pattern: Pattern, composes: bool },
-    /// SentencePiece's way: spaces become marks, every character is a symbol, unknown ones are their bytes.
+    /// SentencePiece's way. Spaces become marks, every character is a symbol, and unknown characters become their
+    /// bytes.
     Marks {
         prefix: Prefix,
-        /// Every mark begins a word.
+        /// Whether every mark begins a word.
         splits: bool,
     },
 }
 
-/// Where a mark is put before a text.
+/// The rule for adding a mark before a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prefix {
-    /// Nowhere.
+    /// Adds no mark.
     Never,
-    /// Before every piece between added tokens.
+    /// Adds a mark before every piece between added tokens.
     Always,
-    /// The same, save for pieces that begin with a space or mark.
+    /// Adds a mark before every piece that does not begin with a space or a mark.
     Unmarked,
-    /// The same, and only before the piece that begins the text.
+    /// Like [`Prefix::Unmarked`], but only before the piece that begins the text.
     UnmarkedFirst,
 }
 
 /// A model that is byte-pair encoding and nothing else.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// Spelling → id; no id twice.
+    /// Maps spelling to id. No two spellings share an id.
     pub(super) vocabulary: HashMap<String, u32>,
-    /// Left id, right id, product, in the order of ranks.
+    /// Left id, right id and product, in the order of ranks.
     pub(super) merges: Vec<(u32, u32, u32)>,
-    /// A word that is in the vocabulary is that token, whatever its merges.
+    /// Whether a word that is in the vocabulary is always that token, regardless of its merges.
     pub(super) ignores_merges: bool,
-    /// Unknown characters become the tokens `<0x00>` … `<0xFF>`.
+    /// Whether unknown characters become the tokens `<0x00>` … `<0xFF>`.
     pub(super) falls_back: bool,
 }
 
 impl Recipe {
-    /// The recipe of this tokenizer, if it is one of the known ones.
+    /// Returns the recipe of this tokenizer, or `None` if it is not a known one.
     pub(super) fn of(inner: &Inner) -> Option<Self> {
         let normalizer = json(inner.get_normalizer())?;
         let pre_tokenizer = json(inner.get_pre_tokenizer())?;
@@ -63,7 +64,7 @@ impl Recipe {
     }
 }
 
-/// A part as JSON, null for none.
+/// Converts a tokenizer part to JSON; a missing part becomes null.
 fn json<T: Serialize>(part: Option<&T>) -> Option<Value> {
     part.map_or(Some(Value::Null), |part| serde_json::to_value(part).ok())
 }
@@ -123,7 +124,7 @@ fn marks(normalizer: &Value, pre_tokenizer: &Value) -> Option<Recipe> {
         }
         _ => return None,
     };
-    // Gemma's splits at spaces, but the normalizer has left none.
+    // Gemma's pre-tokenizer splits at spaces, but its normalizer has already replaced them all.
     let idle = pre_tokenizer.is_null()
         || (kind(pre_tokenizer) == "Split"
             && pre_tokenizer.get("pattern").is_some_and(|pattern| text(pattern, "String") == " ")
@@ -131,7 +132,7 @@ fn marks(normalizer: &Value, pre_tokenizer: &Value) -> Option<Recipe> {
     idle.then_some(Recipe::Marks { prefix, splits: false })
 }
 
-/// The steps of a sequence, or the one step that it is.
+/// Returns the steps of a sequence. A part that is not a sequence is its own only step.
 fn steps<'a>(part: &'a Value, field: &str) -> &'a [Value] {
     match part.get(field).and_then(Value::as_array) {
         Some(steps) if kind(part) == "Sequence" => steps,
@@ -148,7 +149,8 @@ fn text<'a>(part: &'a Value, field: &str) -> &'a str {
 }
 
 impl Model {
-    /// The model of this tokenizer, whose file is `tokenizer_json`, if it is plain byte-pair encoding.
+    /// Returns the model of this tokenizer, whose file is `tokenizer_json`. `None` if it is not plain byte-pair
+    /// encoding.
     pub(super) fn of(inner: &Inner, tokenizer_json: &[u8]) -> Option<Self> {
         let ModelWrapper::BPE(model) = inner.get_model() else { return None };
         if !is_plain(model) {

@@ -1,24 +1,24 @@
-//! The splitting patterns of well-known tokenizers, each as a function from where a word begins to where it ends:
-//! what the regular expression matches there, without the engine. Must not know what becomes of the words.
+//! The splitting patterns of well-known tokenizers. Each is a function from the start of a word to its end: it finds
+//! what the regular expression matches there, without the regex engine. Must not know how the words are used.
 
 use super::chars::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER, SPACE, TITLE, UPPER};
 
-/// A pattern that is known.
+/// A known splitting pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// GPT-2's, which `ByteLevel` has built in.
     Gpt2,
-    /// Llama 3's (cl100k's in all but its possessive runs): numbers in threes.
+    /// Llama 3's: numbers in threes. It differs from cl100k's only in its possessive runs.
     Llama3,
-    /// Qwen 2's: the same, numbers digit by digit.
+    /// Qwen 2's: like Llama 3's, but numbers digit by digit.
     Qwen2,
-    /// o200k's (GPT-4o, gpt-oss, Llama 4): words by letter case.
+    /// The pattern of o200k (GPT-4o, gpt-oss, Llama 4): words by letter case.
     O200k,
     /// The demonstration model's: words by letter case, no contractions.
     Demo,
 }
 
-/// How they are spelt in `tokenizer.json`.
+/// The spelling of each pattern in `tokenizer.json`.
 const SPELT: [(&str, Pattern); 5] = [
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Pattern::Gpt2),
     (
@@ -37,15 +37,16 @@ const SPELT: [(&str, Pattern); 5] = [
 ];
 
 impl Pattern {
-    /// The pattern that is spelt so, if it is known.
+    /// Returns the pattern with this spelling, or `None` if it is not known.
     pub(super) fn of(regex: &str) -> Option<Self> {
         SPELT.iter().find(|(spelt, _)| *spelt == regex).map(|(_, pattern)| *pattern)
     }
 
-    /// Gives `word` the start and end of each word of `text`, in order and without gaps.
+    /// Calls `word` with the start and end of each word of `text`, in order and without gaps.
     ///
-    /// The regular expressions agree, save that the engine gives up on runs of a million white-space characters and
-    /// leaves the rest of the text as one word; here such runs are split like shorter ones.
+    /// The results equal those of the regular expressions, with one exception. The regex engine gives up on runs of a
+    /// million white-space characters and leaves the rest of the text as one word. This code splits such runs like
+    /// shorter ones.
     #[inline]
     pub(super) fn words(self, text: &str, classes: &Classes, word: impl FnMut(usize, usize)) {
         let scan = Scan { text: text.as_bytes(), classes };
@@ -69,7 +70,8 @@ impl Scan<'_> {
     fn each(&self, end: impl Fn(&Self, usize) -> usize, mut word: impl FnMut(usize, usize)) {
         let mut at = 0;
         while at < self.text.len() {
-            // Every character is a letter, a number, white space or other, so that no pattern matches nothing.
+            // Every character is a letter, a number, white space or other, so every pattern matches at least one
+            // character.
             let next = end(self, at).max(at + 1);
             word(at, next);
             at = next;
@@ -142,7 +144,8 @@ impl Scan<'_> {
         self.spaces_and_newlines(at)
     }
 
-    /// o200k's two kinds of word, each first with the character at `at` as what stands before it, then as its own.
+    /// Matches o200k's two kinds of word. Each is tried first with the character at `at` as the word's prefix, then
+    /// with that character as part of the word.
     #[inline(always)]
     fn cased_word(&self, at: usize, class: u16, len: usize) -> Option<usize> {
         let prefix = class & (NEWLINE | LETTER | NUMBER) == 0 && len > 0;
@@ -154,8 +157,9 @@ impl Scan<'_> {
             .or_else(|| starts().find_map(|start| self.starts_high(start)))
     }
 
-    /// The end of `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at `start`. Where the first run is
-    /// greedy and leaves nothing, it gives back up to the last character that may also end a word.
+    /// The end of `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at `start`. The first run is greedy. If
+    /// it leaves nothing for the second run, it gives characters back, and the match ends after the last character that
+    /// both runs accept.
     #[inline(always)]
     fn ends_low(&self, start: usize) -> Option<usize> {
         let (mut at, mut last_low) = (start, None);
@@ -230,7 +234,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The end of `(?i:'s|'t|'re|'ve|'m|'ll|'d)` at `at`. Regardless of case, `s` is also `ſ` (U+017F).
+    /// The end of `(?i:'s|'t|'re|'ve|'m|'ll|'d)` at `at`. Without regard to case, `s` also matches `ſ` (U+017F).
     #[inline(always)]
     fn contraction(&self, at: usize) -> Option<usize> {
         if self.byte(at) != b'\'' {
@@ -268,8 +272,8 @@ impl Scan<'_> {
         }
     }
 
-    /// The end of `\s+(?!\S)|\s+` for white space from `at` to `end`: its last character is left to the word after
-    /// it, unless it is the only one.
+    /// The end of `\s+(?!\S)|\s+` for white space from `at` to `end`. The last white-space character is left to the
+    /// next word, unless it is the only one.
     #[inline(always)]
     fn spaces(&self, at: usize, end: usize) -> usize {
         if end >= self.text.len() {
@@ -282,7 +286,7 @@ impl Scan<'_> {
         if last > at { last } else { end }
     }
 
-    /// The byte at `at`; nothing that any pattern names beyond the end.
+    /// Returns the byte at `at`, or 0 after the end of the text. No pattern names the byte 0.
     #[inline(always)]
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)

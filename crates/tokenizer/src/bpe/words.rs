@@ -1,12 +1,13 @@
-//! Words that are one token as a whole, by their bytes. Must not know why they are.
+//! A look-up table, by bytes, of the words that are one token as a whole. Must not know why they are.
 
 use std::collections::HashMap;
 
-/// Longest word whose length and bytes fit in one and in two machine words.
+/// The maximum length, in bytes, of words whose length and bytes fit in one machine word. [`MEDIUM`] is the limit for
+/// two.
 const SMALL: usize = 7;
 const MEDIUM: usize = 15;
 
-/// Word → id.
+/// Maps words to ids.
 #[derive(Debug)]
 pub(super) struct Words {
     small: Table<1>,
@@ -31,7 +32,7 @@ impl Words {
         }
     }
 
-    /// The id of the word from `start` to `end` of `text`.
+    /// Returns the id of the word from `start` to `end` of `text`.
     #[inline]
     pub(super) fn get(&self, text: &[u8], start: usize, end: usize) -> Option<u32> {
         let len = end.saturating_sub(start);
@@ -48,8 +49,8 @@ impl Words {
     }
 }
 
-/// The length and the bytes of a word of at most [`MEDIUM`] bytes. Different words have different keys, and none is
-/// all zeros but that of no word.
+/// The length and the bytes of a word of at most [`MEDIUM`] bytes. Different words have different keys, and only the
+/// empty word has the key of all zeros.
 #[inline(always)]
 fn key(text: &[u8], start: usize, len: usize) -> [u64; 2] {
     let (low, high) =
@@ -72,7 +73,7 @@ fn key(text: &[u8], start: usize, len: usize) -> [u64; 2] {
     }
 }
 
-/// Keys of `N` machine words in open addressing, at most half full.
+/// A hash table with open addressing, at most half full. Its keys are `N` machine words.
 #[derive(Debug)]
 struct Table<const N: usize> {
     slots: Vec<([u64; N], u32)>,

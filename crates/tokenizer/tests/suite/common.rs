@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub(crate) const NAMES: [&str; 6] =
     ["bytebpe-llama3", "bytebpe-qwen", "spbpe-gemma", "spbpe-llama2", "unigram-xlmr", "wordpiece-uncased"];
 
-/// One string and what Hugging Face makes of it; `None` means "as the field before".
+/// One string and Hugging Face's results for it. `None` means "as the field before".
 pub(crate) struct Row {
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Tokenizers that came as GGUF metadata against the recorded answers of Hugging Face's: the same ids, the same text.
+//! Compares tokenizers from GGUF metadata with Hugging Face's recorded answers: the ids and the text must be the same.
 
 use std::path::Path;
 use std::sync::Arc;

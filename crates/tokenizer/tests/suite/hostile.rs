@@ -1,4 +1,4 @@
-//! Files that describe no tokenizer, or a strange one: refused or used, never a panic.
+//! Files that describe no tokenizer, or a strange one, are refused or used, and never cause a panic.
 
 use headrace_checkpoint::TokenizerConfig;
 use headrace_tokenizer::{Segment, Tokenizer, TokenizerError};
@@ -38,7 +38,7 @@ fn files_whose_parts_are_no_json_are_refused_where_they_are_wrong() {
 #[test]
 fn what_the_library_panics_on_is_refused() {
     let file = String::from_utf8(data("spbpe-llama2/tokenizer.json")).unwrap();
-    // Its post-processor puts a token before texts that it does not describe.
+    // Its post-processor adds a token that the file does not define.
     let bad = file.replace(r#""special_tokens":{"<s>":"#, r#""special_tokens":{"<t>":"#);
     assert_ne!(bad, file);
     let message = refusal(bad.as_bytes());
@@ -54,7 +54,7 @@ proptest! {
         damages in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..40_usize), 1..4),
     ) {
         let mut json = data(&format!("{name}/tokenizer.json"));
-        // Pieces of the file over other pieces of it: often JSON still, seldom sense.
+        // Copies pieces of the file over other pieces. The result is often still JSON, but seldom meaningful.
         for (from, to, length) in damages {
             let from = from.index(json.len());
             let piece = json[from..(from + length).min(json.len())].to_vec();

@@ -1,4 +1,4 @@
-//! Our ids against the library's own, on much text and on hostile text, for every kind of byte-pair tokenizer.
+//! Compares our ids with the library's, on much text and on hostile text, for every kind of byte-pair tokenizer.
 
 use headrace_checkpoint::TokenizerConfig;
 use headrace_tokenizer::{Segment, Tokenizer};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::data;
 use crate::mixed::{Random, text};
 
-/// A tokenizer and the library's reading of the same file.
+/// A tokenizer and the library's tokenizer for the same file.
 struct Pair {
     name: String,
     ours: Tokenizer,
@@ -35,7 +35,7 @@ impl Pair {
     }
 }
 
-/// The recorded tokenizers and variations on them that stand for other models' ways.
+/// The recorded tokenizers, and variations on them that represent other models.
 static PAIRS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
     let mut pairs: Vec<Pair> = Vec::new();
     let mut add = |name: &str, value: &Value| pairs.push(Pair::new(name, value.to_string().as_bytes()));
@@ -69,7 +69,7 @@ static PAIRS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
             json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": splits});
         add(&format!("metaspace {scheme} {splits}"), &marks);
     }
-    // A vocabulary in which merges reach across words.
+    // A vocabulary with merges that reach across words.
     let mut across = file("spbpe-gemma");
     let fresh = across["model"]["vocab"].as_object().unwrap().len() as u64 + 100;
     for (id, pair) in (fresh..).zip([["e", "▁"], ["e▁", "t"], ["▁", "▁"], ["n", "t▁"], ["t", "▁"]])
@@ -88,8 +88,8 @@ static PAIRS: LazyLock<Vec<Pair>> = LazyLock::new(|| {
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEMO: &str = r" ?\p{Ll}+|\p{Lu}\p{Ll}+|\p{Lu}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+";
 
-/// How much text: `HEADRACE_TOKENIZER_MB` for each tokenizer whose name has `HEADRACE_TOKENIZER_NAME` in it, by
-/// default a little for all.
+/// Set `HEADRACE_TOKENIZER_MB` to the amount of text per tokenizer, in megabytes. `HEADRACE_TOKENIZER_NAME` selects the
+/// tokenizers whose name contains it. The default is a little text for all tokenizers.
 #[test]
 fn much_mixed_text_has_the_librarys_ids() {
     let megabytes: Option<usize> = std::env::var("HEADRACE_TOKENIZER_MB").ok().map(|mb| mb.parse().unwrap());
@@ -108,7 +108,7 @@ fn much_mixed_text_has_the_librarys_ids() {
     }
 }
 
-/// Text that is not trusted, in pieces, is written as the whole is, markup aside.
+/// Untrusted text in pieces has the same ids as the whole text, except for markup.
 #[test]
 fn literal_text_has_the_same_ids() {
     for pair in PAIRS.iter() {
@@ -199,7 +199,7 @@ fn hostile_megabytes_take_no_longer_than_their_size() {
             let start = Instant::now();
             let ids = pair.ours.encode_plain(&text, false).unwrap();
             let took = start.elapsed();
-            // Time that is quadratic in the text would be hours.
+            // Time quadratic in the text would be hours.
             assert!(took < Duration::from_secs(10), "{}: {took:?} for {:?}", pair.name, &text[..12]);
             assert!(!ids.is_empty());
         }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::common::{NAMES, load, oracle, strings};
 
-/// The unknown token is the one added token that text may become.
+/// Returns the unknown token, the only markup token that plain text may become.
 fn unknown(tokenizer: &Tokenizer) -> Option<u32> {
     tokenizer.id_of("<unk>").or_else(|| tokenizer.id_of("[UNK]"))
 }
@@ -18,7 +18,7 @@ fn markup_in(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u32> {
     ids.iter().copied().filter(|id| tokenizer.is_markup(*id) && Some(*id) != unknown).collect()
 }
 
-/// Whether the tokenizer can write every text back; the others normalize.
+/// Whether decoding returns every text unchanged. The other tokenizers normalize.
 fn lossless(name: &str) -> bool {
     matches!(name, "bytebpe-llama3" | "spbpe-gemma" | "spbpe-llama2")
 }
@@ -39,7 +39,7 @@ fn plain_text_never_yields_markup() {
         for text in texts {
             let ids = tokenizer.encode_plain(&text, false).unwrap();
             assert_eq!(markup_in(&tokenizer, &ids), [0u32; 0], "{name}: {text:?}");
-            // SentencePiece's decoders turn every ▁ into a space, Hugging Face's own encoding included.
+            // SentencePiece's decoders turn every `▁` into a space, also for ids of Hugging Face's own encoding.
             if lossless(name) && !(name.starts_with("spbpe") && text.contains('▁')) {
                 assert_eq!(tokenizer.decode(&ids, false), text, "{name}");
             }
@@ -71,7 +71,7 @@ fn markup_split_over_segments_stays_text() {
                     let whole = tokenizer.encode_plain(&token, false).unwrap();
                     assert_eq!(ids, whole, "{name}: {segments:?}");
                 }
-                // Two trusted pieces are one text.
+                // Two adjacent trusted pieces are one text.
                 let ids = tokenizer.encode_segments(&[Trusted(a), Trusted(b)], false).unwrap();
                 assert_eq!(ids, tokenizer.encode(&token, false).unwrap(), "{name}: {token}");
             }
@@ -113,7 +113,7 @@ fn benign_text_is_written_as_a_whole() {
 
 #[test]
 fn model_vocabularies_that_hold_control_tokens_are_watched() {
-    // `ignore_merges` makes a word that is in the vocabulary one token, whatever its merges; here that word is a
+    // `ignore_merges` makes every word of the vocabulary one token, regardless of its merges. Here that word is a
     // special token's text.
     let json = r#"{"version":"1.0","added_tokens":[{"id":5,"content":"<x>","single_word":false,"lstrip":false,
         "rstrip":false,"normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":null,
@@ -233,7 +233,7 @@ fn segments(pieces: &[(bool, String)]) -> Vec<Segment<'_>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Where no token is spelt in or across literal text, cutting a text up changes nothing.
+    /// If no token is spelt in or across literal text, splitting a text changes nothing.
     #[test]
     fn benign_splits_change_nothing(pieces in pieces(), which in 0usize..6) {
         let tokenizer = load(NAMES[which]);
@@ -245,7 +245,8 @@ proptest! {
         );
     }
 
-    /// No token stands for more bytes than is promised, whatever the text, its longest tokens in it too.
+    /// No token has more bytes than `most_bytes_per_token` returns, in any text, including texts with the longest
+    /// tokens.
     #[test]
     fn no_token_stands_for_more_bytes_than_is_promised(
         pieces in prop::collection::vec((any::<u32>(), "\\PC{0,3}|[ \\n\\t]{0,40}|[\u{1fbe}\u{212a}Ω]\u{308}?\u{301}"), 0..12),
@@ -268,7 +269,7 @@ proptest! {
         }
     }
 
-    /// The markup among the ids is exactly what the trusted runs spell.
+    /// The markup in the ids is exactly the markup that the trusted runs spell.
     #[test]
     fn markup_comes_from_trusted_text_only(pieces in hostile(), which in 0usize..4) {
         let tokenizer = load(NAMES[which]);

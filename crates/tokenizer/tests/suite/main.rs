@@ -1,4 +1,4 @@
-//! The tokenizers as a whole: recorded answers, untrusted text, streams.
+//! Tests of whole tokenizers: recorded answers, untrusted text and streams.
 
 #[cfg(test)]
 mod common;

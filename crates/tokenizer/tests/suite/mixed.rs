@@ -1,6 +1,6 @@
-//! Text of many kinds, made from a seed: what people write, what programs write, and what neither would.
+//! Generates text of many kinds from a seed: text of people, text of programs, and text that neither would write.
 
-/// A small generator of our own, so that a seed means the same text for ever (SplitMix64).
+/// A small generator of our own (SplitMix64), so that a seed always produces the same text.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -25,7 +25,7 @@ impl Random {
         char::from_u32(first + self.below(span) as u32).unwrap_or('\u{fffd}')
     }
 
-    /// Any scalar value.
+    /// Returns any Unicode scalar value.
     fn scalar(&mut self) -> char {
         char::from_u32(self.below(0x11_0000) as u32).unwrap_or('\u{d7ff}')
     }
@@ -85,8 +85,8 @@ const SPACES: [char; 14] = [
     ' ', ' ', ' ', '\n', '\n', '\t', '\r', '\u{a0}', '\u{3000}', '\u{2028}', '\u{85}', '\u{b}', '\u{2003}',
     '\u{1680}',
 ];
-/// Blocks of letters: Latin with marks, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai, Hangul (whole and in
-/// parts), kana, Han, mathematical letters.
+/// Blocks of letters: Latin with marks, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai, Hangul (composed and in
+/// parts), kana, Han and mathematical letters.
 const BLOCKS: [(u32, u32); 13] = [
     (0xc0, 0x24f),
     (0x370, 0x3ff),
@@ -103,7 +103,7 @@ const BLOCKS: [(u32, u32); 13] = [
     (0x1d400, 0x1d7ff),
 ];
 
-/// At least `bytes` bytes of text.
+/// Returns at least `bytes` bytes of text.
 pub(crate) fn text(random: &mut Random, bytes: usize) -> String {
     let words: Vec<&str> = WORDS.split_whitespace().collect();
     let mut text = String::with_capacity(bytes + 256);
@@ -152,7 +152,7 @@ fn english(random: &mut Random, words: &[&str], out: &mut String) {
             out.push_str(&word[..1].to_uppercase());
             out.push_str(&word[1..]);
         }
-        // A word that no vocabulary has.
+        // A word that is in no vocabulary.
         2 => (0..2 + random.below(12)).for_each(|_| out.push(random.within(0x61, 0x7a))),
         _ => out.push_str(word),
     }

@@ -1,4 +1,4 @@
-//! The tokenizers against recorded answers of Hugging Face's: ids, decodings and streamed pieces of 226 strings.
+//! Compares the tokenizers with Hugging Face's recorded answers: ids, decoded texts and streamed pieces of 226 strings.
 
 use crate::common::{NAMES, load, oracle};
 
@@ -46,16 +46,16 @@ fn streamed_pieces_are_those_of_hugging_face() {
 fn two_texts_stand_in_one_sequence_as_the_post_processor_has_it() {
     let ids = |name: &str, text: &str| load(name).encode(text, false).unwrap();
     let id = |name: &str, token: &str| load(name).id_of(token).unwrap();
-    // [CLS] a [SEP] b [SEP], told apart by token types.
+    // `[CLS] a [SEP] b [SEP]`, distinguished by token types.
     let (name, bert) = ("wordpiece-uncased", load("wordpiece-uncased"));
     let [cls, sep] = ["[CLS]", "[SEP]"].map(|token| id(name, token));
     let want = [vec![cls], ids(name, "The quick server"), vec![sep], ids(name, "été"), vec![sep]].concat();
     assert_eq!(bert.encode_pair("The quick server", "été").unwrap(), want);
     assert_eq!(bert.pair_separator(), Some(sep));
-    // What a text spells never ends it.
+    // A separator that the text spells does not end the text.
     let spelt = bert.encode_pair("a [SEP] b", "c").unwrap();
     assert_eq!(spelt.iter().filter(|id| **id == sep).count(), 2);
-    // <s> a </s> </s> b </s>, without token types.
+    // `<s> a </s> </s> b </s>`, without token types.
     let (name, roberta) = ("unigram-xlmr", load("unigram-xlmr"));
     let [begin, end] = ["<s>", "</s>"].map(|token| id(name, token));
     let want =

@@ -1,4 +1,4 @@
-//! Decoding id by id: whole, whatever the ids.
+//! Decoding id by id gives whole text, for any ids.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ fn special_tokens_are_skipped_on_demand() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// For decoders that join bytes or text, any ids at all stream to the text of the whole.
+    /// For decoders that join bytes or text, any sequence of ids streams to the text of the whole sequence.
     #[test]
     fn any_ids_stream_to_their_text(
         ids in prop::collection::vec(0u32..1030, 0..40),
@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!(streamed(&tokenizer, &ids, skip), tokenizer.decode(&ids, skip));
     }
 
-    /// With byte fallback the same holds wherever the text has no broken bytes.
+    /// With byte fallback, the same holds if the text has no broken bytes.
     #[test]
     fn texts_stream_to_themselves(text in "\\PC{0,20}", which in 2usize..4) {
         let tokenizer = load(NAMES[which]);
