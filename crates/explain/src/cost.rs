@@ -1,5 +1,5 @@
-//! Where the money of a call went: tokens times the price of their class on that day, what was held against what was charged, what
-//! was lost, what discounts were worth, and what others charge for it. Reads no price list: a trace keeps the prices that applied.
+//! Explains where the money of a call went: tokens times the price of their class on that day, the hold and the charge,
+//! losses, discounts, and what upstreams charge. Reads no price list, because a trace keeps the prices that applied.
 
 use headrace_domain::{
     Attempt, AttemptOutcome, NanoDollars, NanoDollarsPerMillion, Outcome, PriceTier, Rounding, TokenClass,
@@ -10,76 +10,76 @@ use serde::Serialize;
 
 use crate::words::count;
 
-/// Why a call cost what it cost.
+/// Why a call cost what it did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CostExplanation {
-    /// Which call.
+    /// The call's request id.
     pub id: String,
-    /// Where most of its money went, in one sentence.
+    /// The largest part of its cost, in one sentence.
     pub sentence: String,
-    /// The bill, class by class; it sums to what was charged. Empty where no prices were kept.
+    /// The bill by token class. Its lines sum to the charge. Empty if the record keeps no prices.
     pub terms: Vec<CostLine>,
-    /// What was charged, in dollars.
+    /// The charge in dollars.
     pub total_dollars: String,
-    /// The same in nano-dollars, as a string.
+    /// The charge in nano-dollars, as a string.
     pub total_nano_dollars: String,
-    /// What was held.
+    /// The hold in dollars.
     pub held_dollars: String,
-    /// Prompt tokens that were held for.
+    /// Prompt tokens covered by the hold.
     pub held_prompt_tokens: Option<u64>,
-    /// Generated tokens that were held for, of all answers.
+    /// Generated tokens covered by the hold, of all choices.
     pub held_output_tokens: Option<u64>,
-    /// What was given back.
+    /// The released part of the hold, in dollars.
     pub given_back_dollars: String,
-    /// What went to the loss account.
+    /// Dollars booked to the loss account.
     pub loss_dollars: String,
-    /// What others charge us for it; `None`: nobody, or nobody knows.
+    /// What upstreams charge us for it, in dollars. `None` if no upstream does, or the price is unknown.
     pub paid_dollars: Option<String>,
-    /// What was charged less that.
+    /// The charge less what upstreams charge us, in dollars.
     pub margin_dollars: Option<String>,
-    /// What each try costs us, where others were asked.
+    /// The cost of each attempt to us, if an upstream was called.
     pub tries: Vec<PaidTry>,
-    /// The class of service that it was priced in.
+    /// The service tier of its prices.
     pub tier: &'static str,
     /// The day (UTC) whose prices applied.
     pub priced_at: Option<String>,
-    /// What it would have cost more, had nothing come from the cache.
+    /// What the cache saved, in dollars.
     pub saved_by_cache_dollars: Option<String>,
-    /// What else should be known, each a sentence.
+    /// Further remarks, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A class of tokens on the bill.
+/// A token class on the bill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CostLine {
-    /// Which class.
+    /// The name of the class.
     pub class: &'static str,
     /// Tokens charged.
     pub tokens: u64,
-    /// Tokens that were used beyond that, on the house.
+    /// Tokens used beyond the charge, at our loss.
     pub lost_tokens: u64,
-    /// Dollars for a million of them.
+    /// Price in dollars per million tokens.
     pub price_per_million_dollars: String,
-    /// What is usual, where another price applied.
+    /// The usual price, if another one applied.
     pub usual_price_per_million_dollars: Option<String>,
-    /// Dollars.
+    /// The amount in dollars.
     pub dollars: String,
-    /// Nano-dollars, as a string.
+    /// The amount in nano-dollars, as a string.
     pub nano_dollars: String,
 }
 
-/// What a try costs us.
+/// The cost of an attempt to us.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PaidTry {
-    /// Who was asked.
+    /// The worker that was called.
     pub worker: String,
-    /// What came of it.
+    /// The outcome of the attempt.
     pub outcome: &'static str,
-    /// What it costs us; `None`: nobody knows.
+    /// Its cost to us in dollars. `None` if it is unknown.
     pub dollars: Option<String>,
 }
 
-/// Why a call cost what it cost.
+/// Explains why a call cost what it did.
 pub fn why_cost(record: &TraceRecord) -> CostExplanation {
     let billed = record.billed.as_deref();
     let lines: Vec<CostLine> = billed.map_or_else(Vec::new, |billed| {
@@ -124,7 +124,7 @@ pub fn why_cost(record: &TraceRecord) -> CostExplanation {
     }
 }
 
-/// The first sentence: the dearest class, and its part of the whole.
+/// The first sentence: the most expensive class, and its share of the charge.
 fn sentence(record: &TraceRecord) -> String {
     let cost = record.cost;
     let lines = record.billed.as_deref().map_or(&[][..], |billed| &billed.lines);
@@ -162,7 +162,7 @@ const fn class_words(class: TokenClass) -> &'static str {
     }
 }
 
-/// What the cached tokens would have cost as computed ones, less what they cost.
+/// The price of the cached tokens as computed ones, less their actual price.
 fn saved_by_cache(record: &TraceRecord) -> Option<NanoDollars> {
     let billed = record.billed.as_deref()?;
     let [computed, cached] = billed.prompt_prices?;
@@ -232,12 +232,12 @@ fn notes(record: &TraceRecord, margin: Option<NanoDollars>) -> Vec<String> {
     notes
 }
 
-/// `0.000091`: without the sign of the currency, so that a program can parse it.
+/// An amount such as `0.000091`, without a currency sign, so that a program can parse it.
 pub(crate) fn dollars(amount: NanoDollars) -> String {
     amount.to_string().replacen('$', "", 1)
 }
 
-/// Dollars for a million tokens.
+/// A price in dollars per million tokens.
 fn per_million(price: NanoDollarsPerMillion) -> String {
     dollars(NanoDollars::new(price.get()))
 }

@@ -1,4 +1,5 @@
-//! A call's time, cut into terms that sum to it to the nanosecond, whatever the record says. Finds no words.
+//! Cuts a call's time into terms. They sum to the call's duration to the nanosecond, for any record. Contains no
+//! wording.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +7,14 @@ use headrace_domain::{Attempt, AttemptOutcome, Stage, TraceRecord};
 
 use crate::term::TermName;
 
-/// Nanoseconds by term; terms without any are left out.
+/// Nanoseconds by term. Terms of zero are left out.
 pub(crate) type Cut = BTreeMap<TermName, u64>;
 
-/// The call's time by term. The sum is `duration_ns`.
+/// Cuts the call's time into terms. Their sum is `duration_ns`.
 pub(crate) fn cut(record: &TraceRecord) -> Cut {
     let mut terms = Cut::new();
     let retried = retried(record);
-    // What the shares of the last whole span have taken of it.
+    // The last whole span's term, with the nanoseconds that inner spans have not yet taken from it.
     let mut last: Option<(TermName, u64)> = None;
     for span in &record.stages {
         match span.inside {
@@ -54,7 +55,7 @@ fn add(terms: &mut Cut, term: TermName, nanos: u64) {
     *sum = sum.saturating_add(nanos);
 }
 
-/// Moves what is there of `nanos` from one term to another.
+/// Moves `nanos` from one term to another, at most as many as are there.
 fn shift(terms: &mut Cut, from: TermName, to: TermName, nanos: u64) {
     let Some(left) = terms.get_mut(&from) else { return };
     let moved = nanos.min(*left);
@@ -62,8 +63,8 @@ fn shift(terms: &mut Cut, from: TermName, to: TermName, nanos: u64) {
     add(terms, to, moved);
 }
 
-/// When somebody was asked in vain, as intervals that do not overlap. Only what lay before anything could be seen: an answer that
-/// broke off later and was gone on with was no waste.
+/// Intervals of the failed or refused attempts, joined so that they do not overlap. Only the time before the first
+/// output counts. An answer that broke off later and was resumed was not wasted.
 fn retried(record: &TraceRecord) -> Vec<(u64, u64)> {
     let in_vain = |attempt: &&Attempt| {
         matches!(attempt.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. })
@@ -74,7 +75,7 @@ fn retried(record: &TraceRecord) -> Vec<(u64, u64)> {
         .attempts
         .iter()
         .filter(in_vain)
-        // The last of all that failed is what the call failed with, not what it was retried after.
+        // If all attempts failed, the last one is the call's own failure, not a retry.
         .filter(|attempt| last.is_some_and(|last| !std::ptr::eq(*attempt, last)))
         .map(|attempt| (attempt.start_ns, attempt.start_ns.saturating_add(attempt.duration_ns).min(until)))
         .collect();
@@ -94,7 +95,7 @@ fn overlap(spans: &[(u64, u64)], from: u64, to: u64) -> u64 {
     spans.iter().map(|span| span.1.min(to).saturating_sub(span.0.max(from))).sum()
 }
 
-/// The wait by what the engine computed meanwhile.
+/// Splits the queue wait by the work that the engine did in that time.
 fn split_queue(record: &TraceRecord, terms: &mut Cut) {
     let queue_ns = terms.get(&TermName::Queue).copied().unwrap_or(0);
     let Some(ahead) = record.engine.as_ref().and_then(|engine| engine.ahead) else { return };
@@ -109,13 +110,14 @@ fn split_queue(record: &TraceRecord, terms: &mut Cut) {
     }
 }
 
-/// What of the decode was spent on prompts of others in the same steps.
+/// Splits off the part of the decode that was spent on other prompts in the same steps.
 fn split_decode(record: &TraceRecord, terms: &mut Cut) {
     let Some(beside) = record.engine.as_ref().and_then(|engine| engine.beside) else { return };
     shift(terms, TermName::Decode, TermName::DecodeBehindPrompts, beside.decode_prefill_ns);
 }
 
-/// Has the terms sum to `total`: what is missing is unaccounted for, and what is too much is taken from each in proportion.
+/// Makes the terms sum to `total`. Missing time becomes unaccounted, and excess time is taken from each term in
+/// proportion.
 fn balance(terms: &mut Cut, total: u64) {
     let sum: u128 = terms.values().map(|nanos| u128::from(*nanos)).sum();
     if sum > u128::from(total) {
@@ -125,7 +127,7 @@ fn balance(terms: &mut Cut, total: u64) {
     }
     let sum: u64 = terms.values().fold(0, |sum: u64, nanos| sum.saturating_add(*nanos));
     let missing = total.saturating_sub(sum);
-    // Of a sum that was cut, what rounding left over is the largest one's.
+    // If the terms were scaled down, the largest one gets the rounding error.
     let rounding = missing < terms.len() as u64;
     match terms.iter_mut().max_by_key(|(_, nanos)| **nanos).filter(|_| rounding) {
         Some((_, nanos)) => *nanos = nanos.saturating_add(missing),

@@ -1,4 +1,4 @@
-//! Two calls side by side: which terms make the difference, and in which facts they differ. Finds nobody at fault.
+//! Compares two calls: which terms make up the difference, and in which facts they differ. Blames no party.
 
 use headrace_domain::{Outcome, TraceRecord};
 use headrace_trace::{grouped, humane_duration, plain};
@@ -9,48 +9,48 @@ use crate::shape::CallShape;
 use crate::term::TermName;
 use crate::words;
 
-/// How two calls differ.
+/// The difference between two calls.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// The first call.
+    /// Request id of the first call.
     pub a: String,
-    /// The second.
+    /// Request id of the second call.
     pub b: String,
-    /// What makes most of the difference, in one sentence.
+    /// The largest part of the difference, in one sentence.
     pub sentence: String,
-    /// Every term that either has, in the order of the path; the differences sum to that of the whole.
+    /// Every term of either call, in the order of the request path. The differences sum to that of the totals.
     pub terms: Vec<DiffTerm>,
-    /// Microseconds of the first.
+    /// Total microseconds of the first call.
     pub a_us: f64,
-    /// Microseconds of the second.
+    /// Total microseconds of the second call.
     pub b_us: f64,
-    /// What differs beside times.
+    /// Differences other than times.
     pub facts: Vec<Fact>,
 }
 
-/// A term of both.
+/// A term of both calls.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiffTerm {
-    /// Which.
+    /// The term's name.
     pub name: TermName,
     /// Microseconds in the first.
     pub a_us: f64,
     /// Microseconds in the second.
     pub b_us: f64,
-    /// What the second took more.
+    /// Microseconds of the second call less those of the first.
     pub delta_us: f64,
-    /// Why it took what it took: of the one that took longer.
+    /// Why the slower of the two took that long.
     pub text: String,
 }
 
-/// Something else in which they differ.
+/// Another difference between the calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// What.
+    /// The name of the fact.
     pub name: &'static str,
-    /// Of the first.
+    /// Its value in the first call.
     pub a: String,
-    /// Of the second.
+    /// Its value in the second call.
     pub b: String,
 }
 
@@ -105,7 +105,7 @@ fn sentence(a: &TraceRecord, b: &TraceRecord, terms: &[DiffTerm]) -> String {
     }
 }
 
-/// What a record says of one fact.
+/// Reads the value of one fact from a record.
 type Said<'a> = &'a dyn Fn(&TraceRecord) -> String;
 
 fn facts(a: &TraceRecord, b: &TraceRecord) -> Vec<Fact> {

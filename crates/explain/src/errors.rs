@@ -1,5 +1,5 @@
-//! A page for each refusal code: what happened, why, what to do, an example, and who can change it. Written from the table of
-//! refusals and from `causes`; must not know files or terminals.
+//! A documentation page for each refusal code: what happened, why, what to do, an example, and who can change it. Built
+//! from the table of refusals and from `causes`. Must not know files or terminals.
 
 mod admin;
 mod admin_causes;
@@ -13,19 +13,19 @@ use causes::cause;
 pub use admin::AdminErrorPage;
 pub use who::Who;
 
-/// What there is to say of a code.
+/// The page of a code.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorPage {
     code: Code,
 }
 
 impl ErrorPage {
-    /// Of a code.
+    /// The page of this code.
     pub const fn of(code: Code) -> Self {
         Self { code }
     }
 
-    /// By its name.
+    /// The page of the code with this name.
     pub fn named(name: &str) -> Option<Self> {
         Code::ALL.iter().find(|code| code.name() == name).map(|code| Self::of(*code))
     }
@@ -40,12 +40,12 @@ impl ErrorPage {
         cause(self.code).who
     }
 
-    /// What usually causes it.
+    /// The usual cause.
     pub const fn why(&self) -> &'static str {
         cause(self.code).why
     }
 
-    /// A message of it, and the parameter that it names; `None`: no caller is told this name.
+    /// A sample message, and the parameter that it names. `None` if callers never receive this code.
     pub fn example(&self) -> Option<(&'static str, Option<&'static str>)> {
         let cause = cause(self.code);
         self.code.is_told().then_some((cause.message, cause.param))
@@ -69,7 +69,7 @@ impl ErrorPage {
         }
     }
 
-    /// As Markdown, with an example body in each dialect as `bodies` writes it: (OpenAI's, Anthropic's).
+    /// Renders the page as Markdown. `bodies` writes an example body in each dialect, as (OpenAI's, Anthropic's).
     pub fn markdown(&self, bodies: impl Fn(Code, &str, Option<&str>) -> [String; 2]) -> String {
         let code = self.code;
         let mut page = format!("# `{}`\n\n", code.name());
@@ -93,7 +93,7 @@ impl ErrorPage {
         page
     }
 
-    /// As text for a terminal of so many columns.
+    /// Renders the page as text for a terminal of `columns` columns.
     pub fn text(&self, columns: usize) -> String {
         let code = self.code;
         let mut page = crate::render::Page::new(columns);

@@ -1,5 +1,5 @@
-//! The explanation of one call: its terms beside what is usual and what is published, the dearest of them in one sentence first, and
-//! what would have helped. Plain data: it serializes, and `render` writes it out.
+//! The explanation of one call. It lists the call's terms beside the usual and the published values, the dearest term
+//! in a sentence, and what would have helped. Plain data: it serializes, and `render` turns it into text.
 
 use headrace_domain::{Code, Outcome, TraceRecord, TracedRefusal};
 use headrace_trace::plain;
@@ -14,117 +14,117 @@ use crate::term::{Party, TermName};
 use crate::usual::{Quantiles, Usual};
 use crate::words::{self, Dearest};
 
-/// A term is unusual from this many times its usual value on, in per cent.
+/// A term is unusual if it takes at least this many per cent of its usual value.
 const UNUSUAL_PERCENT: u64 = 200;
-/// And where what is beyond the usual is at least this part of the call, in per mille.
+/// The excess over the usual value must also be at least this part of the call, in per mille.
 const UNUSUAL_PERMILLE: u64 = 20;
 
 /// Where a call's time and money went.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Which call.
+    /// The call's request id.
     pub id: String,
-    /// Where most of its time went, in one sentence; or what kept it from its end.
+    /// Where most of its time went, in one sentence; or why it did not complete.
     pub sentence: String,
-    /// The same of its money.
+    /// Where most of its money went, in one sentence.
     pub money_sentence: String,
-    /// What is out of the usual, each in a sentence, the largest first.
+    /// Unusual terms, one sentence each, the largest excess first.
     pub unusual: Vec<String>,
     /// Microseconds from its first byte to its end: the sum of the terms.
     pub total_us: f64,
-    /// What comparable calls take in all, in microseconds.
+    /// The usual total of comparable calls, in microseconds.
     pub usual_total_us: Option<f64>,
-    /// The term that took most, those of one wait and of one answer weighed together.
+    /// The term that took the most time. The terms of one wait, and those of one answer, are weighed together.
     pub dearest: Option<TermName>,
-    /// In the order of the path.
+    /// The terms, in the order of the request path.
     pub terms: Vec<Term>,
-    /// The published table, with what this call took of each row.
+    /// The published table, with this call's time for each row.
     pub reference: Vec<ReferenceRow>,
-    /// What `usual` means.
+    /// The calls that `usual` values come from.
     pub compared: Compared,
-    /// Who was asked to answer it, and what came of each try.
+    /// The attempts to have the call answered, with their outcomes.
     pub attempts: Vec<Try>,
-    /// Its sizes.
+    /// The call's sizes.
     pub shape: CallShape,
-    /// What would have helped, what saves most first.
+    /// What would have helped, the largest saving first.
     pub levers: Vec<Lever>,
-    /// What else should be known, each a sentence.
+    /// Further remarks, one sentence each.
     pub notes: Vec<String>,
-    /// Why it was turned away, if it was.
+    /// Why it was refused, if it was.
     pub refusal: Option<Refusal>,
 }
 
 /// A part of a call's time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Term {
-    /// Which.
+    /// The term's name.
     pub name: TermName,
-    /// Whose.
+    /// The party that spent this time.
     pub party: Party,
-    /// Microseconds.
+    /// Microseconds of this term.
     pub us: f64,
-    /// Which part of the whole, from 0 to 1.
+    /// Fraction of the call's time, from 0 to 1.
     pub share: f64,
-    /// What it takes half of the comparable calls at most, for this call's size.
+    /// Median of the comparable calls, scaled to this call's size.
     pub usual_us: Option<f64>,
-    /// What it takes 95 of 100 of them at most.
+    /// 95th percentile of the comparable calls, scaled to this call's size.
     pub usual_p95_us: Option<f64>,
-    /// What the published table says of the row that it belongs to, from and to.
+    /// The published range of its row, in microseconds, from and to.
     pub reference_us: Option<[u64; 2]>,
-    /// That row.
+    /// The name of that row.
     pub reference: Option<&'static str>,
-    /// Whether it took far more than is usual.
+    /// Whether it took far more than usual.
     pub unusual: bool,
-    /// Why it took what it took.
+    /// Why it took that long.
     pub text: String,
 }
 
-/// A try to have the call answered.
+/// An attempt to have the call answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Try {
-    /// Who was asked.
+    /// The worker that was called.
     pub worker: String,
     /// Microseconds from the call's first byte.
     pub start_us: f64,
-    /// Microseconds that it took.
+    /// Duration in microseconds.
     pub duration_us: f64,
-    /// What came of it: `answered`, `refused`, `failed`, `outrun` or `cut_short`.
+    /// The outcome: `answered`, `refused`, `failed`, `outrun` or `cut_short`.
     pub outcome: &'static str,
-    /// Why, in words; empty if it was answered.
+    /// The reason, in words. Empty if it was answered.
     pub text: String,
 }
 
-/// What `usual` means.
+/// The calls that `usual` values come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Compared {
-    /// How many calls.
+    /// Number of calls.
     pub calls: usize,
-    /// Which.
+    /// A description of these calls.
     pub what: String,
 }
 
-/// Why a call was turned away.
+/// Why a call was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// Where.
+    /// The stage that refused it.
     pub stage: &'static str,
-    /// By which rule: an operator's name of it.
+    /// The rule that refused it, by the operators' name.
     pub rule: String,
-    /// The code that the caller was told.
+    /// The error code that the caller received.
     pub code: String,
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// What the caller was told.
+    /// The message that the caller received.
     pub message: String,
-    /// What the code means.
+    /// The meaning of the code.
     pub meaning: String,
-    /// What can be done.
+    /// What the caller or the operator can do.
     pub way_out: String,
-    /// Its page.
+    /// Path of the code's documentation page.
     pub doc: String,
 }
 
-/// Explains a call beside what is usual.
+/// Explains a call by comparison with the usual values.
 pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
     let cut = cut(record);
     let is_answered = matches!(record.outcome, Outcome::Completed { .. });
@@ -193,8 +193,8 @@ fn term(name: TermName, nanos: u64, record: &TraceRecord, usual: &Usual) -> Term
     }
 }
 
-/// Whether a term of the call can be compared with those of calls that were answered. A refused call did not come as far as they did,
-/// and one that broke off spent less on its answer.
+/// Whether a term can be compared with answered calls. A refused call did not get as far as they did. A cancelled one
+/// spent less time on its answer. A failed one is compared only in its waits.
 fn is_comparable(name: TermName, record: &TraceRecord) -> bool {
     match record.outcome {
         Outcome::Completed { .. } => true,
@@ -232,7 +232,7 @@ fn family_nanos(cut: &Cut, family: TermName) -> u64 {
     own.map(|(_, nanos)| *nanos).fold(0, u64::saturating_add)
 }
 
-/// The unusual terms in sentences, what is furthest beyond its usual first.
+/// A sentence for each unusual term, the largest excess first.
 fn unusual(terms: &[Term]) -> Vec<String> {
     let mut found: Vec<&Term> = terms.iter().filter(|term| term.unusual).collect();
     let beyond = |term: &Term| term.us - term.usual_us.unwrap_or(0.0);
@@ -243,13 +243,13 @@ fn unusual(terms: &[Term]) -> Vec<String> {
         .collect()
 }
 
-/// Why it was turned away, with what the table of refusals says of its code.
+/// The refusal of a call, with the meaning of its code from the table of refusals.
 fn refusal(record: &TraceRecord) -> Option<Refusal> {
     let Outcome::Refused(TracedRefusal { stage, rule, status, code, message }) = &record.outcome else {
         return None;
     };
     let named = |name: &str| Code::ALL.iter().copied().find(|code| code.name() == name);
-    // The rule tells an operator more than the code that its caller was told.
+    // The rule is more specific than the code that the caller received.
     let row = named(rule).or_else(|| named(code));
     let page = named(code).or(row).map_or_else(String::new, |code| format!("docs/errors/{}.md", code.name()));
     Some(Refusal {

@@ -1,5 +1,5 @@
-//! What would have helped a call, with what it would have saved: foretold from the call's own figures and those of others. Must not
-//! know how a foretold saving is tried.
+//! Levers: what would have helped a call, and the saving. Savings are forecast from the call's own record and from
+//! those of other calls. Must not know how a forecast is tested.
 
 use std::fmt;
 
@@ -15,31 +15,31 @@ use crate::term::TermName;
 use crate::usual::Usual;
 use crate::words::count;
 
-/// A saving below this part of the call is not worth a word, in per mille.
+/// A saving below this part of the call is not mentioned, in per mille.
 const LEAST_PERMILLE: u64 = 20;
-/// Prompts and answers of fewer tokens are not asked to be shorter.
+/// Prompts and answers with fewer tokens get no advice to be shorter.
 const LEAST_TOKENS: u64 = 16;
 
-/// What somebody could do about a call.
+/// A change that could make a call faster or cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeverName {
-    /// Half of the prompt that was computed.
+    /// Drop half of the computed prompt.
     ShorterPrompt,
-    /// The same prompt, with its blocks in the prefix cache.
+    /// Send the same prompt with its blocks in the prefix cache.
     CachedPrefix,
-    /// Half of the answer.
+    /// Generate half of the answer.
     FewerTokens,
-    /// The answer as it is made.
+    /// Stream the answer.
     Stream,
-    /// The fastest other model that is served here.
+    /// Use the fastest other model served here.
     SmallerModel,
-    /// A client that is nearer, or sends and reads faster.
+    /// Use a client that is nearer, or sends and reads faster.
     Nearer,
-    /// A connection that is kept open.
+    /// Keep the connection open.
     KeepConnection,
-    /// No tries in vain.
+    /// Avoid failed attempts.
     FewerRetries,
-    /// Nothing of the same organisation before it.
+    /// Have no work of the same organisation ahead in the queue.
     FewerAtOnce,
 }
 
@@ -57,7 +57,7 @@ impl LeverName {
         Self::FewerAtOnce,
     ];
 
-    /// As it is written in commands and JSON.
+    /// The name in commands and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ShorterPrompt => "shorter-prompt",
@@ -72,12 +72,12 @@ impl LeverName {
         }
     }
 
-    /// By its name.
+    /// The lever with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|lever| lever.name() == name)
     }
 
-    /// Whether it can be tried on an engine: what lies outside of one cannot.
+    /// Whether it can be tested on an engine.
     pub const fn can_be_tried(self) -> bool {
         matches!(self, Self::ShorterPrompt | Self::CachedPrefix | Self::FewerTokens | Self::Stream)
     }
@@ -95,27 +95,28 @@ impl Serialize for LeverName {
     }
 }
 
-/// A lever, and what it would have saved.
+/// A lever, with the saving that it would have had.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Lever {
-    /// Which.
+    /// The lever's name.
     pub name: LeverName,
-    /// In words.
+    /// A description.
     pub text: String,
-    /// Microseconds that it would have saved.
+    /// Microseconds saved.
     pub saves_us: f64,
-    /// Of what: `total`, `first_words` (until something of the answer could be read) or `before` (the call's own time began).
+    /// What is saved: part of the `total`, of the time until the `first_words` could be read, or of the time `before`
+    /// the call began.
     pub saves_of: &'static str,
-    /// Nano-dollars that it would have saved, as a string; `None`: no prices are known, or none.
+    /// Nano-dollars saved, as a string. `None` if no prices are known, or nothing would be saved.
     pub saves_nano_dollars: Option<String>,
-    /// The same in dollars.
+    /// Dollars saved.
     pub saves_dollars: Option<String>,
     /// Whether `--try` can rerun it.
     #[serde(rename = "try")]
     pub can_be_tried: bool,
 }
 
-/// Everything that would have helped by at least a little, what saves most first.
+/// Every lever with a saving worth mentioning, the largest first.
 pub(crate) fn levers(record: &TraceRecord, cut: &Cut, usual: &Usual) -> Vec<Lever> {
     let call = Call { record, cut, shape: CallShape::of(record) };
     let found = [
@@ -159,7 +160,7 @@ impl Saving {
         Self { name, text, nanos, of: "total", money }
     }
 
-    /// At least as large a part of the call's price as is asked of its time.
+    /// Whether it saves at least [`LEAST_PERMILLE`] of the call's price.
     fn is_worth_its_money(&self, cost: NanoDollars) -> bool {
         let least = cost.get() / 1000 * LEAST_PERMILLE as i64;
         self.money.is_some_and(|money| money.get() > 0 && money.get() >= least)
@@ -189,7 +190,7 @@ impl Call<'_> {
         self.record.billed.as_ref()?.lines.iter().find(|line| line.class == class)
     }
 
-    /// What so many charged tokens of a class cost.
+    /// The price of at most `tokens` charged tokens of a class.
     fn money(&self, class: TokenClass, tokens: u64) -> Option<NanoDollars> {
         let line = self.line(class)?;
         line.price.cost(tokens.min(line.tokens), Rounding::Nearest).ok()
@@ -200,7 +201,8 @@ impl Call<'_> {
         if less < LEAST_TOKENS {
             return None;
         }
-        // What waits for another server's first words is its queue, too: half of it is the most that a prompt can save.
+        // Waiting for another server's first output includes its queue, so half of it is the most that a prompt can
+        // save.
         let nanos = self.nanos(&[TermName::Prefill, TermName::Render, TermName::Upstream]) / 2;
         let text = format!(
             "Half of the {} that were computed, left out",
@@ -209,7 +211,7 @@ impl Call<'_> {
         Some(Saving::new(LeverName::ShorterPrompt, nanos, self.money(TokenClass::Input, less), text))
     }
 
-    /// The blocks that were not found, found: only whole ones are, and the last token is always computed.
+    /// Counts the missed blocks as hits. Only whole blocks can hit, and the last token is always computed.
     fn cached_prefix(&self) -> Option<Saving> {
         let engine = self.record.engine.as_ref()?;
         let miss = engine.miss.as_ref()?;
@@ -252,7 +254,7 @@ impl Call<'_> {
         }
         let made = self.nanos(&[TermName::Decode, TermName::DecodeBehindPrompts]);
         let told = self.nanos(&[TermName::Postprocess, TermName::Deliver]);
-        // Another server that answers all at once does not tell which part of the wait was for the answer: half of all of it is the most.
+        // An upstream that does not stream does not report the time for the answer. Half of the wait is the most.
         let made = if made == 0 { self.nanos(&[TermName::Upstream]) } else { made };
         let nanos = made.saturating_add(told) / 2;
         let reasoning = self.record.usage.reasoning;

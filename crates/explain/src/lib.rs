@@ -1,14 +1,15 @@
-//! Where the time and the money of a call went, in words: trace records in, plain data out that serializes and renders.
-//! Knows no files, no HTTP, no clock and no engine, and decides nothing: it only reads what was recorded.
+//! Explains where the time and the money of a call went, in words. Takes trace records, and returns plain data that
+//! serializes and renders. Knows no files, no HTTP, no clock and no engine. It decides nothing, and only reads what was
+//! recorded.
 //!
-//! | ask | with | get |
+//! | question | function and input | result |
 //! |---|---|---|
-//! | why was it slow, refused, a miss? | [`explain`] and [`Usual`], which comparable calls are | [`Explanation`] |
-//! | why was it dear? | [`why_cost`] | [`CostExplanation`] |
-//! | does a lever help? | [`trial`], with what an engine took | [`Trial`] |
+//! | why was it slow, refused, or a cache miss? | [`explain`] and [`Usual`], the comparable calls | [`Explanation`] |
+//! | why was it expensive? | [`why_cost`] | [`CostExplanation`] |
+//! | does a lever help? | [`trial`], with two runs on an engine | [`Trial`] |
 //! | why was this one slower than that one? | [`diff`] | [`Difference`] |
 //!
-//! Everything that is said in words stands in `words`, and what a refusal means in the table of refusals (`headrace_domain::Code`).
+//! All wording is in `words`. The meaning of each refusal is in the table of refusals (`headrace_domain::Code`).
 
 mod cost;
 mod cut;

@@ -1,11 +1,11 @@
-//! The published reference: what each part of an LLM API call is said to take, in milliseconds. Must not know a call.
+//! The published reference: the time that each part of an LLM API call is said to take. Must not know a call.
 
 use serde::Serialize;
 
 use crate::cut::Cut;
 use crate::term::TermName;
 
-/// A row of the table.
+/// A row of the reference table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub(crate) name: &'static str,
@@ -13,16 +13,16 @@ pub(crate) struct Reference {
     pub(crate) high_us: u64,
 }
 
-/// A part of the call beside its row of the table.
+/// A part of the call, compared with its row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReferenceRow {
-    /// The part, as the table calls it.
+    /// The part's name in the table.
     pub name: &'static str,
-    /// What it took here, in microseconds.
+    /// Its time in this call, in microseconds.
     pub us: f64,
-    /// What the table says, in microseconds, from and to.
+    /// The published range, in microseconds, from and to.
     pub reference_us: [u64; 2],
-    /// `below`, `within` or `above` that.
+    /// `below`, `within` or `above` that range.
     pub verdict: &'static str,
 }
 
@@ -35,7 +35,7 @@ const POSTPROCESSING: Reference = Reference { name: "post-processing", low_us: 0
 const BILLING: Reference = Reference { name: "billing", low_us: 0, high_us: 1_000 };
 const ALL: [Reference; 7] = [GATEWAY, BALANCER, TOKENIZING, ROUTING, INFERENCE, POSTPROCESSING, BILLING];
 
-/// The row that a term belongs to; the client's own time has none.
+/// The row of a term. `None` for the client's own time.
 pub(crate) const fn reference_of(term: TermName) -> Option<Reference> {
     match term {
         TermName::Connect
@@ -66,7 +66,7 @@ pub(crate) const fn reference_of(term: TermName) -> Option<Reference> {
     }
 }
 
-/// The whole table, with what the call took of each.
+/// The whole table, with the call's time for each row.
 pub(crate) fn beside_reference(cut: &Cut) -> Vec<ReferenceRow> {
     let row = |reference: Reference| {
         let own = cut.iter().filter(|(term, _)| reference_of(**term) == Some(reference));

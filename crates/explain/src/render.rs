@@ -1,4 +1,5 @@
-//! Explanations as text for a terminal: lines of at most so many cells, no colours. Adds nothing to what they say.
+//! Renders explanations as text for a terminal, with a limited line width and no colours. Adds nothing to their
+//! content.
 
 use headrace_trace::{cells, humane_duration, wrapped};
 
@@ -8,13 +9,13 @@ use crate::explanation::{Explanation, Term};
 use crate::levers::Lever;
 use crate::reference::ReferenceRow;
 
-/// The narrowest and the widest that a text is written for.
+/// The narrowest and the widest supported text, in columns.
 const COLUMNS: (usize, usize) = (60, 160);
-/// A term's reason is written out from this part of the call on.
+/// The reason of a term is printed if the term has at least this share of the call.
 const WORTH_A_LINE: f64 = 0.01;
 
 impl Explanation {
-    /// As text of so many columns, lines ending in `\n`.
+    /// Renders it as text of at most `columns` columns, with lines that end in `\n`.
     pub fn text(&self, columns: usize) -> String {
         let mut page = Page::new(columns);
         page.line(&self.id);
@@ -42,7 +43,7 @@ impl Explanation {
         page.out
     }
 
-    /// Each try, if one of them came to nothing.
+    /// Lists every attempt, if one of them failed.
     fn attempts_text(&self, page: &mut Page) {
         if self.attempts.iter().all(|attempt| attempt.outcome == "answered") {
             return;
@@ -157,7 +158,7 @@ fn lever_text(lever: &Lever) -> String {
 }
 
 impl CostExplanation {
-    /// As text of so many columns, lines ending in `\n`.
+    /// Renders it as text of at most `columns` columns, with lines that end in `\n`.
     pub fn text(&self, columns: usize) -> String {
         let mut page = Page::new(columns);
         page.line(&self.id);
@@ -195,7 +196,7 @@ impl CostExplanation {
 }
 
 impl Difference {
-    /// As text of so many columns, lines ending in `\n`.
+    /// Renders it as text of at most `columns` columns, with lines that end in `\n`.
     pub fn text(&self, columns: usize) -> String {
         let mut page = Page::new(columns);
         page.line(&format!("first   {}", self.a));
@@ -233,7 +234,7 @@ fn duration(us: f64) -> String {
     humane_duration((us * 1e3).max(0.0) as u64)
 }
 
-/// The first column begins at the left, the others end at the right.
+/// Aligns the first column to the left, and the others to the right.
 fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|text| cells(text)).max();
@@ -248,7 +249,7 @@ fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// Lines of at most so many cells.
+/// Text with a limited line width.
 pub(crate) struct Page {
     columns: usize,
     out: String,
@@ -274,7 +275,8 @@ impl Page {
         }
     }
 
-    /// A text behind a label, wrapped under itself: as far in as a label that is only space, else by two.
+    /// Writes a text after a label, wrapped. A blank label indents all lines by its width. Otherwise further lines are
+    /// indented by four.
     pub(crate) fn paragraph(&mut self, label: &str, text: &str) {
         let blank = label.chars().all(|c| c == ' ');
         let margin = if blank { label.len() } else { 4 };

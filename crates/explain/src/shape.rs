@@ -1,27 +1,27 @@
-//! The sizes of a call that its times follow from: tokens, batch, cache. Must not know what any of them costs.
+//! The sizes that determine a call's times: tokens, batch, cache. Must not know their costs.
 
 use headrace_domain::TraceRecord;
 use serde::Serialize;
 
-/// How big a call was, and in what company.
+/// The sizes of a call, and of the batches that it ran in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CallShape {
     /// Prompt tokens, computed or not.
     pub prompt_tokens: u64,
-    /// Of those, the ones that were computed.
+    /// Prompt tokens that were computed.
     pub computed_tokens: u64,
-    /// Of those, the ones that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: u64,
-    /// Tokens generated, of all answers.
+    /// Generated tokens, of all choices.
     pub output_tokens: u64,
-    /// Sequences in a step of it, itself included; 1 where nobody knows.
+    /// Mean number of sequences in its steps, itself included. 1 if unknown.
     pub batch: f64,
     /// Whether the answer was streamed.
     pub stream: bool,
 }
 
 impl CallShape {
-    /// Of a recorded call.
+    /// The shape of a recorded call.
     pub fn of(record: &TraceRecord) -> Self {
         let usage = &record.usage;
         let steps = record.engine.as_ref().filter(|engine| engine.steps > 0);
@@ -35,12 +35,12 @@ impl CallShape {
         }
     }
 
-    /// Tokens that stood before the one in the middle of its answer.
+    /// Number of tokens before the middle token of its answer.
     pub const fn mean_context(&self) -> u64 {
         self.prompt_tokens.saturating_add(self.output_tokens / 2)
     }
 
-    /// How busy the engine was, in four classes: alone, a few, many, full.
+    /// The load of the engine, in four classes by batch size.
     pub(crate) fn load(&self) -> Load {
         match self.batch {
             batch if batch < 1.5 => Load::Alone,
@@ -51,7 +51,7 @@ impl CallShape {
     }
 }
 
-/// How many sequences shared its steps.
+/// How many sequences shared the call's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Alone,

@@ -1,33 +1,33 @@
-//! The terms that a call's time is told in, and whose each of them is. Must not know a record.
+//! The terms into which a call's time is divided, and the party of each. Must not know a record.
 
 use serde::{Serialize, Serializer};
 
 use headrace_domain::Stage;
 
-/// Whose time a term is.
+/// The party that spends the time of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
-    /// The client's, or the network's to it: the server could only wait.
+    /// The client, or its network. The server could only wait.
     Client,
-    /// The gateway's.
+    /// The gateway.
     Gateway,
-    /// An engine's of this house.
+    /// An engine of this deployment.
     Engine,
-    /// Somebody else's server's.
+    /// Another operator's server.
     Upstream,
 }
 
 macro_rules! terms {
     ($($variant:ident $name:literal $party:ident $doc:literal;)*) => {
-        /// A part of a call's time. All of them together are the whole of it, and none is counted twice.
+        /// A part of a call's time. Together they are all of it, and no part is counted twice.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum TermName {
             $(#[doc = $doc] $variant,)*
         }
 
         impl TermName {
-            /// Every term, in the order of the path.
+            /// Every term, in the order of the request path.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The name in JSON.
@@ -35,7 +35,7 @@ macro_rules! terms {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Whose time it is.
+            /// The party that spends this time.
             pub const fn party(self) -> Party {
                 match self { $(Self::$variant => Party::$party,)* }
             }
@@ -75,7 +75,7 @@ terms! {
 }
 
 impl TermName {
-    /// The term of a stage, as far as nothing divides it further.
+    /// The term of a stage, before any further division.
     pub(crate) const fn of_stage(stage: Stage) -> Self {
         match stage {
             Stage::Connect => Self::Connect,
@@ -101,7 +101,7 @@ impl TermName {
         }
     }
 
-    /// Whether it is time in which the gateway only waits for a place or an answer.
+    /// Whether the gateway only waits in this time, for a worker or an answer.
     pub(crate) const fn is_a_wait(self) -> bool {
         matches!(
             self,
@@ -117,7 +117,8 @@ impl TermName {
         )
     }
 
-    /// What it is weighed as when the dearest is looked for: the parts of one wait, and of one answer, are weighed together.
+    /// The family of the term, under which it is weighed in the search for the dearest one. The parts of one wait are a
+    /// family, and so are those of one answer.
     pub(crate) const fn family(self) -> Self {
         match self {
             Self::QueueOwn

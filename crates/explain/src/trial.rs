@@ -1,4 +1,5 @@
-//! A lever tried: what was foretold for a call's shape on an engine, beside what came of it there. Runs nothing itself.
+//! Tests a lever: compares the saving forecast for a call's shape with the saving measured on an engine. Runs nothing
+//! itself.
 
 use headrace_domain::{Outcome, RequestId, Stage, StageSpan, TraceRecord};
 use headrace_trace::{humane_duration, percent, three_digits};
@@ -9,51 +10,51 @@ use crate::levers::LeverName;
 use crate::shape::CallShape;
 use crate::usual::Usual;
 
-/// What a run of a shape took: one prompt, one answer.
+/// Measurements of one run of a shape: one prompt, one answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ran {
-    /// Its sizes.
+    /// The sizes of the run.
     pub shape: CallShape,
-    /// What the engine says of it.
+    /// The engine's own record of it.
     pub engine: headrace_domain::EngineTrace,
-    /// What it used.
+    /// The tokens that it used.
     pub usage: headrace_domain::Usage,
     /// Nanoseconds until its first token.
     pub first_token_ns: u64,
-    /// Nanoseconds in all.
+    /// Nanoseconds in total.
     pub total_ns: u64,
 }
 
-/// A lever, what was foretold of it, and what came of it.
+/// A lever, with its forecast and its measured saving.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trial {
-    /// Which.
+    /// The lever.
     pub lever: LeverName,
-    /// The model that it was tried with.
+    /// The model of the test.
     pub model: String,
-    /// How often each shape was run; the figures are of the run in the middle.
+    /// Number of runs of each shape. The figures are those of the median run.
     pub runs: usize,
-    /// The shape as it was.
+    /// The shape without the lever.
     pub before: CallShape,
     /// The shape with the lever.
     pub after: CallShape,
-    /// What it took as it was, in microseconds; of `stream`, until the whole was there.
+    /// Microseconds without the lever. For `stream`, until the whole answer was there.
     pub before_us: f64,
-    /// What it took with the lever; of `stream`, until the first words were.
+    /// Microseconds with the lever. For `stream`, until the first token.
     pub after_us: f64,
-    /// What was foretold to be saved here, in microseconds.
+    /// The saving forecast for the run, in microseconds.
     pub foretold_us: f64,
-    /// What was saved.
+    /// The measured saving, in microseconds.
     pub saved_us: f64,
-    /// What was foretold of the call itself, in microseconds.
+    /// The saving forecast for the original call, in microseconds.
     pub foretold_of_the_call_us: Option<f64>,
-    /// In one sentence.
+    /// The result in one sentence.
     pub sentence: String,
-    /// What is not as it was in the call.
+    /// Differences between the test and the original call.
     pub notes: Vec<String>,
 }
 
-/// The shape of a call with a lever; `None`: it cannot be tried on an engine.
+/// The shape of a call with a lever applied. `None` if the lever cannot be tested on an engine.
 pub fn shape_with(lever: LeverName, shape: CallShape, missed_tokens: u64) -> Option<CallShape> {
     let changed = match lever {
         LeverName::ShorterPrompt => {
@@ -81,7 +82,7 @@ pub fn shape_with(lever: LeverName, shape: CallShape, missed_tokens: u64) -> Opt
     Some(changed)
 }
 
-/// Puts two runs beside each other, and what was foretold from the first beside what came of it.
+/// Compares two runs, and the forecast from the first run with the measured saving.
 pub fn trial(
     record: &TraceRecord,
     lever: LeverName,
@@ -130,7 +131,7 @@ fn sentence(lever: LeverName, foretold_us: f64, saved_us: f64, before_ns: u64) -
     format!("`{lever}`: {} was foretold here, and {came}{judged}.", part(foretold_us))
 }
 
-/// A run as a record, so that the same rules foretell of it.
+/// A run as a trace record, so that the same rules produce its forecast.
 fn recorded(of: &TraceRecord, ran: &Ran) -> TraceRecord {
     let (queue, total) = (ran.engine.queue_ns.min(ran.first_token_ns), ran.total_ns);
     let first = ran.first_token_ns.min(total);
@@ -162,7 +163,7 @@ fn recorded(of: &TraceRecord, ran: &Ran) -> TraceRecord {
 }
 
 impl Trial {
-    /// As text of so many columns, lines ending in `\n`.
+    /// Renders it as text of at most `columns` columns, with lines that end in `\n`.
     pub fn text(&self, columns: usize) -> String {
         let mut page = crate::render::Page::new(columns);
         page.line("tried on an engine here");

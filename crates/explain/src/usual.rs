@@ -1,4 +1,5 @@
-//! What comparable calls took: quantiles over a bounded number of records. Reads no store; whoever calls feeds it.
+//! The usual times: quantiles over a bounded number of comparable records. Reads no store; the caller supplies the
+//! records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,34 +9,34 @@ use crate::cut::{Cut, cut};
 use crate::shape::CallShape;
 use crate::term::TermName;
 
-/// Most records that are looked at: what a caller reads for it, the newest first.
+/// Most records that are compared. Callers pass the newest ones first.
 pub const MOST_COMPARED: usize = 2_000;
-/// So many calls make a quantile; with fewer, what counts as comparable is widened.
+/// Fewest calls for a quantile. With fewer, the comparison is widened to less similar calls.
 const ENOUGH_CALLS: usize = 8;
-/// With fewer than so many there is no saying what is usual.
+/// Fewest calls from which anything is called usual.
 const LEAST_CALLS: usize = 3;
-/// Sizes are alike up to this factor either way.
+/// Sizes are alike up to this factor in either direction.
 const ALIKE: u64 = 2;
 
-/// What is usual for calls like one.
+/// The usual values for calls like a given one.
 #[derive(Debug, Clone, Default)]
 pub struct Usual {
     pub(crate) calls: usize,
-    /// In what they are alike.
+    /// A description of the compared calls.
     pub(crate) what: String,
     terms: BTreeMap<TermName, Quantiles>,
-    /// How fast other models here were.
+    /// Recent speeds of other models on this server.
     pub(crate) speeds: Vec<Speed>,
 }
 
-/// Of a term, in nanoseconds, for a call of this one's size.
+/// Quantiles of a term in nanoseconds, scaled to the size of the call in question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantiles {
     pub(crate) p50: u64,
     pub(crate) p95: u64,
 }
 
-/// What a model took for a token lately, in nanoseconds.
+/// Recent nanoseconds per token of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Speed {
     pub(crate) model: String,
@@ -45,15 +46,16 @@ pub(crate) struct Speed {
 }
 
 impl Usual {
-    /// Nothing is known of other calls.
+    /// The value if no other calls were examined.
     pub fn unknown() -> Self {
         Self { what: "no other calls were looked at".to_owned(), ..Self::default() }
     }
 
-    /// From at most [`MOST_COMPARED`] records, whichever: those that are not comparable are passed over, and so is the call itself.
+    /// Computes the usual values from at most [`MOST_COMPARED`] records. Skips records that are not comparable, and the
+    /// call itself.
     ///
-    /// Comparable are calls of the same model at the same place, streamed alike, that were answered to the end; where there are
-    /// enough of them, only those in as big a batch and of about the same length.
+    /// Comparable calls were answered completely, by the same model at the same upstream, and streamed in the same way.
+    /// If there are enough of them, only those of similar batch size and length are used.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a TraceRecord>, of: &TraceRecord) -> Self {
         let records: Vec<&TraceRecord> = records.into_iter().take(MOST_COMPARED).collect();
         let alike = |other: &&&TraceRecord| is_comparable(of, other);
@@ -95,12 +97,12 @@ impl Usual {
         Self { calls: chosen.len(), what: format!("{model}{how}"), terms: terms.collect(), speeds }
     }
 
-    /// What a term usually takes a call of this size; `None`: nobody knows.
+    /// The quantiles of a term, scaled to the call's size. `None` if too few calls are comparable.
     pub(crate) fn term(&self, term: TermName) -> Option<Quantiles> {
         self.terms.get(&term).copied()
     }
 
-    /// All terms of the usual call that this one may lack.
+    /// Sum of the medians of all terms. `None` if too few calls are comparable.
     pub(crate) fn total(&self) -> Option<u64> {
         let sum = self.terms.values().fold(0_u64, |sum, quantiles| sum.saturating_add(quantiles.p50));
         (!self.terms.is_empty()).then_some(sum)
@@ -117,13 +119,13 @@ fn is_comparable(of: &TraceRecord, other: &TraceRecord) -> bool {
         && other.shadow_of.is_some() == of.shadow_of.is_some()
 }
 
-/// Within [`ALIKE`] of each other, either way; what is nearly nothing is alike.
+/// Whether two sizes are within a factor of [`ALIKE`]. Very small sizes are always alike.
 const fn is_about(a: u64, b: u64) -> bool {
     let (least, most) = if a < b { (a, b) } else { (b, a) };
     most <= least.saturating_add(8).saturating_mul(ALIKE)
 }
 
-/// What a term of another call comes to at this one's size.
+/// Scales a term of another call to this call's size.
 fn scaled(term: TermName, nanos: u64, other: &CallShape, own: &CallShape) -> u64 {
     let size = |shape: &CallShape| match term {
         TermName::Prefill => shape.computed_tokens,
@@ -143,7 +145,7 @@ fn quantiles(mut samples: Vec<u64>) -> Option<Quantiles> {
     Some(Quantiles { p50: at(50)?, p95: at(95)? })
 }
 
-/// What other models took for a token, by the median of their calls, the fastest first.
+/// Median nanoseconds per token of the other models, the fastest first.
 fn speeds(records: &[&TraceRecord], of: &TraceRecord) -> Vec<Speed> {
     let mut samples: BTreeMap<&str, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
     let same = same_models(records, of);
@@ -173,7 +175,7 @@ fn speeds(records: &[&TraceRecord], of: &TraceRecord) -> Vec<Speed> {
     speeds
 }
 
-/// The names under which the model of a call is served: its own, and those whose calls the same worker answered.
+/// The names of a call's model: its own, and every name for which the same worker answered.
 fn same_models<'a>(records: &[&'a TraceRecord], of: &'a TraceRecord) -> BTreeSet<&'a str> {
     let own: Option<&str> = of.model_served.as_deref();
     let all = || records.iter().copied().chain([of]);
@@ -185,7 +187,7 @@ fn same_models<'a>(records: &[&'a TraceRecord], of: &'a TraceRecord) -> BTreeSet
     names.filter_map(|record| record.model_served.as_deref()).chain(own).collect()
 }
 
-/// The worker that answered, by the id that operators know it by: its server and the model's name there.
+/// The id of the worker that answered: its upstream and the model's name there.
 fn answered_by(record: &TraceRecord) -> Option<&str> {
     let answered =
         |attempt: &&Attempt| attempt.outcome == AttemptOutcome::Answered && attempt.model.is_none();

@@ -1,5 +1,5 @@
-//! Everything that is said of a call in words, in one place: plain sentences, numbers with units. Must not know how a term was cut
-//! or where anything is shown.
+//! All wording about calls, in one place: plain sentences, numbers with units. Must not know how a term was cut or
+//! where a text is shown.
 
 use headrace_domain::{Attempt, AttemptOutcome, EngineTrace, Outcome, TraceRecord};
 use headrace_trace::{grouped, humane_duration, miss_words, percent, plain, three_digits};
@@ -7,7 +7,7 @@ use headrace_trace::{grouped, humane_duration, miss_words, percent, plain, three
 use crate::shape::CallShape;
 use crate::term::TermName;
 
-/// What the time of a term was spent on, to stand behind "went into".
+/// What a term's time was spent on, in words that follow "went into".
 pub(crate) const fn activity(term: TermName) -> &'static str {
     match term {
         TermName::Connect => "taking up the request",
@@ -41,7 +41,7 @@ pub(crate) const fn activity(term: TermName) -> &'static str {
     }
 }
 
-/// Why a term took what it took, as far as the record says.
+/// Why a term took that long, as far as the record shows.
 pub(crate) fn reason(term: TermName, nanos: u64, record: &TraceRecord) -> String {
     let shape = CallShape::of(record);
     let engine = record.engine.as_ref();
@@ -109,7 +109,7 @@ fn worker(record: &TraceRecord) -> String {
     )
 }
 
-/// `2 workers were asked in vain: a (worker_lost), b (upstream_rate_limited)`
+/// A text such as `2 workers were asked in vain: a (worker_lost), b (upstream_rate_limited)`.
 fn retries(record: &TraceRecord) -> String {
     let in_vain = |attempt: &&Attempt| {
         matches!(attempt.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. })
@@ -130,7 +130,7 @@ fn retries(record: &TraceRecord) -> String {
     format!("{} came to nothing: {}", count(all, "try"), tried.join(", "))
 }
 
-/// Workers that are named where very many were tried.
+/// Most workers that are named after many attempts.
 const MOST_NAMED: usize = 4;
 
 fn upstream(record: &TraceRecord) -> String {
@@ -141,14 +141,14 @@ fn upstream(record: &TraceRecord) -> String {
     format!("`{}` does not tell its queue and its prefill apart", plain(whose))
 }
 
-/// How the last of those who were asked failed or refused. `None` if it did neither.
+/// How the last attempt failed or was refused. `None` if it did neither.
 pub(crate) fn last_fault(record: &TraceRecord) -> Option<String> {
     let last = record.attempts.last()?;
     let whose = record.upstream.as_deref().unwrap_or(&last.worker);
     fault_of(whose, &last.outcome)
 }
 
-/// `` `far` refused the connection `` or `` `far` answered 400: … ``, from an attempt's outcome.
+/// A text such as `` `far` refused the connection `` or `` `far` answered 400: … ``, from an attempt's outcome.
 pub(crate) fn fault_of(whose: &str, outcome: &AttemptOutcome) -> Option<String> {
     let (AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why }) = outcome else {
         return None;
@@ -247,7 +247,7 @@ fn behind_prompts(engine: Option<&EngineTrace>) -> String {
     format!("{} of others were computed in the steps that it generated in", count(tokens, "prompt token"))
 }
 
-/// `64 tokens generated, 188 µs each`
+/// A text such as `64 tokens generated, 188 µs each`.
 fn each(of: u64, what: &str, nanos: u64, done: &str) -> String {
     match of {
         0 => format!("no {what}s {done}"),
@@ -273,16 +273,16 @@ pub(crate) struct Dearest {
     pub(crate) term: TermName,
     /// Its nanoseconds.
     pub(crate) nanos: u64,
-    /// Nanoseconds of the terms that are weighed together with it: the parts of one wait, or of one answer.
+    /// Nanoseconds of its whole family: the parts of one wait, or of one answer.
     pub(crate) family_nanos: u64,
 }
 
-/// The sentence that comes first: where most of the time went, or what kept the call from its end.
+/// The first sentence: where most of the time went, or why the call did not complete.
 pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Option<u64>) -> String {
     let whole = humane_duration(record.duration_ns);
     let spent = dearest.map(|dearest| spent_on(record, dearest, usual));
     let spent = spent.unwrap_or_else(|| format!("It took {whole}."));
-    // A call that came to nothing at an upstream waited for that and for nothing else.
+    // A call that failed at an upstream waited for that and for nothing else.
     let fault = last_fault(record);
     let waited_for_fault = dearest.is_some_and(|dearest| {
         matches!(dearest.term, TermName::Upstream | TermName::Place | TermName::Retries)
@@ -312,7 +312,7 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
     }
 }
 
-/// Where most of the time went. The figure is that of all parts of one wait or one answer, which are compared as one.
+/// Where most of the time went. The figure is that of the whole family, because families are compared as one.
 fn spent_on(record: &TraceRecord, dearest: Dearest, usual: Option<u64>) -> String {
     let Dearest { term, nanos, family_nanos } = dearest;
     let whole = record.duration_ns;
@@ -329,7 +329,7 @@ fn spent_on(record: &TraceRecord, dearest: Dearest, usual: Option<u64>) -> Strin
     format!("{most} of its {} went into {went}: {}.", humane_duration(whole), reason(term, nanos, record))
 }
 
-/// What the terms of one wait, or of one answer, have in common.
+/// What the terms of a family have in common.
 const fn activity_of_family(term: TermName) -> &'static str {
     match term.family() {
         TermName::Queue => "waiting for its turn",
@@ -338,13 +338,13 @@ const fn activity_of_family(term: TermName) -> &'static str {
     }
 }
 
-/// A text that ends as a sentence does.
+/// Ends a text with a full stop, unless it ends as a sentence already.
 pub(crate) fn ended(text: &str) -> String {
     let text = text.trim_end();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
-/// What else of a call should be known, each a sentence.
+/// Further remarks on a call, one sentence each.
 pub(crate) fn notes(record: &TraceRecord) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(nanos) = record.time_to_first_token_ns() {
@@ -391,7 +391,7 @@ pub(crate) fn notes(record: &TraceRecord) -> Vec<String> {
     notes
 }
 
-/// That a term is out of the usual.
+/// Says that a term is unusual.
 pub(crate) fn unusual(term: TermName, us: f64, usual_us: f64, why: &str) -> String {
     let nanos = |us: f64| humane_duration((us * 1e3) as u64);
     let times = match usual_us {

@@ -1,4 +1,4 @@
-//! Where the money went: the lines sum to the bill, discounts and losses are named, and the levers say what would have been saved.
+//! Cost explanations: the lines sum to the bill, discounts and losses are named, and levers report their savings.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod support;
@@ -21,7 +21,7 @@ fn line(class: TokenClass, tokens: u64, dollars_per_million: i64) -> BilledLine 
     BilledLine { class, tokens, lost_tokens: 0, price, usual_price: None, amount }
 }
 
-/// The stored call with its bill: 156 computed, 256 cached, 48 generated.
+/// The stored call with its bill: 156 computed, 256 cached and 48 generated tokens.
 fn billed() -> TraceRecord {
     let lines = vec![
         line(TokenClass::Input, 156, 2),
@@ -83,7 +83,7 @@ fn discounts_losses_and_margins_are_named() {
         assert!(all.contains(words), "{words}\n{all}");
     }
     assert_eq!(told.margin_dollars.as_deref(), Some("0.000648"));
-    // A record without prices says so, and makes none up.
+    // A record without prices says so, and no price is invented.
     let old = why_cost(&completed());
     assert!(old.sentence.contains("keeps no prices") && old.terms.is_empty(), "{}", old.sentence);
 }
@@ -98,7 +98,7 @@ fn levers_say_what_they_would_have_saved() {
     record.engine = Some(engine);
     let told = explain(&record, &Usual::unknown());
     let lever = |name: LeverName| told.levers.iter().find(|lever| lever.name == name);
-    // 9 blocks of 16 tokens at a dollar less a million.
+    // 9 blocks of 16 tokens, at a dollar less per million.
     let cached = lever(LeverName::CachedPrefix).unwrap();
     assert_eq!(cached.saves_nano_dollars.as_deref(), Some("144000"));
     assert!((cached.saves_us - 84_100.0 * 144.0 / 156.0).abs() < 1.0, "{cached:?}");
@@ -114,7 +114,7 @@ fn levers_say_what_they_would_have_saved() {
     assert_eq!((stream.saves_of, stream.saves_us as u64), ("first_words", 1_835_280));
 }
 
-/// An upstream that answers all at once: the wait for it is what levers can save.
+/// An upstream that does not stream: levers save a part of the wait for it.
 #[test]
 fn levers_of_an_answer_that_came_all_at_once_save_of_its_wait() {
     let mut record = billed();

@@ -1,5 +1,5 @@
-//! Terms are a partition of a call's time, whatever a record says; a delay is named by the term that it was in; what is usual comes
-//! from comparable calls; older records are explained, too.
+//! Terms partition a call's time, for any record. A delay is attributed to its own term, usual values come from
+//! comparable calls, and older records are explained too.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod support;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use support::{MS, completed, delayed, numbered, stored};
 
-/// The sum of the terms beside the whole, in microseconds.
+/// The sum of the terms, and the total, in microseconds.
 fn sums(record: &TraceRecord) -> (f64, f64) {
     let told = explain(record, &Usual::unknown());
     (told.terms.iter().map(|term| term.us).sum(), told.total_us)
@@ -132,7 +132,7 @@ fn a_wait_is_told_by_what_was_ahead() {
         let (sum, whole) = sums(&of(ahead));
         assert!((sum - whole).abs() < 0.01);
     }
-    // What nobody recorded is said as such, and never made up.
+    // Missing data is reported as missing, and never invented.
     let old = TraceRecord {
         engine: Some(EngineTrace { ahead: None, ..engine }),
         ..delayed(Stage::Queue, 4_000 * MS)
@@ -185,7 +185,7 @@ fn tries_in_vain_are_told_apart_from_the_one_that_answered() {
 #[test]
 fn what_is_usual_comes_from_comparable_calls() {
     let record = delayed(Stage::Render, 50 * MS);
-    // Those of another model, and those that failed, say nothing.
+    // Calls of another model, and failed ones, do not count.
     let other = TraceRecord { model_served: Some("other".to_owned()), ..delayed(Stage::Render, 900 * MS) };
     let broken = TraceRecord {
         outcome: Outcome::Cancelled { why: "gone".to_owned() },
@@ -199,13 +199,13 @@ fn what_is_usual_comes_from_comparable_calls() {
     let term = told.terms.iter().find(|term| term.name == TermName::Render).unwrap();
     let usual = completed().span(Stage::Render).unwrap().duration_ns as f64 / 1e3;
     assert!((term.usual_us.unwrap() - usual).abs() < 1.0 && term.unusual, "{term:?}");
-    // A longer prompt may take longer: the usual is for this call's size.
+    // A longer prompt may take longer: usual values are scaled to this call's size.
     let mut twice = numbered(completed(), 100);
     twice.usage.input *= 2;
     let told = explain(&twice, &Usual::of(&calls, &twice));
     let prefill = told.terms.iter().find(|term| term.name == TermName::Prefill).unwrap();
     assert!((prefill.usual_us.unwrap() / prefill.us - 2.0).abs() < 0.01, "{prefill:?}");
-    // Too few are not passed off as usual.
+    // Too few calls are not called usual.
     let few = explain(&record, &Usual::of(&calls[..2], &record));
     assert!(few.compared.calls == 0 && few.terms.iter().all(|term| term.usual_us.is_none()));
 }
@@ -244,7 +244,7 @@ fn tried(worker: &str, outcome: AttemptOutcome) -> Attempt {
     Attempt { prompt: 0, worker: worker.into(), model: None, start_ns, duration_ns, outcome, paid: None }
 }
 
-/// What an upstream did wrong is named, in the sentence and in the table of tries.
+/// The fault of an upstream is named, in the sentence and in the table of attempts.
 #[test]
 fn a_failure_of_an_upstream_is_named() {
     let failed =
@@ -283,7 +283,7 @@ fn a_failure_of_an_upstream_is_named() {
         assert!(page.contains("who was asked") && page.contains("gpu1/m"), "{page}");
         assert_eq!(told.attempts.len(), 2);
     }
-    // One that answered needs no table.
+    // A single attempt that answered needs no table.
     let record = TraceRecord {
         attempts: vec![tried("far/m", AttemptOutcome::Answered)],
         ..delayed(Stage::Upstream, 4_000 * MS)
@@ -291,7 +291,7 @@ fn a_failure_of_an_upstream_is_named() {
     assert!(!explain(&record, &Usual::unknown()).text(100).contains("who was asked"));
 }
 
-/// The sentence's figure is the one that was compared, also if a single row is larger than each of its parts.
+/// The sentence gives the family's figure, even if a single other term is larger than each part of the family.
 #[test]
 fn the_largest_part_is_the_largest() {
     let mut record = delayed(Stage::Queue, 3_370 * MS);
@@ -311,7 +311,7 @@ fn the_largest_part_is_the_largest() {
     );
 }
 
-/// A refused call did not come as far as those that were answered: nothing of it is out of the usual.
+/// A refused call did not get as far as answered ones, so nothing in it is unusual.
 #[test]
 fn a_refused_call_is_compared_with_none() {
     let (_, text) = stored().into_iter().find(|(name, _)| *name == "refused").unwrap();
@@ -327,7 +327,7 @@ fn a_refused_call_is_compared_with_none() {
     assert_eq!(told.unusual, Vec::<String>::new());
     assert!(told.terms.iter().all(|term| term.usual_us.is_none() && !term.unusual), "{:?}", told.terms);
     assert!(told.compared.what.contains("refused"), "{:?}", told.compared);
-    // One that failed is compared in what it waited for alone.
+    // A failed call is compared only in its waits.
     let failed = TraceRecord {
         outcome: Outcome::Failed { stage: Stage::Upstream, message: "It broke.".to_owned() },
         ..delayed(Stage::Render, 4_000 * MS)
@@ -345,13 +345,13 @@ fn compiling_a_form_is_a_term_of_its_own() {
     assert!(!told.sentence.contains("tokenized"), "{}", told.sentence);
     let (sum, whole) = sums(&record);
     assert!((sum - whole).abs() < 0.01);
-    // More than the stage took is none of it.
+    // Time beyond the stage's own is not attributed to the form.
     record.form_ns = u64::MAX;
     let (sum, whole) = sums(&record);
     assert!((sum - whole).abs() < 0.01);
 }
 
-/// A model that is served under two names is one: asking for it by the other name saves nothing.
+/// A model that is served under two names is one model, so the other name is no lever.
 #[test]
 fn two_names_of_one_model_are_one() {
     let of = |n: u64, model: &str, worker: &str, decode: u64| {

@@ -1,40 +1,40 @@
-//! A breaker: after failures no call is sent there for a while, then one call tries. Calls of one caller alone do not open it where
-//! another caller was answered: the fault may be in what that caller sends. Pure: time and randomness are arguments.
-//! Must not know what a call is.
+//! A circuit breaker. After failures no calls are sent for a while, then one trial call is. Calls of one caller alone
+//! do not open it if another caller was answered, because the fault may be in that caller's requests. Pure: time and
+//! randomness are arguments. Must not know what a call is.
 
 use crate::random::unit;
 use crate::window::Window;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Failures one after the other that open it.
+/// Consecutive failures that open it.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// Calls of the last ten seconds, at least, from which a rate of failures says something.
+/// Fewest calls of the last ten seconds for which a failure rate is meaningful.
 const LEAST_CALLS: f64 = 20.0;
-/// The share of them that opens it.
+/// The failure rate that opens it.
 const FAILED_SHARE: f64 = 0.5;
 const RATE_SPAN_NS: u64 = 10 * SECOND_NS;
-/// How long it stays open the first time. Each trial that fails doubles it.
+/// First open time. Each failed trial doubles it.
 const FIRST_OPEN_NS: u64 = SECOND_NS;
-/// How long it stays open at most, before the jitter.
+/// Longest open time, before the jitter.
 const LONGEST_OPEN_NS: u64 = 30 * SECOND_NS;
-/// Up to this part is taken from a time at random, so that many do not try at once.
+/// Up to this part of an open time is subtracted at random, so that many breakers do not send trials at once.
 const JITTER: f64 = 0.2;
 
-/// How a call failed, as far as the breaker judges it.
+/// A failed call, as far as the breaker judges it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
-    /// The caller whose body may have caused it. `None`: no body causes such a fault.
+    /// The caller whose request body may have caused it. `None` if no body can cause such a fault.
     pub(crate) caller: Option<u64>,
-    /// Decides by how much the time until the next trial is shortened.
+    /// Random bits for the jitter of the open time.
     pub(crate) random: u64,
 }
 
 impl Fault {
-    /// For an outcome that is no failure, of no caller.
+    /// For an outcome that is not a failure, and no caller.
     pub(crate) const NONE: Self = Self { caller: None, random: 0 };
 }
 
-/// The two callers that something happened to last, the later one first, each with the time in nanoseconds.
+/// The two most recent distinct callers of some event, the latest first, each with the time in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastTwo([Option<(u64, u64)>; 2]);
 
@@ -51,13 +51,13 @@ impl LastTwo {
         self.0 = [Some((caller, now_ns)), self.0[0]];
     }
 
-    /// Whether a caller other than `caller` is among them, since `from_ns`.
+    /// Whether a caller other than `caller` is among them, at or after `from_ns`.
     fn has_other(&self, caller: u64, from_ns: u64) -> bool {
         self.0.iter().flatten().any(|(other, at_ns)| *other != caller && *at_ns >= from_ns)
     }
 }
 
-/// See the top of the file.
+/// A circuit breaker. It is used behind a lock.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
@@ -66,33 +66,33 @@ pub(crate) struct Breaker {
     failures: Window<11>,
     failed: LastTwo,
     answered: LastTwo,
-    /// How often it was opened since it was closed last.
+    /// How often it was opened since it was last closed.
     opened: u32,
-    /// How often it was opened, ever.
+    /// How often it was opened in total.
     trips: u64,
 }
 
-/// How a breaker stands.
+/// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Calls go through.
     Closed,
-    /// None does, until then; after that the next one tries.
+    /// No calls pass until `until_ns`. After that the next one is a trial.
     Open { until_ns: u64 },
-    /// One call tries; `out`: it is under way.
+    /// One trial call decides. `out` says whether it is in flight.
     HalfOpen { out: bool },
 }
 
-/// Whether a call may go through.
+/// Whether a call may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leave {
     /// It may.
     Free,
-    /// It may, as the one that tries.
+    /// It may, as the trial call.
     Trial,
-    /// Not before then.
+    /// Not before this time.
     NotBefore(u64),
-    /// Not before the call that tries has ended.
+    /// Not before the trial call has ended.
     TrialIsOut,
 }
 
@@ -115,7 +115,7 @@ impl Breaker {
         self.trips
     }
 
-    /// Whether a call may go through now. Takes nothing.
+    /// Whether a call may pass now. Changes nothing.
     pub(crate) fn leave(&self, now_ns: u64) -> Leave {
         match self.state {
             State::Closed => Leave::Free,
@@ -125,7 +125,8 @@ impl Breaker {
         }
     }
 
-    /// A call goes through, if it may. Whoever gets [`Leave::Trial`] has to tell how it ended, or that it came to nothing.
+    /// Lets a call pass if it may. A caller that gets [`Leave::Trial`] must report how the call ended, or that it
+    /// showed nothing.
     pub(crate) fn enter(&mut self, now_ns: u64) -> Leave {
         let leave = self.leave(now_ns);
         if leave == Leave::Trial {
@@ -134,7 +135,8 @@ impl Breaker {
         leave
     }
 
-    /// A call of `caller` was answered. If it was the one that tried, all calls go through again. `None`: a probe, no call.
+    /// Records that a call of `caller` was answered. After a trial all calls pass again. `caller` is `None` for a
+    /// probe, which is not a call.
     pub(crate) fn succeeded(&mut self, now_ns: u64, trial: bool, caller: Option<u64>) {
         if let Some(caller) = caller {
             self.answered.add(caller, now_ns);
@@ -146,7 +148,8 @@ impl Breaker {
         }
     }
 
-    /// A call failed. Opens it, if there were too many. One that was under way since before it opened says nothing new.
+    /// Records a failed call, and opens the breaker if there were too many. While the breaker is open, only a failed
+    /// trial opens it anew.
     pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, fault: Fault) {
         let is_of_one_caller = fault.caller.is_some_and(|caller| {
             self.failed.add(caller, now_ns);
@@ -161,14 +164,14 @@ impl Breaker {
         }
     }
 
-    /// The call that tried says nothing: the next one tries.
+    /// Records that the trial call showed nothing. The next call is a trial.
     pub(crate) fn came_to_nothing(&mut self) {
         if self.state == (State::HalfOpen { out: true }) {
             self.state = State::HalfOpen { out: false };
         }
     }
 
-    /// There is reason to believe that it works again: the next call tries, and need not wait.
+    /// Makes the next call a trial without waiting, because there are signs of recovery.
     pub(crate) fn need_not_wait(&mut self) {
         if matches!(self.state, State::Open { .. }) {
             self.state = State::HalfOpen { out: false };
@@ -185,7 +188,7 @@ impl Breaker {
         let doubled = FIRST_OPEN_NS.saturating_mul(1u64.checked_shl(self.opened).unwrap_or(u64::MAX));
         let open_ns = doubled.min(LONGEST_OPEN_NS) as f64 * (1.0 - JITTER * unit(random));
         self.state = State::Open { until_ns: now_ns.saturating_add(open_ns as u64) };
-        // A shift by more than this is beyond the longest time anyway.
+        // A larger shift would exceed the longest open time anyway.
         self.opened = (self.opened + 1).min(32);
         self.trips += 1;
     }
@@ -193,7 +196,7 @@ impl Breaker {
     fn close(&mut self) {
         self.state = State::Closed;
         self.opened = 0;
-        // What was before says nothing of it now.
+        // Earlier calls say nothing about the present state.
         self.calls.clear();
         self.failures.clear();
     }
@@ -262,11 +265,11 @@ mod tests {
         for seconds in [2, 4, 8, 16, 30, 30, 30] {
             assert_eq!(breaker.enter(until_ns), Leave::Trial);
             assert_eq!(breaker.enter(until_ns), Leave::TrialIsOut);
-            // Those that were under way when it opened decide nothing.
+            // Calls that were in flight when it opened decide nothing.
             breaker.succeeded(until_ns, false, None);
             breaker.failed(until_ns, false, of(None));
             assert_eq!(breaker.leave(until_ns), Leave::TrialIsOut);
-            // One that came to nothing gives its leave to the next.
+            // A trial that shows nothing passes its turn to the next call.
             breaker.came_to_nothing();
             assert_eq!(breaker.enter(until_ns), Leave::Trial);
             let from_ns = until_ns;
@@ -307,7 +310,7 @@ mod tests {
         assert!(!many(&mut answered(&[2]), Some(1)));
         assert!(!many(&mut answered(&[2, 1, 1, 1]), Some(1)), "the other caller was answered before");
         assert!(many(&mut answered(&[2]), None), "no body causes such failures");
-        // The failure of a second caller shows that the fault is not in what the first one sends.
+        // A second caller's failure shows that the fault is not in the first caller's requests.
         let mut breaker = answered(&[1, 2]);
         (0..100).for_each(|_| breaker.failed(SECOND_NS, false, of(Some(1))));
         assert!(breaker.is_closed());

@@ -1,20 +1,20 @@
-//! How many calls may be sent a second time: a part of all calls, so that retries never multiply a load that is too much.
+//! Retry budget: limits retries to a tenth of the calls sent, so that retries cannot multiply an overload.
 
 use parking_lot::Mutex;
 
-/// A retry in the unit of the budget; a call pays in [`CALL`].
+/// Cost of one retry, in budget units. A first attempt earns [`CALL`].
 const RETRY: u64 = 10;
-/// A tenth of a retry.
+/// Units earned by a first attempt: a tenth of a retry.
 const CALL: u64 = 1;
-/// Retries that it begins with: where one of three upstreams dies, a third of what is under way moves at once.
+/// Starting balance. Covers the death of one of three upstreams, when a third of the calls in flight move at once.
 const BEGINNING: u64 = 100 * RETRY;
-/// Retries that are saved up at most.
+/// Highest balance.
 const MOST: u64 = 1000 * RETRY;
-/// Below so many retries one comes back each second, so that a lone call may be retried, too.
+/// Below this balance one retry is restored per second, so that a single call can still be retried.
 const FLOOR: u64 = 10 * RETRY;
 const REFILL_NS: u64 = 1_000_000_000;
 
-/// See the top of the file.
+/// A token bucket for the retries of one model.
 #[derive(Debug)]
 pub(crate) struct Budget {
     level: Mutex<Level>,
@@ -31,13 +31,13 @@ impl Budget {
         Self { level: Mutex::new(Level { units: BEGINNING, refilled_ns: 0 }) }
     }
 
-    /// A call is sent for the first time.
+    /// Credits the budget for a first attempt.
     pub(crate) fn pay_in(&self) {
         let mut level = self.level.lock();
         level.units = (level.units + CALL).min(MOST);
     }
 
-    /// Takes leave for a retry.
+    /// Takes one retry from the budget. Returns `false` if the budget is exhausted.
     pub(crate) fn take(&self, now_ns: u64) -> bool {
         let mut level = self.level.lock();
         let periods = now_ns.saturating_sub(level.refilled_ns) / REFILL_NS;

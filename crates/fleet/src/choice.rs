@@ -1,5 +1,5 @@
-//! Which of several workers takes a call. Pure: what is known of them, and randomness, are arguments.
-//! Must not know whether they take calls at all.
+//! Chooses one of several workers for a call. Pure: the state of the workers and randomness are arguments. Must not
+//! know whether the workers take calls at all.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use crate::random::Random;
 use crate::remembered::Marks;
 use crate::worker::Worker;
 
-/// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
+/// Work of one sequence ahead, in blocks: about the cost of one step of one sequence.
 const BLOCKS_PER_SEQUENCE_AHEAD: f64 = 4.0;
-/// Workers whose work differs by no more than this, in blocks, are alike where reports are not of this moment: among them chance
-/// decides, so that not everybody who read the same report goes the same way. The more others there are, the less is known, and
-/// it grows as deviations do, with the root of their number.
+/// Workers whose work differs by at most this many blocks are alike, unless all reports are current. Chance decides
+/// among them, so that senders with the same report do not all choose the same worker. It is scaled by the root of the
+/// number of other senders, as a standard deviation grows.
 const ALIKE_BLOCKS: f64 = 2.0 * BLOCKS_PER_SEQUENCE_AHEAD;
-/// Workers whose expected times differ by no more than this part are alike.
+/// Workers whose expected times differ by at most this factor are alike.
 const ALIKE_TIMES: f64 = 1.25;
-/// A conversation stays where it was as long as that is not expected to take so many times longer than elsewhere.
+/// A conversation stays with its worker unless that is expected to take this many times longer than elsewhere.
 const STAYS_UP_TO: f64 = 2.0;
-/// A worker with nothing to do takes a call whatever is cached elsewhere, once the workers have so many sequences each in the mean:
-/// otherwise a common beginning that it does not have would keep everything from it.
+/// An idle worker takes a call regardless of caches once the workers have this many sequences each on average.
+/// Otherwise a common prefix that it lacks would keep all calls away from it.
 const BUSY_SEQUENCES: f64 = 4.0;
-/// How many others there may be, at most, for each call of ours: beyond that the ratio is noise.
+/// Highest ratio of all senders' calls to ours. Beyond it the ratio is noise.
 const MOST_OTHERS: f64 = 16.0;
 
-/// What is asked for.
+/// The call to place.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) prompt_tokens: usize,
     pub(crate) marks: Marks<'a>,
 }
 
-/// A worker that could take it, and what is known of it at this moment.
+/// A worker that could take the call, with its state at this moment.
 pub(crate) struct Candidate<'a> {
     pub(crate) worker: &'a Arc<Worker>,
     weight: f64,
@@ -42,11 +42,11 @@ pub(crate) struct Candidate<'a> {
     load: Load,
     /// Tokens of the prompt that are likely to be in its cache.
     cached: usize,
-    /// What to expect for the first thing of an answer; known only where it is judged.
+    /// Expected time to the first output. Known only for workers that are judged by their calls.
     expected_ns: Option<f64>,
 }
 
-/// What is known of its load.
+/// The load of a worker, as far as it is known.
 enum Load {
     Unknown,
     Known {
@@ -54,7 +54,7 @@ enum Load {
         sequences: f64,
         /// Blocks of prompts that wait to be computed.
         blocks: f64,
-        /// Of ours since then; `None`: it is of this moment.
+        /// Our own calls since the report. `None` if the report is current.
         since: Option<Flow>,
     },
 }
@@ -91,19 +91,19 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Blocks of a prompt that it would have to compute.
+    /// Blocks of the prompt that it would have to compute.
     pub(crate) fn blocks(&self, ask: &Ask<'_>) -> u64 {
         ask.prompt_tokens.saturating_sub(self.cached).div_ceil(BLOCK_TOKENS) as u64
     }
 
-    /// Sequences that run or wait there by now; `None`: unknown.
+    /// Estimated number of sequences that run or wait there now. `None` if its load is unknown.
     fn sequences(&self, others: f64) -> Option<f64> {
         let Load::Known { sequences, since, .. } = &self.load else { return None };
         let flow = since.unwrap_or_default();
         Some((sequences + others * (flow.started - flow.ended)).max(self.in_flight))
     }
 
-    /// The work that is ahead of a call there, in blocks; `None`: unknown.
+    /// Estimated work ahead of a call there, in blocks. `None` if its load is unknown.
     fn ahead(&self, others: f64) -> Option<f64> {
         let Load::Known { blocks, since, .. } = &self.load else { return None };
         let (flow, sequences) = (since.unwrap_or_default(), self.sequences(others)?);
@@ -112,7 +112,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The candidate that takes it; `None`: there is none.
+/// Index of the chosen candidate. `None` if there are no candidates.
 pub(crate) fn choose(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
     if let [_] = candidates {
         return Some(0);
@@ -123,11 +123,11 @@ pub(crate) fn choose(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Rando
     by_work(candidates, ask, random)
 }
 
-/// The least work before the first token: what it would have to compute of the prompt, and what is ahead there.
+/// Chooses the least work before the first token: the blocks to compute of the prompt, and the work ahead.
 fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
     let others = others(candidates);
     let mean_weight = mean(candidates.iter().map(|candidate| candidate.weight));
-    // An unknown load is not an idle one.
+    // A worker with an unknown load does not count as idle.
     let most = candidates.iter().filter_map(|candidate| candidate.ahead(others)).fold(0.0, f64::max);
     let work = |candidate: &Candidate<'_>| {
         let own = candidate.in_flight * BLOCKS_PER_SEQUENCE_AHEAD;
@@ -146,20 +146,20 @@ fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Opti
     if alike > 0.0 || has_shares {
         by_chance(near.map(|(at, candidate)| (at, candidate.weight)), random)
     } else {
-        // Of reports of this moment the first one will do: the next call sees that it went there.
+        // With current reports the first one will do, because the next call sees that this one went there.
         near.map(|(at, _)| at).next()
     }
 }
 
-/// The first that has nothing to do, where the others have.
+/// The first idle candidate, if the others are busy.
 fn idle_among_busy(candidates: &[Candidate<'_>], others: f64) -> Option<usize> {
     let busy = mean(candidates.iter().filter_map(|candidate| candidate.sequences(others)));
     let is_idle = |candidate: &Candidate<'_>| candidate.sequences(others).is_some_and(|ahead| ahead < 1.0);
     candidates.iter().position(is_idle).filter(|_| busy >= BUSY_SEQUENCES)
 }
 
-/// How many calls all senders together have there for each of ours. What they sent since a report is not known: they are taken
-/// to have done as we did.
+/// Ratio of all senders' calls to ours. What the others sent since a report is unknown, so they are assumed to have
+/// acted as we did.
 fn others(candidates: &[Candidate<'_>]) -> f64 {
     let (mut all, mut ours) = (0.0, 0.0);
     for candidate in candidates {
@@ -171,8 +171,8 @@ fn others(candidates: &[Candidate<'_>]) -> f64 {
     if ours < 1.0 { 1.0 } else { (all / ours).clamp(1.0, MOST_OTHERS) }
 }
 
-/// Power of two choices: of two at random the one with the shorter expected time. A conversation stays where it was, unless that
-/// takes much longer.
+/// Power of two choices: of two random candidates, the one with the shorter expected time. A conversation stays with
+/// its worker unless that takes much longer.
 fn by_time(candidates: &[Candidate<'_>], random: &Random) -> Option<usize> {
     let weighted = || candidates.iter().enumerate().map(|(at, candidate)| (at, candidate.weight));
     let a = by_chance(weighted(), random)?;
@@ -196,7 +196,7 @@ fn by_time(candidates: &[Candidate<'_>], random: &Random) -> Option<usize> {
     Some(stays.map_or(winner, |(at, _)| at))
 }
 
-/// What to expect of two. A time that is not known is taken for the other's.
+/// Expected times of two candidates. An unknown time is assumed to equal the other's.
 fn times(left: &Candidate<'_>, right: &Candidate<'_>) -> (f64, f64) {
     let known = left.expected_ns.or(right.expected_ns).unwrap_or(1.0).max(1.0);
     let time = |candidate: &Candidate<'_>| {
@@ -205,9 +205,9 @@ fn times(left: &Candidate<'_>, right: &Candidate<'_>) -> (f64, f64) {
     (time(left), time(right))
 }
 
-/// One of them, each as likely as its weight says.
+/// Draws one candidate, with a probability proportional to its weight.
 fn by_chance(of: impl Iterator<Item = (usize, f64)>, random: &Random) -> Option<usize> {
-    // One pass: each takes the place of the one before with its part of the weight so far.
+    // One pass: each candidate replaces the previous choice with its share of the weight so far.
     let (mut chosen, mut sum) = (None, 0.0);
     for (at, weight) in of {
         sum += weight;

@@ -1,4 +1,5 @@
-//! A breaker that many threads share, before a worker or before a whole upstream. While it is closed, asking takes no lock.
+//! A breaker gate, shared by threads, for a worker or a whole upstream. While the breaker is closed, a check takes no
+//! lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,20 +7,20 @@ use parking_lot::Mutex;
 
 use crate::breaker::{Breaker, Fault, Leave, State};
 
-/// See the top of the file.
+/// A breaker behind a lock, with a lock-free hint for the closed state.
 #[derive(Debug)]
 pub(crate) struct Door {
-    /// The breaker is closed: everybody goes through. A hint that is written under the lock.
+    /// Whether the breaker is closed and every call may pass. A hint, written under the lock.
     free: AtomicBool,
     breaker: Mutex<Breaker>,
 }
 
-/// What a call says of whom it was sent to.
+/// What a call says about its worker or upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It works.
     Good,
-    /// It does not.
+    /// It does not work.
     Bad,
     /// Nothing.
     Nothing,
@@ -30,17 +31,17 @@ impl Door {
         Self { free: AtomicBool::new(true), breaker: Mutex::new(Breaker::new()) }
     }
 
-    /// Whether a call may go through now. Takes nothing.
+    /// Whether a call may pass now. Changes nothing.
     pub(crate) fn leave(&self, now_ns: u64) -> Leave {
         if self.free.load(Ordering::Relaxed) { Leave::Free } else { self.breaker.lock().leave(now_ns) }
     }
 
-    /// A call goes through, if it may.
+    /// Lets a call pass if it may, as a trial if one is due.
     pub(crate) fn enter(&self, now_ns: u64) -> Leave {
         if self.free.load(Ordering::Relaxed) { Leave::Free } else { self.breaker.lock().enter(now_ns) }
     }
 
-    /// A call of `caller` ended, or showed already how it goes. `trial`: it was the one that tried.
+    /// Records the verdict of a call that ended, or that already shows how it goes. `trial` marks the trial call.
     pub(crate) fn told(&self, now_ns: u64, verdict: Verdict, trial: bool, fault: Fault) {
         if verdict == Verdict::Nothing && !trial {
             return;
@@ -54,14 +55,15 @@ impl Door {
         self.free.store(breaker.is_closed(), Ordering::Relaxed);
     }
 
-    /// There is reason to believe that it works again: the next call tries. `false`: it was not open.
+    /// Lets the next call try without waiting, because there are signs of recovery. Returns `false` if the breaker was
+    /// closed.
     pub(crate) fn need_not_wait(&self) -> bool {
         let mut breaker = self.breaker.lock();
         breaker.need_not_wait();
         !breaker.is_closed()
     }
 
-    /// How it stands, and how often it was opened.
+    /// The breaker's state, and how often it was opened.
     pub(crate) fn state(&self) -> (State, u64) {
         let breaker = self.breaker.lock();
         (breaker.state(), breaker.trips())

@@ -1,5 +1,5 @@
-//! What is known of a worker from the calls that it had: counts, rates, times, and what was sent to it lately.
-//! Time is an argument. Must not decide anything.
+//! Statistics of a worker from its calls: counts, rates, durations, and recent traffic. Time is an argument. Must not
+//! decide anything.
 
 use std::sync::Arc;
 
@@ -10,61 +10,61 @@ use crate::window::Window;
 
 const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
-/// What was sent in a time is known as exactly as this.
+/// Time resolution of the recent traffic.
 const FLOW_SLOT_NS: u64 = SECOND_NS / 8;
-/// And for so long: about a report that is older nothing is known.
+/// How far back the recent traffic is known. An older load report cannot be corrected.
 pub(crate) const FLOW_NS: u64 = 8 * SECOND_NS;
 
-/// See the top of the file. Short work under a lock.
+/// The statistics of one worker. Held under a lock, so every operation is short.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) totals: Totals,
-    /// Calls that say something, and those of them that failed.
+    /// Calls that say something about the worker, and the failed ones among them.
     judged: Window<61>,
     failed: Window<61>,
     pub(crate) last_error: Option<Arc<str>>,
-    /// From placing a call until the first thing came.
+    /// Time from placing a call to its first output.
     pub(crate) first: PeakEwma,
-    /// The same, as they lie.
+    /// Histogram of the same times.
     pub(crate) firsts: Spread,
-    /// From placing a call until its end.
+    /// Time from placing a call to its end.
     pub(crate) whole: PeakEwma,
     started: Window<65>,
     ended: Window<65>,
-    /// Blocks of prompts sent that are not in its cache, and those of them that do not wait any longer.
+    /// Blocks of sent prompts that were not in its cache, and the blocks among them that no longer wait.
     blocks: Window<65>,
     blocks_done: Window<65>,
-    /// What it is compared by.
+    /// Calls since the last outlier comparison.
     pub(crate) sample: Sample,
 }
 
-/// How many calls ended how, since the start.
+/// Number of calls by outcome, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// All that ended.
+    /// All ended calls.
     pub calls: u64,
-    /// Failed.
+    /// Failed calls.
     pub failures: u64,
-    /// Refused: too much to do.
+    /// Refused calls: the worker was overloaded.
     pub refusals: u64,
 }
 
-/// Calls since workers were compared last.
+/// Calls since workers were last compared.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
     pub(crate) calls: u32,
     pub(crate) failures: u32,
-    /// Times to the first thing, and how many they are.
+    /// Sum of the times to the first output; `firsts` is their number.
     pub(crate) first_sum_ns: f64,
     pub(crate) firsts: u32,
 }
 
-/// What was sent since some time, and what came to an end.
+/// Traffic to a worker since some time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flow {
     pub(crate) started: f64,
     pub(crate) ended: f64,
-    /// Blocks to compute, more or fewer than then.
+    /// Change in the blocks to compute.
     pub(crate) blocks: f64,
 }
 
@@ -88,19 +88,19 @@ impl Figures {
         }
     }
 
-    /// A call is sent, with so many blocks to compute.
+    /// Records a sent call, with `blocks` blocks to compute.
     pub(crate) fn start(&mut self, now_ns: u64, blocks: u64) {
         self.started.add(now_ns, 1);
         self.blocks.add(now_ns, blocks);
     }
 
-    /// A call counts as sent no longer, and with it so many blocks that still waited.
+    /// Stops counting a call as sent, with the `blocks` blocks that were still waiting.
     pub(crate) fn let_go(&mut self, now_ns: u64, blocks: u64) {
         self.ended.add(now_ns, 1);
         self.blocks_done.add(now_ns, blocks);
     }
 
-    /// The first thing of a call came, so that its blocks are computed.
+    /// Records the first output of a call. Its blocks are then computed.
     pub(crate) fn began(&mut self, now_ns: u64, after_ns: u64, blocks: u64) {
         self.blocks_done.add(now_ns, blocks);
         self.first.add(now_ns, after_ns);
@@ -109,14 +109,14 @@ impl Figures {
         self.sample.firsts = self.sample.firsts.saturating_add(1);
     }
 
-    /// Nothing of a call came in this time, and somebody else was faster.
+    /// Records that a call had no output for `after_ns`, when another worker was faster.
     pub(crate) fn outrun(&mut self, now_ns: u64, after_ns: u64) {
         self.first.add(now_ns, after_ns);
         self.sample.first_sum_ns += after_ns as f64;
         self.sample.firsts = self.sample.firsts.saturating_add(1);
     }
 
-    /// A call ended.
+    /// Records how a call ended.
     pub(crate) fn end(&mut self, now_ns: u64, took_ns: u64, outcome: &Outcome) {
         self.totals.calls += 1;
         match outcome {
@@ -138,13 +138,13 @@ impl Figures {
         }
     }
 
-    /// The part of the calls of the last `span_ns` that failed; `None`: there were none.
+    /// Fraction of the calls of the last `span_ns` that failed. `None` if there were none.
     pub(crate) fn failed_share(&self, now_ns: u64, span_ns: u64) -> Option<f64> {
         let judged = self.judged.within(now_ns, span_ns);
         (judged > 0.0).then(|| (self.failed.within(now_ns, span_ns) / judged).min(1.0))
     }
 
-    /// What was sent since a report of this age.
+    /// Traffic since a report of this age.
     pub(crate) fn since(&self, now_ns: u64, age_ns: u64) -> Flow {
         Flow {
             started: self.started.within(now_ns, age_ns),

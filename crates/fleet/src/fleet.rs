@@ -1,5 +1,5 @@
-//! All workers, by model: places calls among those that take any, and says how they stand.
-//! Must not know what a call asks for.
+//! All workers, by model. Places calls among those that take calls, and reports their status. Must not know the content
+//! of calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::site::Site;
 use crate::status::{Readiness, SiteStatus, Standing, WorkerStatus};
 use crate::worker::Worker;
 
-/// See the top of the file.
+/// The workers of all models. The crate's page describes how one is chosen.
 #[derive(Debug)]
 pub struct Fleet {
     by_model: HashMap<ModelName, Group, RandomState>,
@@ -34,13 +34,13 @@ struct Group {
     outliers: Outliers,
 }
 
-/// Where a call of messages leads, from its beginning on: for whoever would like it to go where its beginning went before.
+/// Prefix marks of a call to a messages backend, so that it can go to the worker that had its prefix before.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trail<'a> {
-    /// One mark for each part of it, such as a system prompt and the messages so far; each stands for all before it as well, and
-    /// for the tenant. Hashes with a key, so that nobody makes one of somebody else.
+    /// One mark per part, such as the system prompt and each message so far. Each mark covers all parts before it and
+    /// the tenant. Marks are keyed hashes, so no client can forge another's.
     pub marks: &'a [u64],
-    /// How many tokens all of it takes, about.
+    /// Approximate number of tokens in all parts.
     pub tokens: usize,
 }
 
@@ -51,14 +51,13 @@ impl Default for Fleet {
 }
 
 impl Fleet {
-    /// A fleet of these workers, with a time of its own. Fleets that share workers need one clock for all: see
-    /// [`Self::with`].
+    /// Creates a fleet with a clock of its own. Fleets that share workers need one clock for all: see [`Self::with`].
     pub fn new(workers: impl IntoIterator<Item = impl Into<Arc<Worker>>>) -> Self {
         Self::with(workers, Arc::new(SystemClock::new()), 0)
     }
 
-    /// A fleet of these workers, by this clock, with random numbers that follow from `seed`. One that shares workers with another
-    /// fleet counts what both send them, and knows what both have seen of them.
+    /// Creates a fleet with this clock, and with random numbers from `seed`. Fleets that share workers also share their
+    /// counts and what was learnt about them.
     pub fn with(
         workers: impl IntoIterator<Item = impl Into<Arc<Worker>>>,
         clock: Arc<dyn Clock>,
@@ -77,23 +76,23 @@ impl Fleet {
         self.by_model.contains_key(model)
     }
 
-    /// Whether any worker serves `model` where a call may be worked on, whatever it can do now.
+    /// Whether any worker within these regions serves `model`, regardless of its state.
     pub fn serves_within(&self, model: &ModelName, residency: &Residency) -> bool {
         self.of(model).into_iter().flatten().any(|worker| residency.allows(worker.region()))
     }
 
-    /// Where `model` is served. `None` among them: by somebody of whom nobody has said where it is.
+    /// The regions in which `model` is served. They include `None` if a worker's region is not configured.
     pub fn regions_of(&self, model: &ModelName) -> BTreeSet<Option<Region>> {
         self.of(model).into_iter().flatten().map(|worker| worker.region().cloned()).collect()
     }
 
-    /// How many workers serve `model`, whatever they can do now.
+    /// Number of workers that serve `model`, regardless of their state.
     pub fn workers_of(&self, model: &ModelName) -> usize {
         self.by_model.get(model).map_or(0, |group| group.workers.len())
     }
 
-    /// The models that no worker takes calls for now, by name, and why not: of each worker, by its id. By what the workers say
-    /// themselves; breakers and the like come and go ([`Self::readiness`]).
+    /// The models whose workers all report that they are down, by name, with each worker's id and reason. Ignores
+    /// breakers and similar transient states, which are in [`Self::readiness`].
     pub fn down(&self) -> Vec<(&ModelName, String)> {
         let why = |worker: &Arc<Worker>| match worker.backend.health() {
             Health::Up => None,
@@ -108,8 +107,8 @@ impl Fleet {
         down
     }
 
-    /// Whether `model` can be had now by calls that may be worked on there, with a word on each worker that they may go to. `None`:
-    /// nobody serves it.
+    /// Whether `model` is available now to calls with these regions, with the standing of each worker within them.
+    /// `None` if no worker serves it.
     pub fn readiness(&self, model: &ModelName, residency: &Residency) -> Option<Readiness> {
         let now_ns = self.now_ns();
         let allowed = self.of(model)?.iter().filter(|worker| residency.allows(worker.region()));
@@ -123,7 +122,7 @@ impl Fleet {
         Some(Readiness { ready, words: words.join("; "), retry_after: soonest.filter(|_| !ready) })
     }
 
-    /// How every worker stands, by model and in the order in which they are listed.
+    /// The status of every worker, by model and then in listed order.
     pub fn status(&self) -> Vec<WorkerStatus> {
         let now_ns = self.now_ns();
         let mut models: Vec<_> = self.by_model.iter().collect();
@@ -131,12 +130,12 @@ impl Fleet {
         models.iter().flat_map(|(_, group)| &group.workers).map(|worker| worker.status(now_ns)).collect()
     }
 
-    /// How an upstream stands.
+    /// The status of an upstream.
     pub fn site_status(&self, site: &Site) -> SiteStatus {
         site.status(self.now_ns())
     }
 
-    /// Those who take messages for `model`.
+    /// The messages backends of `model`.
     pub fn relays(&self, model: &ModelName) -> impl Iterator<Item = &SharedRelay> {
         self.of(model).into_iter().flatten().filter_map(|worker| worker.backend.relay())
     }
@@ -146,8 +145,8 @@ impl Fleet {
         self.by_model.values().flat_map(|group| &group.workers)
     }
 
-    /// An upstream was asked how it is. If it answers, after its breaker or those of its workers had been opened, the next
-    /// calls try them. If not, with a reason, that counts as a failure.
+    /// Records the answer to a health probe of an upstream. After an answer, open breakers of the upstream and its
+    /// workers let the next call try. No answer, with a reason, counts as a failure.
     pub fn probed(&self, site: &Arc<Site>, answer: Result<(), &str>) {
         match answer {
             Err(why) => site.is_silent(self.now_ns(), why, self.chance.random.next()),
@@ -160,17 +159,17 @@ impl Fleet {
         }
     }
 
-    /// Whether a call of `model` may be sent once more, after it failed: not where more than a tenth of its calls were. What
-    /// was saved up and a small floor make up for bursts and for a lone call.
+    /// Whether a failed call of `model` may be retried. At most a tenth of the model's calls are retried, beyond a
+    /// saved balance and a small floor for lone calls.
     pub fn may_retry(&self, model: &ModelName) -> bool {
-        // The one that is listed first keeps the budget: it outlives this fleet.
+        // The first listed worker holds the budget, because it outlives this fleet.
         let first = self.of(model).and_then(<[_]>::first);
         first.is_some_and(|worker| worker.retries.take(self.now_ns()))
     }
 
-    /// How long a call may wait for its first word from who has it, until a second worker is asked as well: longer than so many calls
-    /// of the others did that it may go to. `None`: there is nobody else, or nothing is known of them yet. Each call asks once, and
-    /// pays its part of a race.
+    /// How long a call may wait for its first output before a second worker is tried. It is a percentile of the
+    /// first-output times of the other workers that the call may go to. `None` if there are no others, or too little is
+    /// known of them. Each call asks once, and so pays its part of a race.
     pub fn patience(
         &self,
         model: &ModelName,
@@ -187,14 +186,14 @@ impl Fleet {
         firsts.percentile(hedge.after_percent)
     }
 
-    /// Whether a call of `model` may be put to a second worker: not where more than their share of the calls were.
+    /// Whether a call of `model` may race on a second worker. The policy limits the share of calls that do.
     pub fn may_race(&self, model: &ModelName) -> bool {
         self.of(model).and_then(<[_]>::first).is_some_and(|first| first.races.take())
     }
 
-    /// Picks the worker with the least work before the first token, among those that take calls; the page of this room says how.
-    /// Nobody gets it who was tried, or is where the call may not be worked on. `None`: nobody is left. Where a model has but one, in
-    /// this process, it is that one, who says itself why it takes nothing.
+    /// Places a call on the worker with the least work before the first token, as the crate's page describes. Skips
+    /// workers that were tried, or are outside the call's regions. `None` if no worker is left. If the model has a
+    /// single worker in this process, the call goes there, because it refuses for itself.
     pub fn place(
         &self,
         model: &ModelName,
@@ -206,7 +205,7 @@ impl Fleet {
         self.pick(model, &ask, tried, residency)
     }
 
-    /// As [`Self::place`], for a call of messages, rather where its beginning went before.
+    /// As [`Self::place`], for a call to a messages backend. Prefers the worker that had its prefix before.
     pub fn place_near(
         &self,
         model: &ModelName,
@@ -226,7 +225,7 @@ impl Fleet {
         self.chance.clock.monotonic_nanos()
     }
 
-    /// The one way to a placement: whoever asks, and however often, says where the call may be worked on.
+    /// The only function that creates a placement, so every attempt states the call's regions.
     fn pick(
         &self,
         model: &ModelName,
@@ -251,7 +250,7 @@ impl Fleet {
     }
 
     fn the_only_one(&self, only: &Arc<Worker>, tried: &Tried, now_ns: u64) -> Option<Placement> {
-        // How it is it says itself; what was seen of it only the fleet knows.
+        // A worker in this process reports its own state. For others, the fleet knows what their calls showed.
         let takes = match only.is_judged() {
             false => !only.is_drained(),
             true => matches!(only.standing(now_ns), Standing::Ready | Standing::Trial | Standing::Down(_)),
@@ -278,7 +277,7 @@ impl Fleet {
                 _ => {}
             }
         }
-        // A call that was tried already is no guinea pig, as long as somebody is well.
+        // A call that was tried before is not used as a trial while a healthy worker is left.
         if tried.is_empty() || candidates.is_empty() {
             for worker in trials {
                 let blocks = Candidate::of(worker, ask, now_ns).blocks(ask);
@@ -297,7 +296,7 @@ impl Fleet {
         }
     }
 
-    /// `None`: it takes none any longer.
+    /// Places the call on this worker. `None` if the worker no longer takes calls.
     fn enter(&self, worker: &Arc<Worker>, ask: &Ask<'_>, blocks: u64, now_ns: u64) -> Option<Placement> {
         let trials = worker.enter(now_ns)?;
         worker.sent(now_ns, ask.marks, blocks);

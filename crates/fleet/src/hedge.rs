@@ -1,25 +1,25 @@
-//! How long a call waits for its first word before a second worker is asked as well, and how many calls may be. Must not know who is
-//! asked, or how a race ends.
+//! Hedging policy: how long a call waits for its first output before a second worker is tried, and how many calls may
+//! race. Must not know which workers are tried, or how a race ends.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// When a call is put to a second worker, and how many calls are.
+/// When a call is sent to a second worker, and how many calls are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hedge {
-    /// Once it waits longer for its first word than so many of a hundred calls of the model's other workers; 1 to 99.
+    /// Percentile, 1 to 99, of the first-output times of the model's other workers. A call that waits longer may race.
     pub after_percent: u8,
-    /// So many of a thousand calls at most, beyond a few that are saved up.
+    /// Most races per thousand calls, beyond a small saved balance.
     pub most_permille: u16,
 }
 
-/// A race in the unit of the purse; a call pays in what its model's share is, in thousandths.
+/// Cost of one race, in budget units. Each call earns its policy's `most_permille`.
 const RACE: u32 = 1000;
-/// Races that are saved up at most.
+/// Highest balance.
 const SAVED: u32 = 10 * RACE;
 
-/// What calls have paid in for races. It begins with nothing.
+/// Balance for races, earned by calls. It starts at zero.
 #[derive(Debug)]
 pub(crate) struct Purse(Mutex<u32>);
 
@@ -28,13 +28,13 @@ impl Purse {
         Self(Mutex::new(0))
     }
 
-    /// A call was sent.
+    /// Credits the balance for a call.
     pub(crate) fn pay_in(&self, hedge: &Hedge) {
         let mut units = self.0.lock();
         *units = units.saturating_add(hedge.most_permille.into()).min(SAVED);
     }
 
-    /// Takes leave for a race.
+    /// Takes one race from the balance. Returns `false` if the balance is too low.
     pub(crate) fn take(&self) -> bool {
         let mut units = self.0.lock();
         let left = units.checked_sub(RACE);
@@ -43,18 +43,18 @@ impl Purse {
     }
 }
 
-/// Steps to a doubling: a step is 9 % wide.
+/// Steps per doubling. A step is 9 % wide.
 const STEPS: f64 = 8.0;
-/// The first step is all up to 2^14 ns, which are 16 µs.
+/// The first step covers everything up to 2^14 ns, which is 16 µs.
 const LEAST_LOG2: f64 = 14.0;
-/// The last one begins at 2^40 ns, which are 18 minutes.
+/// The last step begins at 2^40 ns, which is 18 minutes.
 const COUNTS: usize = 26 * 8 + 1;
-/// Of how many times it speaks, about: with more, all count for half.
+/// About the number of samples that count. When this many are reached, all counts are halved.
 const KEPT: u32 = 512;
-/// Of fewer nothing is concluded.
+/// Fewest samples for a conclusion.
 const LEAST_TIMES: u32 = 20;
 
-/// How times lately lie: how many in each step.
+/// A histogram of recent durations, in logarithmic steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Spread {
     counts: [u32; COUNTS],
@@ -62,10 +62,10 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of nothing yet.
+    /// No samples yet.
     pub(crate) const NONE: Self = Self { counts: [0; COUNTS], total: 0 };
 
-    /// It took so long.
+    /// Adds a sample.
     pub(crate) fn add(&mut self, took_ns: u64) {
         let steps = ((took_ns.max(1) as f64).log2() - LEAST_LOG2).max(0.0) * STEPS;
         if let Some(count) = self.counts.get_mut((steps.ceil() as usize).min(COUNTS - 1)) {
@@ -78,13 +78,14 @@ impl Spread {
         }
     }
 
-    /// These times as well.
+    /// Adds the samples of another histogram.
     pub(crate) fn with(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
         self.total += other.total;
     }
 
-    /// What so many of a hundred were not longer than, rounded up to a step; `None`: they are too few to say.
+    /// The duration that `percent` of the samples do not exceed, rounded up to a step. `None` if there are too few
+    /// samples.
     pub(crate) fn percentile(&self, percent: u8) -> Option<Duration> {
         if self.total < LEAST_TIMES {
             return None;
@@ -115,7 +116,7 @@ mod tests {
             let told = spread.percentile(percent).unwrap().as_secs_f64() * 1e3;
             assert!(told >= expected_ms && told <= expected_ms * 1.1, "{percent}: {told}");
         }
-        // What is far out of bounds is in the first or in the last step.
+        // Values far out of range are in the first or the last step.
         let mut ends = Spread::NONE;
         (0..30).for_each(|at| ends.add(if at < 15 { 0 } else { u64::MAX }));
         assert_eq!(ends.percentile(50), Some(Duration::from_nanos(1 << 14)));

@@ -1,9 +1,9 @@
-//! How long something takes lately: a mean that leaps up to a peak and comes down slowly. Time is an argument.
+//! Recent duration of something: a mean that jumps up to a peak and decays slowly. Time is an argument.
 
-/// In how much time what was weighs e times less.
+/// Time in which the weight of the past falls by a factor of e.
 const DECAY_NS: f64 = 10e9;
 
-/// Peak-EWMA (Finagle's `PeakEwma` load metric): a slow one is believed at once, a fast one bit by bit.
+/// Peak-EWMA (Finagle's `PeakEwma` load metric): a slow sample counts at once, a fast one little by little.
 #[derive(Debug)]
 pub(crate) struct PeakEwma {
     value_ns: f64,
@@ -12,10 +12,10 @@ pub(crate) struct PeakEwma {
 }
 
 impl PeakEwma {
-    /// Of nothing yet.
+    /// No samples yet.
     pub(crate) const NONE: Self = Self { value_ns: 0.0, at_ns: 0, any: false };
 
-    /// It took so long.
+    /// Adds a sample.
     pub(crate) fn add(&mut self, now_ns: u64, took_ns: u64) {
         let took_ns = took_ns as f64;
         if !self.any || took_ns > self.value_ns {
@@ -27,13 +27,13 @@ impl PeakEwma {
         (self.at_ns, self.any) = (now_ns, true);
     }
 
-    /// What to expect, in nanoseconds; `None`: nothing is known. It sinks while nothing comes, so that one who was slow once
-    /// is asked again.
+    /// The expected duration in nanoseconds. `None` before the first sample. It decays without samples, so that a
+    /// worker that was slow once is tried again.
     pub(crate) fn expected_ns(&self, now_ns: u64) -> Option<f64> {
         self.any.then(|| self.value_ns * self.weight(now_ns))
     }
 
-    /// What it was when something came last, in nanoseconds.
+    /// The mean at the last sample, in nanoseconds.
     pub(crate) fn last_ns(&self) -> Option<f64> {
         self.any.then_some(self.value_ns)
     }

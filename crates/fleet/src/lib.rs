@@ -1,29 +1,32 @@
-//! Workers: who serves a model (engines, and servers of others), how busy they are, how well they do, and which one takes a call.
-//! Knows them only through `engine-api`; knows nothing of HTTP, kernels, KV blocks, keys or money.
+//! The workers of each model (engines, and other operators' servers): their load, their health, and the choice of a
+//! worker for a call. Knows workers only through `engine-api`. Knows nothing of HTTP, kernels, KV blocks, keys or
+//! money.
 //!
-//! # Who takes a call
+//! # How a worker is chosen
 //!
-//! A worker gets calls while it says that it is up, no operator drained it, and nothing was seen that speaks against it: no breaker is
-//! open before it or before its upstream ([`Site`]), it has not just said that it has too much to do, and it is not much worse than the
-//! others of its model. When a breaker has been open for its time, one call tries, and its outcome decides for all.
+//! A worker gets calls while it reports that it is up, no operator has drained it, and nothing speaks against it. No
+//! breaker is open for it or its upstream ([`Site`]). It has not just refused a call as overloaded. It is not much
+//! worse than the other workers of its model. When a breaker's open time is over, one trial call decides for all.
 //!
-//! Nobody gets a call who is where it may not be worked on ([`headrace_domain::Residency`]): whoever asks for a worker has to say where
-//! it may, at the first try as at every further one.
+//! A call never goes to a worker outside its regions ([`headrace_domain::Residency`]). The caller must pass them for
+//! the first attempt and for every further one.
 //!
-//! Among those left:
+//! Among the workers that are left:
 //!
-//! - Where loads are reported, the least work before the first token: blocks of the prompt that are not in the worker's cache, and what is
-//!   ahead there by its weight. A report of this moment is taken as it is. To an older one what was sent since is added, and what ended
-//!   since taken off, for other senders as well, and among those that are then alike chance decides. A worker without a report counts as
-//!   the busiest, and one that has nothing to do while others are busy takes a call whatever is cached elsewhere.
-//! - Where none is reported, of two at random the one with the shorter expected time: how long the first thing took lately, times what
-//!   is in flight there. A conversation stays where it was, unless that takes more than twice as long.
+//! - If any worker reports its load, the one with the least work before the first token gets the call. This work is the
+//!   prompt's uncached blocks, plus the work ahead at the worker divided by its weight. A current report is used as it
+//!   is. An older one is corrected by the calls that were sent and ended since, scaled up for other senders. Chance
+//!   then decides among workers with similar work. A worker without a report counts as the busiest one. Unless all
+//!   reports are current, an idle worker among busy ones gets the call even if more is cached elsewhere.
+//! - If no worker reports its load, two are drawn at random, and the one with the shorter expected time gets the call.
+//!   The expected time is the recent time to the first output, times the calls in flight. A conversation stays with its
+//!   worker unless that takes more than twice as long.
 //!
-//! What a worker has in its cache it says itself ([`headrace_engine_api::Engine::cached_prefix`]), or the events of its upstream do
-//! ([`PrefixIndex`]), or it is guessed from what was sent to it.
+//! A worker's cached prefix comes from the engine itself ([`headrace_engine_api::Engine::cached_prefix`]), from its
+//! upstream's events ([`PrefixIndex`]), or from a guess by the calls that were sent to it.
 //!
-//! Who places a call says how it went ([`Placement::began`], [`Placement::ended`]): that is all that the fleet learns from. Time and
-//! randomness are arguments. All state is in the workers, so that it outlives a reload.
+//! The caller reports how a call went ([`Placement::began`], [`Placement::ended`]). The fleet learns from nothing else.
+//! Time and randomness are arguments. All state is in the workers, so that it survives a reload.
 
 mod breaker;
 mod budget;

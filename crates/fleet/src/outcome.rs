@@ -1,5 +1,5 @@
-//! How a call ended for the worker that had it: what of it says something about the worker's health, and what does not.
-//! Must not know what the client is told.
+//! How a call ended for its worker, and whether that says something about the worker's health. Must not know what the
+//! client receives.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use headrace_engine_api::{JobError, RelayError, RelayWait, SubmitRefusal};
 pub enum Outcome {
     /// It was answered to its end.
     Answered,
-    /// The worker has too much to do, or the caller's share there is used up. That is not a failure of its health.
+    /// The worker is overloaded, or the caller's share there is used up. This is not a failure of its health.
     Refused {
-        /// When it wants to be asked again; `None`: it has not said.
+        /// Retry time that the worker asked for. `None` if it gave none.
         retry_after: Option<Duration>,
     },
     /// It failed.
     Failed {
-        /// How.
+        /// The kind of failure.
         failure: Failure,
-        /// In words, for operators.
+        /// Description for operators.
         why: String,
     },
-    /// What was asked was wrong: every worker would say the same. Says nothing about this one.
+    /// The request was wrong, and every worker would refuse it. Says nothing about this worker.
     CallersFault,
-    /// Nobody waits for it any longer. Says nothing about the worker.
+    /// The client no longer waits for it. Says nothing about the worker.
     Cancelled,
 }
 
-/// How a call failed.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// There was no connection.
+    /// No connection.
     Connect,
-    /// Nothing came in time.
+    /// No answer in time.
     Timeout,
-    /// It answered with an error of its own.
+    /// An error status.
     Status(u16),
-    /// It answered with what is no answer.
+    /// A response that is not an answer in the dialect.
     NoAnswer,
-    /// It broke within the answer.
+    /// The answer broke off.
     Broke,
 }
 
 impl Outcome {
-    /// Whether what the caller sent may have led to it. No body makes a server refuse connections.
+    /// Whether the request body may have caused it. No body makes a server refuse connections.
     pub(crate) fn may_be_of_the_body(&self) -> bool {
         !matches!(self, Self::Failed { failure: Failure::Connect, .. })
     }
 }
 
 impl Failure {
-    /// Whether the server behind the worker may be gone, with all its models.
+    /// Whether the server behind the worker may be down, with all its models.
     pub(crate) fn is_of_the_site(self) -> bool {
         match self {
             Self::Connect | Self::Timeout | Self::Broke => true,
@@ -80,7 +80,7 @@ impl From<&SubmitRefusal> for Outcome {
             SubmitRefusal::Unavailable { why } => {
                 Self::Failed { failure: Failure::Connect, why: why.clone() }
             }
-            // They concern the length of this prompt and this deadline.
+            // These concern the length of this prompt and this deadline.
             SubmitRefusal::DoesNotFit { .. }
             | SubmitRefusal::TooLate { .. }
             | SubmitRefusal::Invalid { .. } => Self::CallersFault,
@@ -92,7 +92,7 @@ impl From<&JobError> for Outcome {
     fn from(error: &JobError) -> Self {
         match error {
             JobError::Cancelled => Self::Cancelled,
-            // The call itself may have done it.
+            // The call itself may have caused these.
             JobError::Expired { .. }
             | JobError::Panicked { .. }
             | JobError::NotFinite { .. }
@@ -112,10 +112,10 @@ impl From<&RelayError> for Outcome {
             }
             RelayError::Timeout { .. } => Failure::Timeout,
             RelayError::Status { status, retry_after, .. } => match status {
-                // 529 is Anthropic's word for too much to do.
+                // 529 is Anthropic's status for an overloaded server.
                 429 | 529 => return Self::Refused { retry_after: *retry_after },
                 503 if retry_after.is_some() => return Self::Refused { retry_after: *retry_after },
-                // Our key, our account there, or our name of the model is wrong; or it took too long.
+                // Our key, our account or our name for the model is wrong there; or the server took too long.
                 401..=404 | 408 | 500..=599 => Failure::Status(*status),
                 _ => return Self::CallersFault,
             },

@@ -1,5 +1,5 @@
-//! Who is much worse than the others of a model is left out for a while, though no breaker finds a fault with it: a machine that is
-//! throttled, a card with errors. Passive: by the calls that it had. Time is an argument.
+//! Leaves out workers that are much worse than the others of their model although no breaker opens. Examples are a
+//! throttled machine and a card with errors. Passive: judges by the calls that a worker had. Time is an argument.
 
 use std::cmp::Ordering::Equal;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use crate::figures::Sample;
 use crate::worker::Worker;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How often workers are compared.
+/// Interval of the comparisons.
 const EVERY_NS: u64 = 5 * SECOND_NS;
-/// Calls of a worker, at least, by which it is compared; until it has them they are collected.
+/// Fewest calls by which a worker is compared. Calls are collected until it has them.
 const LEAST_CALLS: u32 = 20;
-/// But not for longer than this.
+/// Longest time for which calls are collected.
 const COLLECTED_NS: u64 = 60 * SECOND_NS;
-/// Workers, at least, that have so many: of two nobody knows which is the odd one.
+/// Fewest workers with that many calls. With only two, the outlier cannot be identified.
 const LEAST_WORKERS: usize = 3;
-/// By how much its share of failures may be above the median.
+/// A failure rate above the median by more than this is an outlier.
 const WORSE_SHARE: f64 = 0.2;
-/// How many times the median its first thing may take, and by how much it may be above that.
+/// A time to the first output is an outlier if it exceeds the median by this factor and by [`SLOWER_NS`].
 const SLOWER_TIMES: f64 = 3.0;
 const SLOWER_NS: f64 = 20e6;
-/// For how long it is left out; each time in a row for as much longer.
+/// How long an outlier is left out. Each consecutive time adds as much again.
 const EJECTED_NS: u64 = 10 * SECOND_NS;
 const EJECTED_MOST: u64 = 30;
 
-/// When the workers of a model are compared next.
+/// Schedule of the comparisons of a model's workers.
 #[derive(Debug, Default)]
 pub(crate) struct Outliers {
     due_ns: AtomicU64,
-    /// Since when calls are collected.
+    /// Start of the present collection of calls.
     since_ns: AtomicU64,
 }
 
 impl Outliers {
-    /// Compares them, if it is time to.
+    /// Compares the workers if a comparison is due.
     pub(crate) fn look(&self, workers: &[Arc<Worker>], now_ns: u64) {
         let due_ns = self.due_ns.load(Ordering::Relaxed);
         if now_ns < due_ns || workers.len() < LEAST_WORKERS {
@@ -62,7 +62,7 @@ struct Seen<'a> {
     first_ns: f64,
 }
 
-/// `false`: too few calls.
+/// Compares the workers and ejects outliers. Returns `false` if there were too few calls.
 fn compare(workers: &[Arc<Worker>], now_ns: u64) -> bool {
     let seen: SmallVec<[Seen<'_>; 16]> = workers.iter().filter_map(seen).collect();
     if seen.len() < LEAST_WORKERS {
@@ -82,7 +82,7 @@ fn compare(workers: &[Arc<Worker>], now_ns: u64) -> bool {
         let less = |times: u32| Some(times.saturating_sub(1));
         let _ = seen.worker.ejections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
-    // The worst first: there may not be room for all.
+    // The worst first, because at most half of the workers may be out.
     let badness = |seen: &Seen<'_>| (seen.failed, seen.first_ns);
     far_off.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(Equal));
     for seen in far_off {
@@ -107,7 +107,7 @@ fn seen(worker: &Arc<Worker>) -> Option<Seen<'_>> {
     Some(Seen { worker, failed, first_ns })
 }
 
-/// Of an even number the lower one.
+/// The median; the lower one of two for an even number of values.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: SmallVec<[f64; 16]> = values.collect();
     values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Equal));

@@ -1,5 +1,5 @@
-//! A worker chosen for a prompt or a call, until the call is over there; and who was tried in vain.
-//! Must not know why it was chosen.
+//! A worker chosen for a prompt or a call, for as long as the call is there; and the list of workers tried. Must not
+//! know why a worker was chosen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::random::Random;
 use crate::worker::{Backend, Trials, Worker};
 
-/// What a fleet decides by, beside its workers.
+/// The clock and the random numbers of a fleet.
 pub(crate) struct Chance {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Random,
@@ -24,17 +24,17 @@ impl fmt::Debug for Chance {
     }
 }
 
-/// A worker chosen for a prompt, or for a call of messages. Counts as dispatched until dropped. Whoever learns how the call
-/// goes says so ([`Self::began`], [`Self::ended`]); dropped without a word it says nothing about the worker.
+/// A worker chosen for a prompt, or for a call to a messages backend. Counts as dispatched until dropped. The caller
+/// reports how the call goes ([`Self::began`], [`Self::ended`]). A drop without a report says nothing about the worker.
 #[derive(Debug)]
 pub struct Placement {
     worker: Arc<Worker>,
     chance: Arc<Chance>,
     placed_ns: u64,
-    /// Of its prompt, to be computed before the first thing comes.
+    /// Prompt blocks to compute before the first output.
     blocks: u64,
     trials: Trials,
-    /// The number of the organisation whose call it is. `None` if it is unknown.
+    /// Number of the organisation that makes the call. `None` if it is unknown.
     caller: Option<u64>,
     began: bool,
     ended: bool,
@@ -52,18 +52,18 @@ impl Placement {
         Self { worker, chance, placed_ns, blocks, trials, caller: None, began: false, ended: false }
     }
 
-    /// Notes the number of the organisation whose call it is. Failures of one organisation's calls alone do not take a worker away
-    /// from others.
+    /// Sets the number of the organisation that makes the call. Failed calls of one organisation alone do not take a
+    /// worker away from the others.
     #[must_use]
     pub fn called_by(mut self, caller: u64) -> Self {
         self.caller = Some(caller);
         self
     }
 
-    /// Hands it the job.
+    /// Submits the job to the worker's engine.
     ///
     /// # Errors
-    /// It does not take it; nothing was computed.
+    /// [`SubmitRefusal`] if the engine does not take the job. Nothing was computed then.
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
         match &self.worker.backend {
             Backend::Engine(engine) => engine.submit(job),
@@ -73,7 +73,7 @@ impl Placement {
         }
     }
 
-    /// What its engine can do; `None`: it takes messages.
+    /// The capabilities of its engine. `None` if it takes messages.
     pub fn capabilities(&self) -> Option<&Capabilities> {
         match &self.worker.backend {
             Backend::Engine(engine) => Some(engine.capabilities()),
@@ -81,22 +81,22 @@ impl Placement {
         }
     }
 
-    /// Who takes messages; `None`: it takes tokens.
+    /// The relay. `None` if the worker takes tokens.
     pub fn relay(&self) -> Option<&SharedRelay> {
         self.worker.backend.relay()
     }
 
-    /// By which operators are told of the worker.
+    /// The worker's id, as operators see it.
     pub fn worker_id(&self) -> &Arc<str> {
         self.worker.id()
     }
 
-    /// Which upstream it is at, and the model's name there; `None`: it is an engine of this process.
+    /// The worker's upstream, and the model's name there. `None` for an engine in this process.
     pub fn target(&self) -> Option<(&str, &str)> {
         self.worker.target()
     }
 
-    /// The first thing of the answer is here. What is said of it again does not count.
+    /// Reports the first output of the answer. Further calls have no effect.
     pub fn began(&mut self) {
         if self.began || self.ended {
             return;
@@ -108,7 +108,7 @@ impl Placement {
         self.worker.began(now_ns, after_ns, blocks, trials);
     }
 
-    /// The call is over, and how. What is said of it again does not count. It still counts as dispatched until dropped.
+    /// Reports how the call ended. Further calls have no effect. It still counts as dispatched until dropped.
     pub fn ended(&mut self, outcome: &Outcome) {
         if self.ended {
             return;
@@ -118,7 +118,7 @@ impl Placement {
         }
         self.ended = true;
         let now_ns = self.chance.clock.monotonic_nanos();
-        // Only a failure has a time that needs jitter.
+        // Only a failure needs jitter, for the breaker's open time.
         let random = match outcome {
             Outcome::Failed { .. } => self.chance.random.next(),
             _ => 0,
@@ -128,7 +128,7 @@ impl Placement {
         self.worker.ended(now_ns, took_ns, outcome, std::mem::take(&mut self.trials), fault);
     }
 
-    /// Another worker was faster with the first thing. This one is let go of, and has not failed.
+    /// Reports that another worker was faster with the first output. This attempt ends without having failed.
     pub fn outrun(&mut self) {
         if !self.began && !self.ended {
             let now_ns = self.chance.clock.monotonic_nanos();
@@ -137,7 +137,7 @@ impl Placement {
         self.ended(&Outcome::Cancelled);
     }
 
-    /// Whether it is the one call that tries whether the worker, or its upstream, works again.
+    /// Whether this is the trial call of the worker's or the upstream's breaker.
     pub fn is_trial(&self) -> bool {
         self.trials.any()
     }
@@ -161,24 +161,24 @@ impl Drop for Placement {
     }
 }
 
-/// The workers that a prompt was tried with in vain: it does not go to one of them again.
+/// The workers already tried for a prompt. It does not go to any of them again.
 #[derive(Debug, Clone, Default)]
 pub struct Tried {
     workers: Vec<Arc<Worker>>,
 }
 
 impl Tried {
-    /// Passes a worker over from now on. It counts as dispatched to no longer.
+    /// Excludes a worker from now on. The call no longer counts as dispatched to it.
     pub fn add(&mut self, placement: Placement) {
         self.workers.push(Arc::clone(&placement.worker));
     }
 
-    /// Passes over the worker of a call that is under way.
+    /// Excludes the worker of a call that is in flight.
     pub fn add_busy(&mut self, placement: &Placement) {
         self.workers.push(Arc::clone(&placement.worker));
     }
 
-    /// Whether nobody was.
+    /// Whether no worker was tried.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }

@@ -1,10 +1,10 @@
-//! A hash for what is random already: keys of blocks, which are keyed hashes themselves. Nobody outside can choose them.
+//! A hash for values that are already random: block keys, which are keyed hashes. No client can choose them.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 pub(crate) type Plain = BuildHasherDefault<Fold>;
 
-/// Folds what it is given into 64 bits.
+/// Folds its input into 64 bits.
 #[derive(Debug, Default)]
 pub(crate) struct Fold(u64);
 
@@ -25,7 +25,7 @@ impl Hasher for Fold {
     }
 }
 
-/// A key in 64 bits: enough for a hint.
+/// A key reduced to 64 bits, which is enough for a hint.
 pub(crate) fn mark(key: &impl Hash) -> u64 {
     let mut fold = Fold::default();
     key.hash(&mut fold);

@@ -1,5 +1,6 @@
-//! Which blocks a server has in its cache, as it tells by its events. Servers number their blocks as they like, and make them as
-//! large as they like: here their tokens count, from the beginning of a prompt on. Knows neither how events travel nor who asks.
+//! The blocks in a server's cache, according to its cache events. Servers choose their own block hashes and block
+//! sizes. This index therefore keys blocks by their tokens, from the beginning of a prompt on. Knows neither how events
+//! arrive nor who asks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,89 +10,90 @@ use headrace_domain::{CacheLabel, PrefixKeys};
 
 use crate::plain_hash::{Fold, Plain};
 
-/// See the top of the file.
+/// An index of a server's cached blocks.
 #[derive(Debug)]
 pub struct PrefixIndex {
     /// By the server's own hashes.
     blocks: HashMap<u128, Block, BuildHasherDefault<std::hash::DefaultHasher>>,
-    /// The marks of all blocks, and how many blocks have the same: no server should have two.
+    /// The marks of all blocks, and how many blocks have each. No server should have two.
     marks: HashMap<u64, u32, Plain>,
-    /// Tokens of a block; 0: none was told of.
+    /// Tokens per block; 0 before the first block.
     block_tokens: usize,
     most_blocks: usize,
     whole: bool,
     left_out: u64,
 }
 
-/// A block of the server's.
+/// One block of the server.
 #[derive(Debug, Clone, Copy)]
 struct Block {
-    /// How often it was stored and not given up: in several places, or in several kinds of memory.
+    /// How often it was stored and not removed: on several ranks, or in several kinds of memory.
     copies: u32,
-    /// Stands for its tokens, for all before them, and for whose they are.
+    /// Hash of its tokens, of all tokens before them, and of their owner.
     mark: u64,
 }
 
-/// Whose prompts begin with a block that has none before it.
+/// The owner of a prompt, for a block at the beginning of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// Of calls that went out under this label.
+    /// Calls that were sent with this label.
     Labelled(CacheLabel),
-    /// Of calls without a label, or under one that is not ours: nobody here hits it.
+    /// Calls without a label, or with a label of another system. No call from here hits these blocks.
     Others,
-    /// The server does not say.
+    /// The server does not report labels.
     Untold,
 }
 
-/// Blocks that a server has stored, one after another.
+/// Consecutive blocks that a server has stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Stored<'a> {
-    /// The block before the first of them.
+    /// The block before the first one.
     pub parent: Option<u128>,
-    /// Each by the server's hash.
+    /// The server's hash of each block.
     pub blocks: &'a [u128],
-    /// Of all of them.
+    /// Tokens of all blocks.
     pub tokens: &'a [u32],
-    /// Tokens of each.
+    /// Tokens per block.
     pub block_tokens: usize,
-    /// Where there is no parent.
+    /// The owner, if there is no parent.
     pub whose: Whose,
 }
 
-/// How many tokens of a prompt are there, from its beginning on.
+/// Number of leading prompt tokens in the server's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
-    /// By calls under the prompt's own label.
+    /// From calls with the prompt's own label.
     pub own: usize,
-    /// By calls of which nobody says whose they were: the server may keep them apart from this one.
+    /// From calls of an unknown owner. The server may keep them apart from this prompt.
     pub anyones: usize,
 }
 
-/// Why blocks were not taken in. A block that is not there is a cache hit that is not foreseen, and nothing worse.
+/// Why blocks were not indexed. A missing block only means a cache hit that is not predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexFault {
-    /// The block before them is not known.
+    /// The block before them is unknown.
     UnknownParent,
     /// The index is full.
     Full {
-        /// How many blocks it takes.
+        /// Most blocks that the index holds.
         most_blocks: usize,
     },
-    /// Their tokens are not as many as their blocks need, or other blocks of the server have another size.
+    /// The number of tokens does not match the blocks, or the server's other blocks have another size.
     Tokens,
 }
 
 impl PrefixIndex {
-    /// An empty one of at most so many blocks (some 80 bytes each). `whole`: nothing else was in the server's cache before.
+    /// Creates an empty index for at most `most_blocks` blocks, at about 80 bytes each. `whole` says that the server's
+    /// cache was empty before.
     pub fn new(most_blocks: usize, whole: bool) -> Self {
         let (blocks, marks) = (HashMap::default(), HashMap::default());
         Self { blocks, marks, block_tokens: 0, most_blocks, whole, left_out: 0 }
     }
 
-    /// Blocks were stored.
+    /// Adds stored blocks.
     ///
     /// # Errors
-    /// Why they, or the last of them, were not taken in.
+    /// Why the blocks, or the last of them, were not indexed.
     pub fn stored(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
         let taken = self.take(stored);
         if taken.is_err() {
@@ -128,7 +130,7 @@ impl PrefixIndex {
         Ok(())
     }
 
-    /// Blocks were given up.
+    /// Removes blocks that the server has evicted.
     pub fn removed(&mut self, hashes: &[u128]) {
         for hash in hashes {
             let Some(block) = self.blocks.get_mut(hash) else { continue };
@@ -147,12 +149,12 @@ impl PrefixIndex {
         }
     }
 
-    /// All blocks were given up.
+    /// Removes all blocks, because the server cleared its cache.
     pub fn cleared(&mut self) {
         *self = Self::new(self.most_blocks, true);
     }
 
-    /// How many tokens of a prompt are there.
+    /// Number of leading tokens of a prompt in the server's cache.
     pub fn held(&self, keys: &PrefixKeys) -> Held {
         if self.marks.is_empty() {
             return Held::default();
@@ -168,17 +170,17 @@ impl PrefixIndex {
         Held { own: from(Whose::Labelled(keys.salt().label())), anyones: from(Whose::Untold) }
     }
 
-    /// Whether it knows of everything that is in the server's cache.
+    /// Whether the index covers everything in the server's cache.
     pub fn is_whole(&self) -> bool {
         self.whole && self.left_out == 0
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -195,7 +197,7 @@ fn begin(whose: Whose) -> u64 {
     fold.finish()
 }
 
-/// The mark of a block of these tokens behind another one.
+/// The mark of a block with these tokens after another block.
 fn follow(before: u64, tokens: &[u32]) -> u64 {
     let mut fold = Fold::default();
     fold.write_u64(before);

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed, for whoever shares them: no lock, and the same row in every run of one thread.
+//! Seeded random numbers for several threads, without a lock. A single thread gets the same sequence in every run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,13 +23,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In [0, 1).
+    /// A number in [0, 1).
     pub(crate) fn unit(&self) -> f64 {
         unit(self.next())
     }
 }
 
-/// A random number as one in [0, 1), with 53 bits.
+/// Converts a random number to [0, 1), with 53 bits.
 pub(crate) fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }

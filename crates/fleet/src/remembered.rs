@@ -1,6 +1,6 @@
-//! What was sent to a worker lately, by prefix: where a conversation or a system prompt went before, its beginning is likely to
-//! be cached. A guess for workers that do not tell what they have. Bounded; what was not sent for longest goes first.
-//! Keys carry the tenant's salt, so nobody's prompts say anything about another's.
+//! Recently sent prompts of a worker, by prefix. A worker that had a conversation or a system prompt before is likely
+//! to have its prefix cached. This is a guess for workers that do not report their caches. Bounded: the least recently
+//! sent prefixes go first. Keys include the tenant's salt, so one tenant's prompts reveal nothing about another's.
 
 use std::collections::HashSet;
 
@@ -8,14 +8,14 @@ use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
 
 use crate::plain_hash::{Plain, mark};
 
-/// Every so many blocks of a prompt one is remembered.
+/// One in this many blocks of a prompt is remembered.
 const STRIDE: usize = 4;
-/// Tokens between two that are remembered.
+/// Tokens between two remembered blocks.
 const STRIDE_TOKENS: usize = STRIDE * BLOCK_TOKENS;
-/// Marks of a worker that does not say how many tokens it can cache: four million tokens' worth.
+/// Marks for a worker with an unknown cache size: four million tokens' worth.
 pub(crate) const USUAL_MARKS: usize = 65_536;
 
-/// Where a prompt leads, from its beginning on: each mark stands for a part of it and for all before.
+/// Prefix marks of a prompt, from its beginning. Each mark covers a part of the prompt and all parts before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Marks<'a> {
     Keys(&'a PrefixKeys),
@@ -37,7 +37,7 @@ impl Marks<'_> {
         }
     }
 
-    /// How many of a prompt's tokens so many marks stand for.
+    /// Number of the prompt's tokens that `held` marks cover.
     pub(crate) fn tokens(&self, held: usize, prompt_tokens: usize) -> usize {
         match self {
             Self::Keys(_) => held * STRIDE_TOKENS,
@@ -46,19 +46,19 @@ impl Marks<'_> {
     }
 }
 
-/// See the top of the file. Two generations stand for the order of use: what is sent is put into the young one, and when
-/// that is full the old one is dropped. A prompt's marks go into one generation together, so that a mark is never there
-/// longer than those before it.
+/// Remembered marks of one worker. Two generations approximate the order of use: new marks go into the young one, and
+/// when it is full the old one is dropped. A prompt's marks go into one generation together, so a mark never outlives
+/// those before it.
 #[derive(Debug)]
 pub(crate) struct Remembered {
     young: HashSet<u64, Plain>,
     old: HashSet<u64, Plain>,
-    /// Of one generation.
+    /// Most marks in one generation.
     most: usize,
 }
 
 impl Remembered {
-    /// For a cache of so many tokens.
+    /// Creates the memory for a cache of this many tokens.
     pub(crate) fn of_tokens(tokens: u64) -> Self {
         let marks = usize::try_from(tokens / STRIDE_TOKENS as u64).unwrap_or(usize::MAX);
         Self::of_marks(marks.clamp(1, USUAL_MARKS))
@@ -68,7 +68,7 @@ impl Remembered {
         Self { young: HashSet::default(), old: HashSet::default(), most: (marks / 2).max(1) }
     }
 
-    /// A prompt was sent there.
+    /// Remembers a prompt that was sent.
     pub(crate) fn sent(&mut self, marks: Marks<'_>) {
         let count = marks.len().min(self.most);
         if self.young.len() + count > self.most {
@@ -78,13 +78,13 @@ impl Remembered {
         self.young.extend((0..count).map_while(|at| marks.get(at)));
     }
 
-    /// How many of a prompt's marks are there, from its first one on.
+    /// Number of the prompt's leading marks that are remembered.
     pub(crate) fn held(&self, marks: Marks<'_>) -> usize {
         let has = |at| {
             let found = marks.get(at).map(|mark| self.young.contains(&mark) || self.old.contains(&mark));
             found.unwrap_or(false)
         };
-        // Where one is there, all before it are.
+        // If a mark is remembered, so are all before it. Hence a binary search.
         let (mut held, mut not) = (0, marks.len() + 1);
         while held + 1 < not {
             let middle = held.midpoint(not);
@@ -93,7 +93,7 @@ impl Remembered {
         held
     }
 
-    /// How many blocks' worth is remembered, at most: what is in both generations counts twice.
+    /// Upper bound on the remembered blocks: a mark in both generations counts twice.
     pub(crate) fn blocks(&self) -> usize {
         (self.young.len() + self.old.len()) * STRIDE
     }
@@ -113,7 +113,7 @@ mod tests {
         {
             assert_eq!(sent.held(Marks::Trail(trail)), held, "{trail:?}");
         }
-        // Sent again, it stays; what was not sent goes.
+        // A prefix that is sent again stays, and others go.
         for at in 0..20u64 {
             sent.sent(Marks::Trail(&[1, 2]));
             sent.sent(Marks::Trail(&[100 + at * 2, 101 + at * 2]));

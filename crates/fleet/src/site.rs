@@ -1,5 +1,5 @@
-//! An upstream: the server behind several workers, one for each of its models. Where it is gone, all of them are.
-//! Knows neither its address nor its key.
+//! An upstream: the server behind several workers, one per model. If it is down, all of them are. Knows neither its
+//! address nor its key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::outcome::Outcome;
 use crate::prefix_index::{Held, PrefixIndex};
 use crate::status::{BreakerStatus, SiteStatus};
 
-/// See the top of the file. Shared by its workers; it outlives fleets.
+/// The shared state of an upstream's workers. It outlives fleets.
 pub struct Site {
     name: Arc<str>,
     door: Door,
     drained: AtomicBool,
     in_flight: AtomicU32,
     last_error: Mutex<Option<Arc<str>>>,
-    /// What it tells of its cache by events, as long as none was missed.
+    /// Its cached blocks by its events, as long as no event was missed.
     cache: RwLock<Option<PrefixIndex>>,
 }
 
-/// What an upstream tells of a prompt.
+/// What an upstream's events say about a prompt.
 pub(crate) struct Told {
     pub(crate) held: Held,
-    /// It tells of everything that it has.
+    /// Whether the events cover its whole cache.
     pub(crate) whole: bool,
 }
 
 impl Site {
-    /// An upstream of this name.
+    /// Creates an upstream with this name.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -45,43 +45,43 @@ impl Site {
         }
     }
 
-    /// By which operators know it.
+    /// Its name, as operators see it.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Nothing new goes to any of its workers. What runs goes on.
+    /// Sends no new calls to any of its workers. Running calls continue.
     pub fn drain(&self) {
         self.drained.store(true, Ordering::Relaxed);
     }
 
-    /// It takes calls again.
+    /// Sends it calls again.
     pub fn resume(&self) {
         self.drained.store(false, Ordering::Relaxed);
     }
 
-    /// Whether an operator drained it.
+    /// Whether an operator has drained it.
     pub fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Relaxed)
     }
 
-    /// What it tells of its cache goes here; `None`: it tells nothing, or something was missed, and what was sent to it has to do.
-    /// Whoever places a call waits for as long as this is held: short work.
+    /// The index that its cache events update. `None` if it sends no events or some were missed, so that its cache is
+    /// guessed from what was sent to it. Placing calls waits while this lock is held, so hold it briefly.
     pub fn cache(&self) -> RwLockWriteGuard<'_, Option<PrefixIndex>> {
         self.cache.write()
     }
 
-    /// What it tells of a prompt; `None`: nothing.
+    /// What its events say about a prompt. `None` if it sends no events.
     pub(crate) fn cached(&self, keys: &PrefixKeys) -> Option<Told> {
         self.cache.read().as_ref().map(|index| Told { held: index.held(keys), whole: index.is_whole() })
     }
 
-    /// How many blocks it tells of; `None`: it tells nothing.
+    /// Number of blocks in its cache by its events. `None` if it sends no events.
     pub(crate) fn cached_blocks(&self) -> Option<usize> {
         self.cache.read().as_ref().map(PrefixIndex::len)
     }
 
-    /// How it stands at a time of the fleet's clock.
+    /// Its status at a time of the fleet's clock.
     pub(crate) fn status(&self, now_ns: u64) -> SiteStatus {
         SiteStatus {
             name: Arc::clone(&self.name),
@@ -108,12 +108,12 @@ impl Site {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The first thing of the call that tries has come.
+    /// Records that the trial call has produced its first output.
     pub(crate) fn shows_life(&self, now_ns: u64) {
         self.door.told(now_ns, Verdict::Good, true, Fault::NONE);
     }
 
-    /// A call of one of its workers ended. An error that it gave itself shows that it is there.
+    /// Records how a call of one of its workers ended. An error response shows that the server is alive.
     pub(crate) fn told(&self, now_ns: u64, outcome: &Outcome, trial: bool, fault: Fault) {
         let verdict = match outcome {
             Outcome::Failed { failure, why } if failure.is_of_the_site() => {
@@ -126,15 +126,15 @@ impl Site {
         self.door.told(now_ns, verdict, trial, fault);
     }
 
-    /// It answers when asked how it is. `false`: that is no news.
+    /// Records an answer to a health probe. Returns `false` if the breaker is closed, so that the answer is no news.
     pub(crate) fn answers(&self) -> bool {
         self.door.need_not_wait()
     }
 
-    /// It was asked how it is, in vain.
+    /// Records that a health probe got no answer.
     pub(crate) fn is_silent(&self, now_ns: u64, why: &str, random: u64) {
         *self.last_error.lock() = Some(why.into());
-        // While the breaker is open a probe adds nothing: it is no call that tries.
+        // While the breaker is open a failed probe changes nothing, because it is not the trial call.
         self.door.told(now_ns, Verdict::Bad, false, Fault { caller: None, random });
     }
 }

@@ -1,4 +1,4 @@
-//! How workers and upstreams stand, for operators: figures and words. Decides nothing.
+//! Status of workers and upstreams for operators, in numbers and words. Decides nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,64 +10,64 @@ use headrace_engine_api::{Health, LoadReport};
 use crate::breaker::State;
 use crate::figures::Totals;
 
-/// How a worker stands.
+/// The status of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerStatus {
-    /// By which operators know it.
+    /// Its id, as operators see it.
     pub id: Arc<str>,
-    /// What it serves.
+    /// The model that it serves.
     pub model: ModelName,
-    /// The upstream behind it; `None`: it is in this process.
+    /// Its upstream. `None` if it is in this process.
     pub site: Option<Arc<str>>,
     /// Whether it gets calls now.
     pub standing: Standing,
     /// Its breaker.
     pub breaker: BreakerStatus,
-    /// How it says that it is.
+    /// Its own report on its health.
     pub health: Health,
-    /// What it says of its load, with the age of that.
+    /// Its own report on its load, with the report's age.
     pub load: LoadReport,
-    /// Its share, relative to the others'.
+    /// Its share of the calls, relative to other workers.
     pub weight: u32,
     /// Calls sent to it that have not ended.
     pub in_flight: u32,
     /// Calls since the start.
     pub totals: Totals,
-    /// The part of the last minute's calls that failed; `None`: there were none.
+    /// Fraction of the last minute's calls that failed. `None` if there were none.
     pub failed_last_minute: Option<f64>,
-    /// Of the last five minutes.
+    /// The same for the last five minutes.
     pub failed_last_5_minutes: Option<f64>,
-    /// How long the first thing of an answer took lately.
+    /// Recent time to the first output. `None` before the first one.
     pub first: Option<Duration>,
-    /// How long a whole answer took lately.
+    /// Recent duration of a whole answer. `None` before the first one.
     pub whole: Option<Duration>,
-    /// The last failure, in words.
+    /// Description of the last failure.
     pub last_error: Option<Arc<str>>,
-    /// Blocks of prompts that it is taken to have in its cache, by what was sent to it or by what it told.
+    /// Estimated prompt blocks in its cache, from its upstream's events, or else from what was sent to it.
     pub remembered: usize,
 }
 
-/// How an upstream stands.
+/// The status of an upstream.
 #[derive(Debug, Clone)]
 pub struct SiteStatus {
-    /// By which operators know it.
+    /// Its name, as operators see it.
     pub name: Arc<str>,
-    /// The breaker before all of its models.
+    /// The breaker for all of its models.
     pub breaker: BreakerStatus,
-    /// An operator drained it.
+    /// Whether an operator has drained it.
     pub drained: bool,
     /// Calls sent to it that have not ended.
     pub in_flight: u32,
-    /// The last failure that concerned the whole of it, in words.
+    /// Description of the last failure that concerned the whole upstream.
     pub last_error: Option<Arc<str>>,
 }
 
-/// How a breaker stands.
+/// The status of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerStatus {
     /// `closed`, `open` or `half-open`.
     pub state: &'static str,
-    /// How long it stays open; zero unless it is.
+    /// Remaining open time; zero unless the breaker is open.
     pub left: Duration,
     /// How often it was opened.
     pub trips: u64,
@@ -86,24 +86,24 @@ impl BreakerStatus {
     }
 }
 
-/// Whether a worker gets calls now, and why not.
+/// Whether a worker gets calls now, or why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It does.
+    /// It gets calls.
     Ready,
-    /// The next call goes to it, to see whether it works again.
+    /// It gets the next call, as a trial.
     Trial,
-    /// A call is under way that tries whether it works again.
+    /// A trial call is in flight.
     TrialIsOut,
-    /// An operator drained it, or its upstream.
+    /// An operator has drained it or its upstream.
     Drained,
-    /// It says that it takes none.
+    /// It reports that it is down.
     Down(Health),
-    /// It said that it has too much to do.
+    /// It refused a call as overloaded. Holds the remaining pause.
     Cooling(Duration),
-    /// It is much worse than the others of its model.
+    /// It is much worse than the other workers of its model. Holds the remaining time.
     Ejected(Duration),
-    /// Too many calls failed.
+    /// Too many calls failed. Holds the remaining open time.
     Open(Duration),
 }
 
@@ -113,7 +113,7 @@ impl Standing {
         matches!(self, Self::Ready | Self::Trial)
     }
 
-    /// When it may get one again, where that is known.
+    /// Time until it may get a call again, if that is known.
     pub fn left(&self) -> Option<Duration> {
         match self {
             Self::Cooling(left) | Self::Ejected(left) | Self::Open(left) => Some(*left),
@@ -147,13 +147,13 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Whether a model can be had now.
+/// Whether a model is available now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
-    /// Some worker takes calls.
+    /// Whether some worker takes calls.
     pub ready: bool,
-    /// How each worker stands, by its id.
+    /// The standing of each worker, by its id.
     pub words: String,
-    /// If none does: when one may again, where that is known.
+    /// If none does: the time until one may, if that is known.
     pub retry_after: Option<Duration>,
 }

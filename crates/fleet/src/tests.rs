@@ -1,4 +1,4 @@
-//! How a fleet chooses, and what it learns from how calls end.
+//! How a fleet chooses workers, and what it learns from how calls end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn keys(len: usize) -> PrefixKeys {
     PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &vec![1; len].into())
 }
 
-/// Whom a prompt that nobody was tried with goes to.
+/// Places a prompt that was not tried anywhere yet.
 fn first_of(fleet: &Fleet, model: &ModelName, prompt: usize) -> Option<Placement> {
     fleet.place(model, &keys(prompt), &Tried::default(), &ANY)
 }
@@ -131,7 +131,7 @@ fn who_was_tried_is_passed_over_until_nobody_is_left() {
     }
 }
 
-/// Of workers that are judged: at a site each, all `waiting` as given and reported so.
+/// Workers that are judged by their calls, each at its own site, with the given reported loads.
 struct Team {
     fleet: Fleet,
     clock: Arc<ManualClock>,
@@ -148,7 +148,7 @@ impl Team {
         )
     }
 
-    /// Of each worker: when its report is of, how many it runs, its weight.
+    /// Each load is (age of the report, running sequences, weight).
     fn over(sites: &[Arc<Site>], loads: &[(Reported, u32, u32)]) -> Self {
         let clock = Arc::new(ManualClock::default());
         clock.advance(Duration::from_secs(100));
@@ -167,7 +167,7 @@ impl Team {
         self.fleet.place_near(&self.model, Trail::default(), &Tried::default(), &ANY)
     }
 
-    /// A call that ends at once, and with whom.
+    /// Makes a call that ends at once. Returns the worker's id.
     fn call(&self, outcome: impl Fn(&str) -> Outcome) -> Option<String> {
         let mut placement = self.place()?;
         let id = placement.worker_id().to_string();
@@ -183,7 +183,7 @@ impl Team {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    /// How many of `calls` each worker gets, all answered in `ms` by its index.
+    /// Number of calls that each worker gets out of `calls`. `ms` gives a worker's answer time by its index.
     fn shares(&self, calls: usize, ms: impl Fn(usize) -> u64) -> Vec<usize> {
         let mut shares = vec![0; self.workers.len()];
         for _ in 0..calls {
@@ -231,7 +231,7 @@ fn failures_open_a_worker_and_one_trial_closes_it() {
     assert_eq!((of_w0.totals.calls, of_w0.totals.failures, of_w0.breaker.trips), (5, 5, 1));
     assert_eq!((of_w0.failed_last_minute, of_w0.failed_last_5_minutes), (Some(1.0), Some(1.0)));
     assert_eq!(of_w0.last_error.as_deref(), Some("status 500: a test"));
-    // An error of its own says that the server is there.
+    // An error response shows that the server is alive.
     assert_eq!(team.fleet.site_status(&team.sites[0]).breaker.state, "closed");
     for _ in 0..20 {
         assert_eq!(team.call(outcome).unwrap(), "w1");
@@ -356,7 +356,7 @@ fn shares_follow_weights_where_workers_are_alike() {
         let team = Team::of(&[(reported, 0, 3), (reported, 0, 1), (reported, 0, 1)]);
         let shares = team.shares(5000, |_| 10);
         let part = shares[0] as f64 / 5000.0;
-        // Of two at random the heavy one is nearly always there, and then it wins three of four.
+        // The heavy worker is nearly always one of the two drawn, and then wins three of four times.
         let expected = if reported == Reported::Never { 0.55..0.75 } else { 0.58..0.62 };
         assert!(expected.contains(&part), "{reported:?}: {shares:?}");
         assert!(shares.iter().all(|&share| share > 500), "{shares:?}");
@@ -371,7 +371,7 @@ fn shares_follow_weights_where_workers_are_alike() {
 fn an_unknown_load_is_not_an_idle_one() {
     let team = Team::of(&[(OLD, 4, 1), (OLD, 9, 1), UNKNOWN]);
     assert!((0..50).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w0"));
-    // Older than anything is known of what was sent since.
+    // Older than the recorded traffic, so the report cannot be corrected.
     let ancient = Reported::Ago { nanos: 60_000_000_000 };
     let team = Team::of(&[(OLD, 4, 1), (ancient, 0, 1)]);
     let first: Vec<_> = (0..50).map(|_| team.call(|_| Outcome::Answered).unwrap()).collect();
@@ -426,7 +426,7 @@ fn a_conversation_stays_where_it_was_unless_that_takes_much_longer() {
 fn who_is_far_off_is_left_out_for_a_while_and_never_more_than_half() {
     for (bad, expected) in [(vec![2], 1), (vec![1, 2], 2), (vec![0, 1, 2], 0)] {
         let team = Team::of(&[(OLD, 0, 1), (OLD, 0, 1), (OLD, 0, 1), (OLD, 0, 1)]);
-        // Slow to begin, never failing.
+        // Slow to start, but never failing.
         let mut under_way = Vec::new();
         for _ in 0..1200 {
             let placement = team.place().unwrap();
@@ -473,20 +473,20 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     tells(at, true, None);
     tells(1 - at, true, Some(own));
     assert!((0..20).all(|_| place().worker_id()[..] != home), "the other one says that it has it");
-    // What others have is no reason, and what is nobody's counts as far as it was this one's.
+    // Blocks of other owners do not count. Blocks of an unknown owner count as far as this tenant sent them.
     for others in [Whose::Others, Whose::Labelled(CacheSalt::derive(&[0; 32], "u", "m", None).label())] {
         tells(at, true, Some(own));
         tells(1 - at, true, Some(others));
         assert!((0..20).all(|_| place().worker_id()[..] == home), "only this one has its own");
     }
-    // The same words of somebody else, who sent them nowhere.
+    // The same prompt of another tenant, which was sent nowhere.
     let unsent = PrefixKeys::of(&CacheSalt::derive(&[0; 32], "u", "m", None), &vec![1; 320].into());
     tells(at, true, Some(Whose::Untold));
     tells(1 - at, true, None);
     assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there, and is still there");
     assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 320);
     assert_eq!(team.workers[at].cached(Marks::Keys(&unsent), 320), 0);
-    // One that does not know of everything does not speak against what was sent there.
+    // An incomplete index does not override what was sent.
     tells(at, false, None);
     assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 320);
     tells(at, true, None);
@@ -494,8 +494,8 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     assert_eq!(team.fleet.status().iter().map(|status| status.remembered).sum::<usize>(), 0);
 }
 
-/// Whatever servers there are, however they stand and however calls end: none of a pinned call's tries is where it may not be, and
-/// where somebody is left who is, it is not turned away.
+/// For any workers in any state and any outcomes: no attempt of a pinned call leaves its regions. A pinned call is not
+/// turned away while a worker within them is left.
 #[test]
 fn no_try_of_a_pinned_call_leaves_its_regions() {
     let region = |n: u64| ["eu", "us", "ch"].get(n as usize).map(|name| Region::new(name).unwrap());
@@ -524,7 +524,7 @@ fn no_try_of_a_pinned_call_leaves_its_regions() {
                 fleet.serves_within(&model, &pin),
                 workers.iter().any(|worker| pin.allows(worker.region()))
             );
-            // It is tried on and on, also behind those whose turn it is to be tried.
+            // Tries until no worker is left, trials included.
             loop {
                 let (keys, marks) = (keys(1 + below(200) as usize), [below(9), below(9)]);
                 let placement = match below(2) {

@@ -1,6 +1,6 @@
-//! A count over a sliding window of time, in slots. Time is an argument.
+//! A counter over a sliding window of time, in slots. Time is an argument.
 
-/// How often something happened, over the last `N` slots of time.
+/// Counts events over the last `N` slots of time.
 #[derive(Debug)]
 pub(crate) struct Window<const N: usize> {
     slot_ns: u64,
@@ -9,18 +9,18 @@ pub(crate) struct Window<const N: usize> {
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Which stretch of time, counted from the clock's start.
+    /// Index of the slot's time, counted from the clock's start.
     number: u64,
     count: u64,
 }
 
 impl<const N: usize> Window<N> {
-    /// An empty one with slots of this length.
+    /// Creates an empty window with slots of this length.
     pub(crate) const fn new(slot_ns: u64) -> Self {
         Self { slot_ns, slots: [Slot { number: 0, count: 0 }; N] }
     }
 
-    /// It happened `count` times.
+    /// Counts `count` events.
     pub(crate) fn add(&mut self, now_ns: u64, count: u64) {
         let number = now_ns / self.slot_ns;
         let Ok(at) = usize::try_from(number % N as u64) else { return };
@@ -31,11 +31,12 @@ impl<const N: usize> Window<N> {
         slot.count = slot.count.saturating_add(count);
     }
 
-    /// How often in the last `span_ns`, at most the whole window. The oldest slot counts by the part of it that is within.
+    /// Number of events in the last `span_ns`, at most in the whole window. The oldest slot counts in proportion to its
+    /// part within the span.
     pub(crate) fn within(&self, now_ns: u64, span_ns: u64) -> f64 {
         let from_ns = now_ns.saturating_sub(span_ns);
         let (oldest, newest) = (from_ns / self.slot_ns, now_ns / self.slot_ns);
-        // The slot before the window's first has been used anew.
+        // The slot before the window's first slot has been reused.
         let oldest = oldest.max((newest + 1).saturating_sub(N as u64));
         let part = 1.0 - (from_ns % self.slot_ns) as f64 / self.slot_ns as f64;
         let share = |slot: &Slot| match slot.number {
@@ -76,7 +77,7 @@ mod tests {
             let within = window.within(now, span);
             assert!((within - expected).abs() < 1e-9, "{now} {span}: {within}, not {expected}");
         }
-        // The slot is used anew.
+        // The slot is reused.
         window.add(47, 16);
         assert!((window.within(47, 37) - 30.0).abs() < 1e-9);
         window.clear();

@@ -1,5 +1,5 @@
-//! A worker: one engine, or one model at somebody's server, with all that is known of it. That outlives fleets: a catalogue that
-//! is made anew takes over its workers. Must not know how they are chosen.
+//! A worker: one engine, or one model on another server, with everything known about it. A worker outlives fleets: a
+//! new catalogue takes over the existing workers. Must not know how workers are chosen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::remembered::{Marks, Remembered, USUAL_MARKS};
 use crate::site::{Site, Told};
 use crate::status::{BreakerStatus, Standing, WorkerStatus};
 
-/// For how long one that refuses without a word on that is left alone.
+/// Pause after a refusal that names no retry time.
 const COOLING_UNTOLD: Duration = Duration::from_secs(1);
-/// For how long one is left alone at most, whatever it says.
+/// Longest pause after a refusal.
 const COOLING_MOST: Duration = Duration::from_mins(10);
 
-/// Who computes, behind a worker.
+/// The engine or server behind a worker.
 pub(crate) enum Backend {
-    /// It takes tokens.
+    /// Takes tokens.
     Engine(SharedEngine),
-    /// It takes messages.
+    /// Takes messages.
     Relay(SharedRelay),
 }
 
@@ -42,7 +42,7 @@ impl Backend {
         }
     }
 
-    /// Who takes messages; `None`: it takes tokens.
+    /// The relay, if it takes messages.
     pub(crate) fn relay(&self) -> Option<&SharedRelay> {
         match self {
             Self::Engine(_) => None,
@@ -57,7 +57,7 @@ impl Backend {
         }
     }
 
-    /// How many tokens of a prompt it says that it has in its cache.
+    /// Number of leading prompt tokens that the engine reports as cached.
     fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         match self {
             Self::Engine(engine) => engine.cached_prefix(keys),
@@ -66,32 +66,32 @@ impl Backend {
     }
 }
 
-/// One engine, or one server of others, that serves one model.
+/// One engine, or another operator's server, that serves one model.
 pub struct Worker {
     id: Arc<str>,
     model: ModelName,
     pub(crate) backend: Backend,
     site: Option<Arc<Site>>,
-    /// Where it works.
+    /// The region where it runs.
     region: Option<Region>,
     weight: AtomicU32,
-    /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
+    /// Calls dispatched and not yet ended. More current than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
     drained: AtomicBool,
     door: Door,
-    /// By the fleet's clock.
+    /// End of the pause after a refusal, by the fleet's clock.
     cooling_until_ns: AtomicU64,
     pub(crate) ejected_until_ns: AtomicU64,
-    /// How often it was ejected in a row.
+    /// Number of consecutive ejections.
     pub(crate) ejections: AtomicU32,
-    /// Of its model, if it is listed first.
+    /// Retries of its model, if it is listed first.
     pub(crate) retries: Budget,
     pub(crate) races: Purse,
     figures: Mutex<Figures>,
     remembered: Mutex<Remembered>,
 }
 
-/// As which a call was let in: as the one that tries the worker, or the upstream, or as one of many.
+/// Whether a call is the trial call of the worker's or the upstream's breaker.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Trials {
     own: bool,
@@ -105,14 +105,14 @@ impl Trials {
 }
 
 impl Worker {
-    /// A worker of the given id that takes tokens. As long as it is at no [`Site`] it is in this process and knows itself how
-    /// it is: no breaker stands before it, and nobody guesses what it has in its cache.
+    /// Creates a worker that takes tokens. Unless it gets a [`Site`] it is in this process and reports its own state.
+    /// It then has no breaker, and its cache is not guessed.
     pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
         let tokens = engine.capabilities().kv_tokens;
         Self::of(id, model, Backend::Engine(engine), Remembered::of_tokens(tokens))
     }
 
-    /// A worker of the given id that takes messages.
+    /// Creates a worker that takes messages.
     pub fn relay(id: &str, model: ModelName, relay: SharedRelay) -> Self {
         Self::of(id, model, Backend::Relay(relay), Remembered::of_marks(USUAL_MARKS))
     }
@@ -138,43 +138,43 @@ impl Worker {
         }
     }
 
-    /// It is one model of this upstream.
+    /// Makes it one of the models of this upstream.
     #[must_use]
     pub fn at(mut self, site: &Arc<Site>) -> Self {
         self.site = Some(Arc::clone(site));
         self
     }
 
-    /// It works in this region; `None`: nobody has said where.
+    /// Sets the region where it runs. `None` if it is not configured.
     #[must_use]
     pub fn within(mut self, region: Option<Region>) -> Self {
         self.region = region;
         self
     }
 
-    /// Where it works; `None`: nobody has said.
+    /// The region where it runs. `None` if it is not configured.
     pub fn region(&self) -> Option<&Region> {
         self.region.as_ref()
     }
 
-    /// Its share of the calls, relative to the 1 of every worker that is not given another one; at least 1.
+    /// Sets its share of the calls, relative to other workers, whose default is 1. At least 1.
     #[must_use]
     pub fn weighted(self, weight: u32) -> Self {
         self.weigh(weight);
         self
     }
 
-    /// Its share is another one from now on: a reload keeps the worker and what is known of it.
+    /// Changes its share of the calls. A reload keeps the worker and everything known about it.
     pub fn weigh(&self, weight: u32) {
         self.weight.store(weight.max(1), Ordering::Relaxed);
     }
 
-    /// By which operators are told of it.
+    /// Its id, as operators see it.
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
 
-    /// What it serves.
+    /// The model that it serves.
     pub fn model(&self) -> &ModelName {
         &self.model
     }
@@ -184,7 +184,7 @@ impl Worker {
         self.site.as_ref()
     }
 
-    /// Which upstream it is at, and the model's name there; `None`: it is an engine of this process.
+    /// Its upstream, and the model's name there. `None` for an engine in this process.
     pub fn target(&self) -> Option<(&str, &str)> {
         match &self.backend {
             Backend::Relay(relay) => Some((&relay.facts().upstream, &relay.facts().model)),
@@ -199,22 +199,22 @@ impl Worker {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Nothing new goes to it. What runs goes on.
+    /// Sends it no new calls. Running calls continue.
     pub fn drain(&self) {
         self.drained.store(true, Ordering::Relaxed);
     }
 
-    /// It takes calls again.
+    /// Sends it calls again.
     pub fn resume(&self) {
         self.drained.store(false, Ordering::Relaxed);
     }
 
-    /// Whether an operator drained it, or its upstream.
+    /// Whether an operator has drained it or its upstream.
     pub fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Relaxed) || self.site.as_ref().is_some_and(|site| site.is_drained())
     }
 
-    /// Whether it is judged by how calls end: who is in this process says itself how it is.
+    /// Whether it is judged by how its calls end. An engine in this process is not, because it reports its own state.
     pub(crate) fn is_judged(&self) -> bool {
         self.site.is_some() || matches!(self.backend, Backend::Relay(_))
     }
@@ -228,7 +228,7 @@ impl Worker {
         self.figures.lock()
     }
 
-    /// How many of a prompt's tokens are likely to be in its cache.
+    /// Estimated number of the prompt's tokens in its cache.
     pub(crate) fn cached(&self, marks: Marks<'_>, prompt_tokens: usize) -> usize {
         let said = match marks {
             Marks::Keys(keys) => self.backend.cached_prefix(keys),
@@ -246,13 +246,14 @@ impl Worker {
             None => sent(),
             Some(Told { held, whole: false }) => held.own.max(sent()),
             Some(Told { held: Held { own, anyones: 0 }, whole: true }) => own,
-            // It may be another tenant's: as much of it counts as this one's was sent there.
+            // These blocks may belong to another tenant. They count only as far as this tenant sent the same prefix
+            // there.
             Some(Told { held: Held { own, anyones }, whole: true }) => own.max(anyones.min(sent())),
         };
         said.max(likely).min(prompt_tokens)
     }
 
-    /// Whether it gets calls now.
+    /// Whether it gets calls now, and why not.
     pub(crate) fn standing(&self, now_ns: u64) -> Standing {
         if self.is_drained() {
             return Standing::Drained;
@@ -287,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// A call goes to it. `None`: another one was faster where but one may try.
+    /// Sends a call to it. `None` if the breaker allows one trial call and another call was faster.
     pub(crate) fn enter(&self, now_ns: u64) -> Option<Trials> {
         if !self.is_judged() {
             self.dispatched.fetch_add(1, Ordering::Relaxed);
@@ -310,7 +311,7 @@ impl Worker {
         Some(Trials { own: own == Leave::Trial, site: site == Leave::Trial })
     }
 
-    /// A prompt was sent to it, with so many blocks to compute.
+    /// Records that a prompt was sent to it, with `blocks` blocks to compute.
     pub(crate) fn sent(&self, now_ns: u64, marks: Marks<'_>, blocks: u64) {
         if self.is_judged() {
             self.figures.lock().start(now_ns, blocks);
@@ -320,7 +321,7 @@ impl Worker {
         }
     }
 
-    /// The first thing of a call came. One that tries has shown that it works.
+    /// Records the first output of a call. A trial call thereby shows that the worker works.
     pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: Trials) {
         self.figures.lock().began(now_ns, after_ns, blocks);
         if trials.own {
@@ -331,19 +332,20 @@ impl Worker {
         }
     }
 
-    /// Somebody else was faster with a call of its. That it took at least so long is known all the same.
+    /// Records that another worker was faster with one of its calls. The elapsed time is a lower bound, and still
+    /// counts.
     pub(crate) fn outrun(&self, now_ns: u64, after_ns: u64) {
         self.figures.lock().outrun(now_ns, after_ns);
     }
 
-    /// A call ended.
+    /// Records how a call ended.
     pub(crate) fn ended(&self, now_ns: u64, took_ns: u64, outcome: &Outcome, trials: Trials, fault: Fault) {
         self.figures.lock().end(now_ns, took_ns, outcome);
         if !self.is_judged() {
             return;
         }
         let verdict = match outcome {
-            // Who has too much to do is there.
+            // An overloaded worker is alive.
             Outcome::Answered | Outcome::Refused { .. } => Verdict::Good,
             Outcome::Failed { .. } => Verdict::Bad,
             Outcome::CallersFault | Outcome::Cancelled => Verdict::Nothing,
@@ -359,7 +361,7 @@ impl Worker {
         }
     }
 
-    /// A call does not count as sent to it any longer, and with it so many blocks that still waited.
+    /// Stops counting a call as sent to it, with the `blocks` blocks that were still waiting.
     pub(crate) fn let_go(&self, now_ns: u64, blocks: u64) {
         self.dispatched.fetch_sub(1, Ordering::Relaxed);
         if !self.is_judged() {
@@ -371,12 +373,12 @@ impl Worker {
         }
     }
 
-    /// There is reason to believe that it works again: the next call tries.
+    /// Lets the next call try the worker, because there are signs of recovery.
     pub(crate) fn need_not_wait(&self) {
         self.door.need_not_wait();
     }
 
-    /// All that operators may see of it.
+    /// Its status, for operators.
     pub(crate) fn status(&self, now_ns: u64) -> WorkerStatus {
         let told = self.site.as_ref().and_then(|site| site.cached_blocks());
         let remembered = told.unwrap_or_else(|| self.remembered.lock().blocks());

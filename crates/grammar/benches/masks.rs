@@ -1,5 +1,6 @@
-//! How long a mask takes over a vocabulary of 128,000, for schemas of the usual kinds, and what compiling and beginning an answer
-//! take. `cargo bench -p headrace-grammar`. What it costs beside a model is `cargo bench -p headrace-sim --bench forms`.
+//! Measures the time of a mask over a vocabulary of 128,000, for schemas of common kinds. Also measures compiling a
+//! form and beginning an answer. Run `cargo bench -p headrace-grammar`. The cost beside a model is `cargo bench -p
+//! headrace-sim --bench forms`.
 
 #[path = "common/vocabulary.rs"]
 mod vocabulary;
@@ -113,7 +114,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The allowed id with so many before it.
+/// The allowed id after `skip` other allowed ids.
 fn nth(mask: &[u32], mut skip: u64) -> u32 {
     for (at, word) in mask.iter().enumerate() {
         let count = u64::from(word.count_ones());
@@ -129,7 +130,7 @@ fn nth(mask: &[u32], mut skip: u64) -> u32 {
     0
 }
 
-/// The value below which so great a part lies.
+/// The quantile at `part`, between 0 and 1.
 fn part(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = ((values.len() as f64 - 1.0) * part).round() as usize;

@@ -1,6 +1,6 @@
-//! Regular expressions whose masks need no parser: the states of one automaton, which all answers to a form share, and the vocabulary
-//! as most of those states tell it apart. What a mask is depends on the state alone, so it is found once and kept.
-//! Must not know llguidance's matcher, to which whatever is too large for this is left.
+//! Regular expressions whose masks need no parser: one automaton, shared by all answers to a form. A mask depends on
+//! the state alone, so it is computed once and kept. Most states share one partition of bytes, and the vocabulary is
+//! reduced by it. Must not know llguidance's matcher, which takes the expressions that are too large for this.
 
 mod kinds;
 mod table;
@@ -17,10 +17,11 @@ use kinds::AllKinds;
 use table::{DEAD, FIRST, Table};
 use words::Words;
 
-/// An expression over a vocabulary.
+/// The automaton of an expression, over a vocabulary.
 pub(crate) struct Automaton {
     table: Table,
-    /// For most states; from the others the vocabulary itself is walked, of which they mostly know a small part.
+    /// The reduced vocabulary, and the states that it is for. For other states the vocabulary itself is walked. They
+    /// usually allow only a small part of it.
     words: Option<(Words, Vec<bool>)>,
     env: TokEnv,
     ends: Vec<u32>,
@@ -28,7 +29,7 @@ pub(crate) struct Automaton {
     kept: Mutex<Kept>,
 }
 
-/// Masks by state; equal ones are kept once.
+/// Computed masks by state. Equal masks are stored once.
 #[derive(Default)]
 struct Kept {
     by_state: HashMap<u32, Arc<[u32]>>,
@@ -36,8 +37,8 @@ struct Kept {
 }
 
 impl Automaton {
-    /// Of an expression as llguidance takes it. `None`: it needs more than an automaton, or one that is too large. Which of them
-    /// depends on the expression and the vocabulary alone.
+    /// Creates the automaton of an expression in llguidance's notation. Returns `None` if the expression needs more
+    /// than an automaton, or one that is too large. The result depends only on the expression and the vocabulary.
     pub(crate) fn of(pattern: &str, env: &TokEnv, ends: &[u32]) -> Option<Self> {
         let table = Table::of(pattern)?;
         let shared = AllKinds::most_shared(&table);
@@ -57,19 +58,19 @@ impl Automaton {
     /// The state at the beginning of an answer.
     pub(crate) const BEGINNING: u32 = FIRST;
 
-    /// The state behind an id. `None`: nothing that matches goes on like this.
+    /// The state after an id. `None` if no match continues like this.
     pub(crate) fn after(&self, state: u32, id: u32) -> Option<u32> {
         let bytes = self.env.tok_trie().token(id);
         let step = |state, byte: &u8| Some(self.table.next(state, *byte)).filter(|next| *next != DEAD);
         bytes.iter().try_fold(state, step)
     }
 
-    /// Which ids may come in a state.
+    /// The ids allowed in a state.
     pub(crate) fn mask(&self, state: u32) -> Arc<[u32]> {
         if let Some(mask) = self.kept.lock().by_state.get(&state) {
             return Arc::clone(mask);
         }
-        // Two that come here at once find the same.
+        // Two threads may compute the same mask at once, with the same result.
         let mut mask = vec![0; self.mask_words];
         match &self.words {
             Some((words, its)) if its.get(state as usize) == Some(&true) => {
@@ -83,7 +84,7 @@ impl Automaton {
         self.keep(state, mask)
     }
 
-    /// Adds the ids whose words a state can go on with, one by one.
+    /// Adds the ids that a state allows, by walking the vocabulary.
     fn walk(&self, state: u32, mask: &mut [u32]) {
         let trie = self.env.tok_trie();
         let mut todo = vec![(trie.root(), state)];
@@ -122,9 +123,9 @@ impl Automaton {
         mask
     }
 
-    /// What it takes in memory at most, near enough.
+    /// An upper estimate of its memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        // What masks are kept under counts, too.
+        // Each state counts 34 bytes, which includes its key in the kept masks.
         let table = self.table.next.len() * 4 + self.table.accepts.len() * 34;
         table + self.words.as_ref().map_or(0, |(words, _)| words.bytes()) + KEPT_MASK_BYTES
     }

@@ -1,5 +1,5 @@
-//! Compiled forms by what they were compiled of: a bounded number of them, in a bounded number of bytes; the one that was asked for
-//! longest ago goes first.
+//! A cache of compiled forms, keyed by their source. It bounds the number of forms and their bytes. The least recently
+//! used form is evicted first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::bounds::{CACHE_BYTES, CACHE_FORMS};
 use crate::state::Compiled;
 
-/// What a form's text hashes to.
+/// Hash of a form's text.
 pub(crate) type Key = [u8; 32];
 
 /// The compiled forms of one vocabulary.
@@ -15,7 +15,7 @@ pub(crate) type Key = [u8; 32];
 pub(crate) struct Cache {
     forms: HashMap<Key, Kept>,
     bytes: usize,
-    /// Counts look-ups.
+    /// Logical clock: counts the calls to `get` and `put`.
     now: u64,
 }
 
@@ -45,7 +45,7 @@ impl Cache {
         }
     }
 
-    /// Forms, and bytes.
+    /// Number of forms, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.forms.len(), self.bytes)
     }

@@ -1,5 +1,5 @@
-//! Finished answers, judged once more by a validator that is none of ours: what was asked for is JSON of a schema, and nobody's word
-//! is taken for it that the answer is. Judging is bounded: schemas and answers come from strangers. Knows no grammar.
+//! Validates finished answers against their JSON schema, with an independent validator. So no server has to be trusted
+//! to have enforced the form. The cost is bounded, because schemas and answers are untrusted. Knows no grammar.
 
 use headrace_domain::Form;
 use jsonschema::error::ValidationErrorKind;
@@ -8,42 +8,44 @@ use serde_json::Value;
 
 use crate::bounds::MAX_DEPTH_LEVELS;
 
-/// The longest answer that is judged.
+/// The longest answer that is validated, in bytes.
 pub const MAX_JUDGED_BYTES: usize = 512 << 10;
-/// Pairs of a value and a schema that are looked at for one answer.
+/// Pairs of a value and a schema that one answer may need.
 const MAX_VISITS: u32 = 100_000;
-/// Schemas within schemas that are followed, references included.
+/// Levels of nested schemas that are followed, references included.
 const MAX_VISIT_LEVELS: u32 = 192;
-/// Regular expressions of a schema.
+/// Regular expressions that a schema may have.
 const MAX_JUDGED_PATTERNS: usize = 100;
-/// One of them, compiled.
+/// Size of one of them, compiled.
 const MAX_PATTERN_PROGRAM_BYTES: usize = 256 << 10;
 
-/// What comes of judging an answer.
+/// The result of validating an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checked {
-    /// It has its form.
+    /// The answer matches its form.
     Fits,
-    /// It has not.
+    /// The answer does not match.
     Off {
-        /// Where in the answer: a JSON pointer, empty for all of it.
+        /// Place in the answer: a JSON pointer, empty for the whole answer.
         path: String,
-        /// The keyword of the schema that is not kept; `json` where the answer is no JSON at all.
+        /// The schema keyword that is violated, or `json` if the answer is not JSON.
         keyword: String,
     },
-    /// Nobody can say: the form is not one of JSON, its schema has what is not judged here, or judging would take too long.
+    /// The answer was not validated. The form is not JSON, its schema has unsupported parts, or validation would take
+    /// too long.
     Unknown {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Whether answers of this form are judged at all.
+/// Whether answers of this form are validated at all.
 pub const fn is_checked(form: &Form) -> bool {
     matches!(form, Form::JsonObject | Form::JsonSchema(_))
 }
 
-/// Judges the text of a finished answer. Takes as long as reading it does, and up to some milliseconds for its schema.
+/// Validates the text of a finished answer. Takes as long as parsing the text, and up to some milliseconds for the
+/// schema.
 pub fn check(form: &Form, text: &str) -> Checked {
     let schema = match form {
         Form::JsonObject => None,
@@ -91,7 +93,7 @@ fn against(schema: &Value, answer: &Value) -> Checked {
     }
 }
 
-/// The rules that a schema goes by: those that it names, and otherwise today's.
+/// The draft that the schema names, or 2020-12.
 fn draft(schema: &Value) -> Draft {
     let said = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
     let known = [
@@ -103,7 +105,7 @@ fn draft(schema: &Value) -> Draft {
     known.into_iter().find(|(name, _)| said.contains(name)).map_or(Draft::Draft202012, |(_, draft)| draft)
 }
 
-/// How many regular expressions a schema has, or why it is not judged.
+/// Number of regular expressions in a schema. Returns the reason if the schema is not validated.
 fn patterns(schema: &Value, depth: usize) -> Result<usize, &'static str> {
     if depth > MAX_DEPTH_LEVELS * 2 {
         return Err("its schema is nested too deep");
@@ -124,8 +126,8 @@ fn patterns(schema: &Value, depth: usize) -> Result<usize, &'static str> {
     if count > MAX_JUDGED_PATTERNS { Err("its schema has too many regular expressions") } else { Ok(count) }
 }
 
-/// Counts what the validator will look at, before it does. One schema may lead to itself in many ways, and what it does then grows
-/// with every level of the answer, or never ends.
+/// Counts the validator's steps before it runs. A schema may refer to itself in many ways. The validator's work then
+/// grows with every level of the answer, or never ends.
 struct Walk<'s> {
     root: &'s Value,
     left: u32,
@@ -173,7 +175,7 @@ impl<'s> Walk<'s> {
         schemas.into_iter().flatten().try_for_each(|schema| self.visit(value, schema, depth))
     }
 
-    /// What is looked at within the value.
+    /// Visits the parts of the value that this keyword applies to.
     fn below(&mut self, value: &Value, key: &str, sub: &'s Value, depth: u32) -> Result<(), &'static str> {
         match (value, key) {
             (Value::Object(members), "properties") => {

@@ -1,4 +1,5 @@
-//! Forms to compiled grammars, for one vocabulary: within bounds of size, time and memory, and each but once while it is kept.
+//! Compiles forms to grammars for one vocabulary, within limits of size, time and memory. A form in the cache is not
+//! compiled again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -29,19 +30,20 @@ use crate::state::Compiled;
 use crate::thought;
 use crate::vocabulary::Vocabulary;
 
-/// Compiles forms for one model. Cheap to make: what it needs of the vocabulary is read when the first form comes.
+/// Compiles forms for one model. Cheap to create: the vocabulary is read when the first form arrives.
 pub struct Compiler(Arc<Inner>);
 
-/// For whom a form is compiled.
+/// The tenant for whom a form is compiled.
 #[derive(Clone, Copy, Default)]
 pub struct FormOwner<'a> {
-    /// The tenant, as the engine knows it.
+    /// The tenant's number, as in the engine.
     pub tenant: u64,
-    /// Reserves so many bytes of its memory until what it returns is dropped. It is asked once, before anything is compiled.
+    /// Reserves this many bytes of the tenant's memory until the returned value is dropped. Called at most once, before
+    /// the form is compiled.
     pub memory: Option<&'a dyn Fn(u64) -> Option<Box<dyn Send>>>,
 }
 
-/// Ends the work on a form that no caller waits for any more.
+/// Stops the work on a form that no caller waits for any more.
 #[derive(Default)]
 struct Stop(Mutex<Stopped>);
 
@@ -60,7 +62,7 @@ impl Stop {
         }
     }
 
-    /// What it ends from now on.
+    /// Registers the parser that a stop cancels.
     fn ends(&self, parser: CancellationHandle) -> Result<(), GrammarFault> {
         self.0.lock().parser = Some(parser);
         self.check()
@@ -80,7 +82,7 @@ struct Inner {
     places: Arc<Places>,
 }
 
-/// What is known of a vocabulary.
+/// The parts of a vocabulary that compiling needs.
 struct Read {
     factory: ParserFactory,
     env: TokEnv,
@@ -94,7 +96,7 @@ impl std::fmt::Debug for Compiler {
 }
 
 impl Compiler {
-    /// For a model of `size` ids, of which `ends` end an answer.
+    /// Creates a compiler for a model with `size` ids, where the ids in `ends` end an answer.
     pub fn new(tokenizer: Arc<Tokenizer>, ends: &[u32], size: u32) -> Self {
         Self(Arc::new(Inner {
             tokenizer,
@@ -106,16 +108,17 @@ impl Compiler {
         }))
     }
 
-    /// The grammar of a form. Takes up to [`Bounds::compile_time`] and somewhat more for the first form of a vocabulary: not to be
-    /// called where others must not wait.
+    /// Returns the grammar of a form. Takes up to [`Bounds::compile_time`], and somewhat longer for the first form of a
+    /// vocabulary. Must not be called from a thread on which others wait.
     ///
     /// # Errors
-    /// [`GrammarFault`]: why no answer can be held to it.
+    /// [`GrammarFault`] says why the form cannot be enforced.
     pub fn compile(&self, form: &Arc<Form>, bounds: &Bounds) -> Result<SharedGrammar, GrammarFault> {
         self.compile_for(&FormOwner::default(), form, bounds)
     }
 
-    /// The same for a tenant: no tenant has all places in which forms are compiled, and what compiling takes in memory is its own.
+    /// As [`Compiler::compile`], for a tenant. No tenant takes all compile slots, and the memory for compiling is
+    /// charged to the tenant.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -132,7 +135,7 @@ impl Compiler {
         let written = forms::written(form)?;
         self.0.read_vocabulary()?;
         let place = Place::take(&self.0.places, key, owner.tenant)?;
-        // Somebody else may have compiled it meanwhile.
+        // Another caller may have compiled it in the meantime.
         if let Some(kept) = self.0.cache.lock().get(&key) {
             return Ok(kept);
         }
@@ -145,7 +148,7 @@ impl Compiler {
         Ok(compiled)
     }
 
-    /// The same behind a thought, where there may be one.
+    /// As [`Compiler::compile_for`], but the form applies after the reasoning, if `thought` is given.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -163,7 +166,7 @@ impl Compiler {
         })
     }
 
-    /// Compiled forms that are kept, and the bytes that they take.
+    /// Number of cached forms, and their bytes.
     pub fn kept(&self) -> (usize, usize) {
         self.0.cache.lock().size()
     }
@@ -205,8 +208,9 @@ impl Inner {
         Ok(Read { factory, env, numbers })
     }
 
-    /// Compiles on a thread of its own, whose stack is deep enough for what the bounds let in. It is not waited for longer than may
-    /// be, by the time that it computes where that is known; then it ends by its fuel, and what it made is kept for the next one.
+    /// Compiles on a thread of its own, with a stack deep enough for the allowed nesting. The caller waits until the
+    /// thread has used its CPU time, if that is known. After that the thread is stopped. A form that it finishes anyway
+    /// stays in the cache for the next caller.
     fn compile_within(
         this: &Arc<Self>,
         (place, memory): (Place, Option<Box<dyn Send>>),
@@ -228,7 +232,7 @@ impl Inner {
                 inner.cache.lock().put(place.key, Arc::clone(compiled));
             }
             drop((place, memory));
-            // Nobody may wait any more.
+            // The caller may have given up.
             let _ = sender.send(made);
         };
         let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
@@ -246,7 +250,7 @@ impl Inner {
         }
     }
 
-    /// Compiles a form into at most `bytes`, unless `stop` says that no caller waits for it.
+    /// Compiles a form into at most `bytes`. Returns [`GrammarFault::Busy`] once `stop` says that no caller waits.
     fn make(
         &self,
         form: Arc<Form>,
@@ -266,7 +270,7 @@ impl Inner {
         }
         stop.check()?;
         first.start_without_prompt();
-        // What an answer begins with is found once, for all of them; and what cannot even begin is refused.
+        // The first mask is computed once for all answers. A form that allows no first token is refused.
         let begun = if first.stopped() { Ok(()) } else { first.compute_mask().map(drop) };
         begun.map_err(|error| written.fault(&format!("{error:#}")))?;
         let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
@@ -274,11 +278,11 @@ impl Inner {
     }
 }
 
-/// How much longer a thread is waited for that others kept from computing.
+/// How much longer to wait for a thread that has not used up its CPU time. Fails if it has, or if `until` is over.
 fn longer(bounds: &Bounds, effort: &Effort, until: Instant) -> Result<Duration, GrammarFault> {
     let left = match effort.spent() {
         Spent::Time(spent) => bounds.compile_time.saturating_sub(spent),
-        // What it made is here.
+        // The thread has ended, so its result is here.
         Spent::All => LEAST_WAIT,
         Spent::Unknown => Duration::ZERO,
     };

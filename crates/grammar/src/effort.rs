@@ -1,53 +1,54 @@
-//! For how long a thread has computed, as another one sees it: on a busy machine that is less than the time that went by. Linux tells it
-//! by a file; where nobody tells it, it is not known.
+//! Measures the CPU time of a thread from another thread. On a busy machine it is less than the elapsed time. Linux
+//! reports it in a file. Other systems do not report it here.
 
 use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A thread that is watched.
+/// A thread whose CPU time is measured.
 #[derive(Debug, Default)]
 pub(crate) struct Effort(OnceLock<Option<PathBuf>>);
 
-/// For how long a thread was on a processor.
+/// The CPU time of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spent {
-    /// So long.
+    /// CPU time so far.
     Time(Duration),
-    /// It has ended.
+    /// The thread has ended.
     All,
-    /// Nobody counts it.
+    /// The system does not report it.
     Unknown,
 }
 
 impl Effort {
-    /// Said by the thread itself, when it begins.
+    /// Registers the calling thread. Called by the measured thread when it starts.
     pub(crate) fn is_mine(&self) {
         let of_process = std::fs::read_link("/proc/thread-self").ok();
         let _ = self.0.set(of_process.map(|thread| Path::new("/proc").join(thread).join("schedstat")));
     }
 
-    /// For how long it was on a processor until now.
+    /// The thread's CPU time until now.
     pub(crate) fn spent(&self) -> Spent {
         if !cfg!(target_os = "linux") {
             return Spent::Unknown;
         }
-        // Nobody let it begin yet.
+        // The thread has not started yet.
         let Some(path) = self.0.get() else { return Spent::Time(Duration::ZERO) };
         path.as_deref().map_or(Spent::Unknown, told_by)
     }
 }
 
-/// What the file of a thread says.
+/// Parses a thread's `schedstat` file.
 fn told_by(path: &Path) -> Spent {
     let told = match std::fs::read_to_string(path) {
         Ok(told) => told,
         Err(error) if is_gone(&error, path) => return Spent::All,
-        // A kernel that counts nothing has no such file.
+        // A kernel without these statistics has no such file.
         Err(_) => return Spent::Unknown,
     };
-    // Nanoseconds on a processor, nanoseconds of waiting for one, and how often it got one: nothing of it where nobody counts.
+    // Nanoseconds on a processor, nanoseconds waiting for one, and number of time slices. No time slice means that
+    // nothing is counted.
     let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
     match (numbers.next(), numbers.nth(1)) {
         (Some(nanos), Some(1..)) => Spent::Time(Duration::from_nanos(nanos)),
@@ -55,7 +56,7 @@ fn told_by(path: &Path) -> Spent {
     }
 }
 
-/// Whether a thread has ended, or went away while its file was read.
+/// Whether a thread has ended, even while its file was read.
 fn is_gone(error: &Error, path: &Path) -> bool {
     const NO_SUCH_PROCESS: i32 = 3;
     error.raw_os_error() == Some(NO_SUCH_PROCESS) || path.parent().is_some_and(|thread| !thread.exists())

@@ -1,70 +1,70 @@
-//! Why a form is not compiled. Each says what, where in the form, and the bound that it meets. Knows no wire.
+//! The reasons for refusing a form. Each names the problem, its place in the form, and the limit. Knows no wire format.
 
 use std::fmt;
 
 /// Why a form is not compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrammarFault {
-    /// Something in it that no grammar here can hold an answer to.
+    /// A part of the form cannot be enforced by any grammar here.
     Unsupported {
         /// The keyword.
         keyword: String,
-        /// Where it stands: a JSON pointer into the schema, empty for its root.
+        /// Place of the keyword: a JSON pointer into the schema, empty for its root.
         path: String,
-        /// What can be done instead, or why not.
+        /// An alternative for the caller, or the reason.
         why: String,
     },
-    /// It is none of its kind.
+    /// The form is malformed.
     Invalid {
-        /// Where: a JSON pointer, or a place in the text; empty where it is the whole.
+        /// Place: a JSON pointer, or a position in the text. Empty for the form as a whole.
         path: String,
         /// What is wrong.
         why: String,
     },
-    /// Nothing fits it.
+    /// No answer can match the form.
     Unsatisfiable {
-        /// What cannot be.
+        /// The contradiction.
         why: String,
     },
-    /// It is larger than what is taken.
+    /// The form exceeds a size limit.
     TooLarge {
-        /// Of what: `bytes`, `levels of nesting`.
+        /// The unit: `bytes`, `levels of nesting`.
         what: &'static str,
-        /// What it has.
+        /// The form's size in this unit.
         has: u64,
-        /// The bound.
+        /// The limit.
         limit: u64,
-        /// Where, as far as it is a place.
+        /// Place of the excess, or empty.
         path: String,
     },
-    /// Compiling it takes more than what may be spent on it.
+    /// Compiling the form costs more than a limit allows.
     TooCostly {
-        /// Of what: `ms`, `bytes of memory`, `units of work`.
+        /// The unit: `ms`, `bytes of memory`, `units of work`.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// So many others are being compiled, or so much else is computed, that this one cannot be now.
+    /// Too many other forms are being compiled, or the machine is too busy, to compile this one now.
     Busy,
-    /// The memory that compiling it may take is not free.
+    /// The memory for compiling the form is not free.
     NoMemory {
-        /// Bytes.
+        /// Bytes needed.
         needed: u64,
     },
-    /// This model's tokens cannot be held to anything.
+    /// This model's tokens cannot be constrained by a form.
     Vocabulary {
         /// Why.
         why: String,
     },
-    /// It broke inside.
+    /// An internal failure.
     Broke {
-        /// How, for the log.
+        /// Details, for the log.
         detail: String,
     },
 }
 
 impl GrammarFault {
-    /// The keyword at fault, where one is.
+    /// The unsupported keyword, if the fault names one.
     pub fn keyword(&self) -> Option<&str> {
         match self {
             Self::Unsupported { keyword, .. } => Some(keyword),
@@ -72,7 +72,7 @@ impl GrammarFault {
         }
     }
 
-    /// Where in the form, where that is known.
+    /// The place in the form, if it is known.
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Unsupported { path, .. } | Self::Invalid { path, .. } | Self::TooLarge { path, .. } => {
@@ -82,7 +82,7 @@ impl GrammarFault {
         }
     }
 
-    /// The same of a form within another one.
+    /// Moves the fault's place below `above`, for a form nested in another one.
     pub(crate) fn below(mut self, above: &str) -> Self {
         if let Self::Unsupported { path, .. } | Self::Invalid { path, .. } | Self::TooLarge { path, .. } =
             &mut self
@@ -101,7 +101,7 @@ impl GrammarFault {
     }
 }
 
-/// ` at /properties/a`, or nothing.
+/// Displays ` at /properties/a`, or nothing for an empty path.
 struct At<'a>(&'a str);
 
 impl fmt::Display for At<'_> {

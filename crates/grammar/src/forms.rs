@@ -1,4 +1,4 @@
-//! What a form says, written as llguidance takes it; and what llguidance says of it, as a fault with a place. Knows no vocabulary.
+//! Translates forms into llguidance's notation, and llguidance's errors into faults with a place. Knows no vocabulary.
 
 use std::fmt::Write;
 
@@ -19,21 +19,22 @@ use crate::tools::tool_schema;
 
 const CONTEXT: &str = "headrace 2026-11 form v1";
 
-/// What a form is compiled of.
+/// A form in llguidance's notation.
 pub(crate) struct Written {
     pub(crate) grammar: TopLevelGrammar,
-    /// Its text is JSON whose numbers may be as long as they like.
+    /// Whether it generates JSON, whose numbers need a limit on their digits.
     pub(crate) bounds_numbers: bool,
-    /// The expression, where it is nothing else.
+    /// The regular expression, if the form is nothing else.
     pub(crate) expression: Option<String>,
-    /// The schema, for places.
+    /// The schema, for the places of faults.
     schema: Option<Value>,
 }
 
-/// What a form is kept under: its text, every key in its order, as that is the order of the answer's keys.
+/// The cache key of a form: a hash of its text. The order of keys counts, because it is the order of keys in the
+/// answer.
 ///
 /// # Errors
-/// It is longer than what is taken.
+/// [`GrammarFault::TooLarge`] if its text is too long.
 pub(crate) fn key(form: &Form, bounds: &Bounds) -> Result<Key, GrammarFault> {
     let text = serde_json::to_vec(form).map_err(|error| GrammarFault::invalid("", error.to_string()))?;
     if text.len() > bounds.form_bytes {
@@ -42,10 +43,10 @@ pub(crate) fn key(form: &Form, bounds: &Bounds) -> Result<Key, GrammarFault> {
     Ok(blake3::derive_key(CONTEXT, &text))
 }
 
-/// Writes a form.
+/// Translates a form.
 ///
 /// # Errors
-/// What in it cannot be held to.
+/// The part of the form that cannot be enforced.
 pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
     match form {
         Form::JsonObject => json_form(&json!({"type": "object"}), false, None),
@@ -62,7 +63,7 @@ pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
     }
 }
 
-/// Text that an expression matches as a whole. As in JSON Schema a digit is one of ASCII's, and so is a letter of a word.
+/// Text that an expression matches as a whole. As in JSON Schema, `\d` and `\w` are ASCII.
 fn matching(pattern: &str) -> Written {
     let pattern = llguidance::regex_to_lark(pattern, "dw");
     let grammar = TopLevelGrammar::from_lark(format!("start: /{pattern}/"));
@@ -96,7 +97,7 @@ fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
     if choices.len() > MAX_CHOICES {
         return Err(too_large("choices", choices.len(), MAX_CHOICES));
     }
-    // One expression: as texts of their own, one that another begins with would end the answer before it.
+    // One expression. As separate texts, a choice that is the beginning of another one would end the answer early.
     let each: Vec<String> = choices.iter().map(|choice| regex_syntax::escape(choice)).collect();
     Ok(matching(&format!("({})", each.join("|"))))
 }
@@ -111,7 +112,7 @@ fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {
     Ok(plain(TopLevelGrammar::from_lark(text)))
 }
 
-/// Free text up to a trigger; then one of the tags that begin with it; and again.
+/// Free text up to a trigger, then one of the tags that begin with the trigger, repeatedly.
 fn tags(tagged: &TaggedForm) -> Result<Written, GrammarFault> {
     let TaggedForm { tags, triggers } = tagged;
     if tags.is_empty() || tags.len() > MAX_TAGS || triggers.len() > MAX_TAGS {
@@ -143,7 +144,8 @@ fn tags(tagged: &TaggedForm) -> Result<Written, GrammarFault> {
     Ok(plain(TopLevelGrammar::from_lark(text)))
 }
 
-/// Refuses a grammar that is nested too deep, before it is read by recursion. What stands in quotes counts, too: nobody needs so many.
+/// Refuses a grammar that is nested too deep, before it is parsed by recursion. Brackets in quotes count too, because
+/// no real grammar needs that many.
 fn nesting(text: &str) -> Result<(), GrammarFault> {
     let (mut depth, mut deepest) = (0usize, 0usize);
     for byte in text.bytes() {
@@ -164,7 +166,7 @@ fn too_large(what: &'static str, has: usize, limit: usize) -> GrammarFault {
 }
 
 impl Written {
-    /// What llguidance said of it.
+    /// Translates an error of llguidance about this form.
     pub(crate) fn fault(&self, said: &str) -> GrammarFault {
         let first: String = said.lines().next().unwrap_or_default().chars().take(300).collect();
         let at = |keyword: &str| {
@@ -204,7 +206,7 @@ impl Written {
     }
 }
 
-/// The first place of a keyword in a schema.
+/// The first place of a keyword in a schema, as a JSON pointer.
 fn place_of(schema: &Value, keyword: &str, depth: usize) -> Option<String> {
     if depth > MAX_DEPTH_LEVELS {
         return None;

@@ -1,5 +1,6 @@
-//! llama.cpp's notation of grammars (GBNF, which XGrammar's EBNF is much like) written in llguidance's. Source: `grammars/README.md` of
-//! llama.cpp. Rules, texts, classes of characters, groups, alternatives and repetitions; what else there is, is refused.
+//! Translates llama.cpp's grammar notation (GBNF, similar to XGrammar's EBNF) into llguidance's. Source:
+//! `grammars/README.md` of llama.cpp. Supports rules, texts, character classes, groups, alternatives and repetitions,
+//! and refuses anything else.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,14 +15,14 @@ mod schema;
 
 pub use calls::calls_as_gbnf;
 
-/// The rule that a grammar begins with, there and here.
+/// The rule that a grammar begins with, in GBNF and in Lark.
 const ROOT: &str = "root";
 const START: &str = "start";
 
-/// The same grammar for llguidance. The text must not be nested deeper than recursion may go.
+/// Translates a grammar for llguidance. The caller must have limited the nesting, because parsing is recursive.
 ///
 /// # Errors
-/// The line at fault, and what is wrong there.
+/// The line of the error, and the problem there.
 pub(crate) fn to_lark(text: &str) -> Result<String, GrammarFault> {
     let mut reader = Reader { rest: text, line: 1, names: Names::default() };
     let mut out = String::new();
@@ -55,7 +56,7 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarFault> {
     Ok(out)
 }
 
-/// Names of rules, there and here.
+/// Numbers of rules by GBNF name, and whether each is defined.
 #[derive(Default)]
 struct Names {
     known: HashMap<String, (usize, bool)>,
@@ -63,7 +64,7 @@ struct Names {
 
 struct Defined {
     lark: String,
-    /// It was before.
+    /// Whether it was defined before.
     defined: bool,
 }
 
@@ -118,7 +119,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Passes over white space and comments; line ends only with `lines`.
+    /// Skips white space and comments, and line ends only if `lines`.
     fn skip(&mut self, lines: bool) {
         while let Some(next) = self.peek() {
             match next {
@@ -142,7 +143,8 @@ impl Reader<'_> {
         (!name.is_empty()).then(|| name.to_owned())
     }
 
-    /// Alternatives up to a rule's end, or to the end of a group. A line that ends in `|`, or is followed by one, goes on.
+    /// Alternatives up to the end of a rule or group. A rule continues after a line that ends in `|`, or before one
+    /// that begins with it.
     fn alternatives(&mut self, in_group: bool) -> Result<String, GrammarFault> {
         let mut out = self.sequence(in_group)?;
         loop {
@@ -159,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Goes on to the next line where that begins with `|`.
+    /// Continues at the next line if it begins with `|`.
     fn skip_to_bar(&mut self) {
         let (rest, line) = (self.rest, self.line);
         self.skip(true);
@@ -228,7 +230,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text in quotes, as JSON's is written.
+    /// A quoted text, written as a JSON string.
     fn text(&mut self) -> Result<String, GrammarFault> {
         self.next();
         let mut text = String::new();
@@ -242,7 +244,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows a backslash.
+    /// The character of an escape, after its backslash.
     fn escape(&mut self) -> Result<char, GrammarFault> {
         let digits = match self.next() {
             Some('n') => return Ok('\n'),
@@ -261,7 +263,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// `[^a-z"]`, as a regular expression.
+    /// A class such as `[^a-z"]`, as a regular expression.
     fn class(&mut self) -> Result<String, GrammarFault> {
         self.next();
         let mut out = String::from("/[");
@@ -299,10 +301,11 @@ impl Reader<'_> {
     }
 }
 
-/// Times that something is repeated at most.
+/// Most repetitions of one part.
 const MOST_TIMES: u32 = 10_000;
 
-/// A character in a class of a regular expression between slashes: by its number, wherever it could mean something else.
+/// A character in a class of a regular expression between slashes. It is written as its code point unless it is
+/// alphanumeric.
 fn push_char(out: &mut String, c: char) {
     if c.is_alphanumeric() {
         out.push(c);

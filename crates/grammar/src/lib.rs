@@ -1,6 +1,6 @@
-//! What an answer must look like, compiled: a form and a vocabulary become masks over token ids, and the ids that must come.
-//! Beside it the checks of schemas (`strict`), and of finished answers (`checked`).
-//! Must not know engines, requests, or who asked. The arithmetic of grammars is llguidance's.
+//! Compiles response formats ([`headrace_domain::Form`]) for a vocabulary. A compiled form yields masks over token ids,
+//! and the ids that must come. Also checks schemas ([`strict`]) and validates finished answers ([`checked`]). Must not
+//! know engines, requests, or callers. The grammar algorithms are llguidance's.
 
 mod automaton;
 mod bounds;

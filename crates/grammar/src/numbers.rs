@@ -1,5 +1,6 @@
-//! The bound on numbers in JSON whose form leaves them open: so many digits, so that no number runs on and every one is a finite
-//! double. It takes ids out of a mask, and only while others are left. Knows JSON's outermost spelling, and no grammar.
+//! Limits the digits of JSON numbers if the form does not. So numbers cannot run on, and every number is a finite
+//! double. Removes ids from a mask, but never the last ones. Knows where strings and numbers are in JSON, and no
+//! grammar.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use headrace_tokenizer::Tokenizer;
 
 use crate::bounds::{EXPONENT_DIGITS, NUMBER_DIGITS};
 
-/// The tokens of a vocabulary, as far as numbers need them.
+/// The texts of a vocabulary's tokens, indexed for numbers.
 pub(crate) struct NumberTokens {
     bytes: Vec<u8>,
-    /// Where the bytes of each id end.
+    /// End of each id's text in `bytes`.
     ends: Vec<usize>,
-    /// Ids whose text begins with a part of a number, and how many bytes of it are one.
+    /// Ids whose text begins with part of a number, each with the length of that part in bytes.
     starts: Vec<(u32, u8)>,
 }
 
@@ -47,7 +48,7 @@ fn is_of_number(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
-/// How far a JSON text has come, as far as it matters for its numbers.
+/// The position in a JSON text, as far as numbers need it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
     in_string: bool,
@@ -55,7 +56,7 @@ struct Place {
     number: Option<Number>,
 }
 
-/// A number so far.
+/// The digits of a number so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Number {
     mantissa: u32,
@@ -72,7 +73,8 @@ impl Number {
         }
     }
 
-    /// Whether it goes on with `text` beyond its bounds. A point where no digit may follow is beyond them, too.
+    /// Whether `text` would take the number beyond its limits. A decimal point that leaves no room for a digit counts
+    /// as beyond.
     fn exceeds_with(mut self, text: &[u8]) -> bool {
         let ends_open = text.last() == Some(&b'.');
         text.iter().for_each(|byte| self.take(*byte));
@@ -92,7 +94,7 @@ impl Place {
             }
             return;
         }
-        // `e` of `true` is in no number, as none has begun.
+        // The `e` of `true` is in no number, because none has begun.
         let begins = matches!(byte, b'0'..=b'9' | b'-');
         if is_of_number(byte) && (begins || self.number.is_some()) {
             self.number.get_or_insert_default().take(byte);
@@ -103,7 +105,7 @@ impl Place {
     }
 }
 
-/// The numbers of one answer.
+/// Tracks the numbers of one answer.
 pub(crate) struct Numbers {
     tokens: Arc<NumberTokens>,
     place: Place,
@@ -114,14 +116,14 @@ impl Numbers {
         Self { tokens, place: Place::default() }
     }
 
-    /// The answer goes on with this id.
+    /// Continues the answer with this id.
     pub(crate) fn take(&mut self, id: u32) {
         for byte in self.tokens.text(id) {
             self.place.take(*byte);
         }
     }
 
-    /// Takes the ids out of a mask by which the number under way would become too long, if any other is left.
+    /// Removes the ids that would make the current number too long, if other ids are left.
     pub(crate) fn bound(&self, allowed: &mut [u32]) {
         if self.place.in_string {
             return;

@@ -1,5 +1,5 @@
-//! The places in which forms are compiled, shared fairly by tenants. No tenant has more than its share of them, and the tenant that
-//! has fewest comes first. No two places compile the same form. Knows no grammar.
+//! The slots in which forms are compiled, shared fairly by tenants. No tenant has more than half of them, and the
+//! tenant with the fewest comes first. No two slots compile the same form. Knows no grammar.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,19 +10,19 @@ use crate::bounds::{MAX_COMPILING_THREADS, MAX_TENANT_WAITS, MOST_WAIT};
 use crate::cache::Key;
 use crate::fault::GrammarFault;
 
-/// The places of one vocabulary.
+/// The compile slots of one vocabulary.
 pub(crate) struct Places {
     taken: Mutex<Taken>,
-    /// Signalled when a place is free, or a waiter left.
+    /// Signalled when a slot is freed or a waiter leaves.
     changed: Condvar,
 }
 
 struct Taken {
-    /// Places there are: at least two.
+    /// Number of slots, at least two.
     most: usize,
     places: Vec<Entry>,
     waiting: Vec<Entry>,
-    /// Waiters so far.
+    /// Number of waiters so far.
     count: u64,
 }
 
@@ -33,14 +33,15 @@ struct Entry {
     key: Key,
 }
 
-/// A place, until it is dropped.
+/// A compile slot, held until this is dropped.
 pub(crate) struct Place {
     places: Arc<Places>,
     pub(crate) key: Key,
 }
 
 impl Default for Places {
-    /// As many places as the machine has processors, within bounds: threads that compile leave few processors busy.
+    /// One slot per processor, at least two and at most [`MAX_COMPILING_THREADS`], so that compiling keeps few
+    /// processors busy.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let taken = Mutex::new(Taken::new(processors.clamp(2, MAX_COMPILING_THREADS)));
@@ -57,7 +58,7 @@ impl Taken {
         self.places.iter().filter(|place| place.tenant == tenant).count()
     }
 
-    /// The waiter that comes next, if there is a place for one.
+    /// The next waiter, if a slot is free for one.
     fn next(&self) -> Option<Entry> {
         if self.places.len() >= self.most {
             return None;
@@ -85,10 +86,10 @@ impl Taken {
 }
 
 impl Place {
-    /// Waits for a place, but not for long.
+    /// Waits for a slot, for at most [`MOST_WAIT`].
     ///
     /// # Errors
-    /// [`GrammarFault::Busy`]: none is free in time, or too many of the tenant's forms wait.
+    /// [`GrammarFault::Busy`] if no slot is free in time, or too many of the tenant's forms wait.
     pub(crate) fn take(places: &Arc<Places>, key: Key, tenant: u64) -> Result<Self, GrammarFault> {
         let until = Instant::now() + MOST_WAIT;
         let mut taken = places.taken.lock();
@@ -97,7 +98,7 @@ impl Place {
             if let Some(next) = taken.next().filter(|next| next.number == number) {
                 taken.leave(number);
                 taken.places.push(next);
-                // There may be a place for the next one, too.
+                // A slot may be free for the next waiter too.
                 places.changed.notify_all();
                 return Ok(Self { places: Arc::clone(places), key });
             }
@@ -125,7 +126,7 @@ mod tests {
         [at; 32]
     }
 
-    /// Gives places as long as some waiter may have one; returns the tenants.
+    /// Gives out slots while some waiter may have one. Returns the tenants in that order.
     fn fill(taken: &mut Taken) -> Vec<u64> {
         let mut given = Vec::new();
         while let Some(next) = taken.next() {

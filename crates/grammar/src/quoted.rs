@@ -1,7 +1,7 @@
-//! A grammar of a text, in Lark, as a grammar of the same text within a string of JSON: every terminal is written as JSON writes its
-//! characters, in the one way that JSON's own writers choose. Knows no calls, and who writes them.
+//! Rewrites a Lark grammar of a text as a grammar of the same text inside a JSON string. Every terminal is escaped in
+//! the one way that JSON writers use. Knows no calls and no callers.
 //!
-//! Texts follow one another in JSON as they do by themselves, so that the rules stay as they are.
+//! The escape of a concatenation is the concatenation of the escapes, so the rules stay as they are.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 use crate::bounds::MAX_DEPTH_LEVELS;
 use crate::fault::GrammarFault;
 
-/// What Lark brings along whose characters JSON writes otherwise. The others stay imported.
+/// Terminals of Lark's `common` module with characters that JSON escapes. The others ([`PLAIN`]) stay imports.
 /// Source: <https://github.com/lark-parser/lark/blob/master/lark/grammars/common.lark>.
 const COMMON: [(&str, &str); 9] = [
     ("ESCAPED_STRING", r#""([^"\\]|\\.)*""#),
@@ -41,10 +41,10 @@ const PLAIN: [&str; 14] = [
     "CNAME",
 ];
 
-/// The same grammar of what stands between the quotes of a JSON string.
+/// Returns the same grammar for the content of a JSON string, between its quotes.
 ///
 /// # Errors
-/// What has no such form, by its name: special tokens, complements, other grammars within this one.
+/// Names the part that has no such form: special tokens, complements, nested grammars.
 pub fn within_json(lark: &str) -> Result<String, GrammarFault> {
     let mut reader = Reader { rest: lark, line: 1, depth: 0, out: String::with_capacity(lark.len()) };
     while reader.step()? {}
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         self.rest = self.rest.trim_start_matches([' ', '\t']);
     }
 
-    /// The next piece. Whether there was one.
+    /// Rewrites the next piece. Returns whether there was one.
     fn step(&mut self) -> Result<bool, GrammarFault> {
         let Some(next) = self.rest.chars().next() else { return Ok(false) };
         match next {
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
                 let taken = self.take(c.len_utf8());
                 self.out.push_str(taken);
                 if c == '\n' {
-                    // A line of the grammar that this one stands in begins otherwise.
+                    // Indents the line, so that in the outer grammar it does not begin a rule of that grammar.
                     self.out.push(' ');
                 }
             }
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
         if let Err(what) = write_hir(hir, &mut out) {
             return Err(self.unsupported(what, "a text within JSON has none"));
         }
-        // An expression of nothing is none.
+        // An empty regular expression is not allowed, so an empty text is written.
         self.out.push_str(&if out.is_empty() {
             "\"\"".to_owned()
         } else {
@@ -270,7 +270,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `~ 3`, `~ 2..4`; a complement has none of what follows.
+    /// `~ 3` or `~ 2..4`. A `~` without a number is a complement, which is refused.
     fn repetition(&mut self) -> Result<(), GrammarFault> {
         self.take(1);
         self.spaces();
@@ -290,18 +290,18 @@ fn crop(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// A text as it stands within a JSON string.
+/// A text as it is written within a JSON string.
 fn escaped(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
     json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// Whether JSON writes a character otherwise.
+/// Whether JSON escapes a character.
 const fn is_escaped(c: char) -> bool {
     matches!(c, '"' | '\\' | '\0'..='\x1f')
 }
 
-/// Writes an expression anew. What it has that cannot be is the error.
+/// Rewrites an expression. The error names the part that cannot be rewritten.
 fn write_hir(hir: &Hir, out: &mut String) -> Result<(), &'static str> {
     match hir.kind() {
         HirKind::Empty => {}
@@ -340,7 +340,7 @@ fn write_hir(hir: &Hir, out: &mut String) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// One character of a class: as it is, or as it is escaped.
+/// Writes one character of a class: unescaped, or as its JSON escape.
 fn write_class(class: &ClassUnicode, out: &mut String) {
     let special: Vec<char> = ('\0'..='\x1f').chain(['"', '\\']).collect();
     let mut plain = class.clone();

@@ -1,14 +1,16 @@
-//! Regular expressions before they are compiled: whether they are any, and not too costly to unfold. Knows no matching.
+//! Checks regular expressions before they are compiled: whether they are valid, and not too costly to unfold. Knows no
+//! matching.
 
 use regex_syntax::hir::{Hir, HirKind};
 
 use crate::bounds::{MAX_DEPTH_LEVELS, MAX_PATTERN_BYTES, MAX_PATTERN_REPEATS};
 use crate::fault::GrammarFault;
 
-/// Checks a regular expression that stands at `at`.
+/// Checks a regular expression at the place `at`.
 ///
 /// # Errors
-/// It is none, uses what automata have not (look-around, references back), or is too large.
+/// A fault if the expression is invalid, uses look-around or back-references, repeats an endless repetition, or is too
+/// large.
 pub(crate) fn check(pattern: &str, at: &str) -> Result<(), GrammarFault> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(GrammarFault::TooLarge {
@@ -37,8 +39,8 @@ pub(crate) fn check(pattern: &str, at: &str) -> Result<(), GrammarFault> {
     Ok(())
 }
 
-/// A regular expression of a whole text as it stands between slashes in a grammar in Lark. As in JSON Schema a digit is one of
-/// ASCII's, and so is a letter of a word.
+/// Writes a regular expression of a whole text as it is written between slashes in a Lark grammar. As in JSON Schema,
+/// `\d` and `\w` are ASCII.
 ///
 /// # Errors
 /// As [`check`].
@@ -47,7 +49,7 @@ pub fn in_lark(pattern: &str) -> Result<String, GrammarFault> {
     Ok(llguidance::regex_to_lark(pattern, "dw"))
 }
 
-/// Whether no dialect of regular expressions takes `pattern`: a group has one end only, or a repetition repeats nothing.
+/// Whether every dialect rejects `pattern`: a group is not opened or not closed, or a repetition has nothing to repeat.
 pub(crate) fn is_broken(pattern: &str) -> bool {
     use regex_syntax::ast::ErrorKind;
     match regex_syntax::Parser::new().parse(pattern) {
@@ -80,8 +82,8 @@ fn last_line(text: &str) -> String {
     text.lines().next_back().unwrap_or_default().to_owned()
 }
 
-/// Whether anywhere a repetition without a bound has nothing in it but another one: in how many ways it matches a text grows with
-/// every character. Automata follow all of them at once, but whoever checks the answer may not.
+/// Whether an unbounded repetition contains nothing but another one. The number of ways to match a text then grows with
+/// every character. Automata follow all ways at once, but the caller's own validator may not.
 fn repeats_a_repetition(hir: &Hir) -> bool {
     let endless = |hir: &Hir| match hir.kind() {
         HirKind::Repetition(repetition) => repetition.max.is_none(),
@@ -101,7 +103,7 @@ fn repeats_a_repetition(hir: &Hir) -> bool {
     }
 }
 
-/// How many copies of its parts an expression unfolds to at most.
+/// Upper bound on the copies of its parts that an expression unfolds to.
 fn repeats(hir: &Hir) -> u64 {
     match hir.kind() {
         HirKind::Repetition(repetition) => {

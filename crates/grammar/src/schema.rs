@@ -1,5 +1,5 @@
-//! A JSON Schema as it came to one that can be compiled: every keyword held to, or refused with its name and place; references
-//! resolved to definitions of their own; the order of keys as it was sent. Knows no tokens.
+//! Prepares a JSON Schema for compilation. Every keyword is enforced, or refused with its name and place. References
+//! become definitions of their own, and keys keep their order. Knows no tokens.
 
 use std::collections::HashMap;
 
@@ -18,25 +18,25 @@ mod pairs;
 use keywords::{Keyword, keyword};
 use pairs::PropertyPairs;
 
-/// The largest bound of a number that llguidance makes an expression of.
+/// The largest number bound for which llguidance builds an expression.
 const MAX_NUMBER: f64 = u64::MAX as f64;
 
-/// Formats that strings can be held to.
+/// The string formats that can be enforced.
 pub(crate) const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"];
 
-/// A schema that can be compiled.
+/// Prepares a schema for compilation.
 ///
 /// # Errors
-/// The first keyword, in the order of the text, that cannot be held to; a bound that is not kept.
+/// The first keyword, in text order, that cannot be enforced; or an exceeded limit.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarFault> {
     prepare(Walk::new(schema))
 }
 
-/// A schema that can be compiled and allows all that `schema` allows: keywords that nothing here can enforce are left out.
+/// Prepares a schema that allows everything `schema` allows. Keywords that cannot be enforced are left out.
 ///
 /// # Errors
-/// The first part that is no JSON Schema; a bound that is not kept.
+/// The first part that is not a JSON Schema; or an exceeded limit.
 pub(crate) fn prepared_loosely(schema: &Value) -> Result<Value, GrammarFault> {
     prepare(Walk { is_loose: true, ..Walk::new(schema) })
 }
@@ -63,32 +63,33 @@ fn prepare(mut walk: Walk<'_>) -> Result<Value, GrammarFault> {
     Ok(root)
 }
 
-/// A prepared schema with what may stand between the parts of its JSON.
+/// Adds to a prepared schema the pattern for white space between the parts of its JSON.
 pub(crate) fn with_white_space(schema: Value, pattern: &str) -> Value {
     guided(schema, json!({ "whitespace_pattern": pattern }))
 }
 
-/// A prepared schema with llguidance's own word on how its JSON is written. Nothing of the caller's is there: it is no keyword.
+/// Adds llguidance's own keyword for how the JSON is written. A caller's `x-guidance` never reaches it, because unknown
+/// keywords are dropped.
 pub(crate) fn guided(mut schema: Value, how: Value) -> Value {
     match &mut schema {
         Value::Object(map) => {
             map.insert("x-guidance".to_owned(), how);
             schema
         }
-        // Anything fits `true`; `false` is refused before.
+        // The schema is `true`, which any value fits. `false` was refused before.
         _ => json!({ "x-guidance": how }),
     }
 }
 
 struct Walk<'a> {
     root: &'a Value,
-    /// What says which rules the schema goes by, where it is one that is known.
+    /// The schema's `$schema`, if it names a known draft.
     draft: Option<&'a str>,
-    /// Before draft 2019-09 what stands beside a reference counts for nothing.
+    /// Before draft 2019-09, keywords beside `$ref` are ignored.
     is_old: bool,
-    /// Keywords that cannot be enforced are left out, not refused.
+    /// Whether keywords that cannot be enforced are left out instead of refused.
     is_loose: bool,
-    /// Pointers into the schema that are referred to, each once; and its place among them.
+    /// The pointers that references lead to, each once. `numbers` maps each to its index here.
     referenced: Vec<String>,
     numbers: HashMap<String, usize>,
     nodes: usize,
@@ -105,7 +106,7 @@ impl<'a> Walk<'a> {
         Self { root, draft, is_old, is_loose: false, referenced, numbers, nodes: 0, patterns: 0, pairs }
     }
 
-    /// The schema at `path`, so many levels deep.
+    /// Prepares the schema at `path`, `depth` levels deep.
     fn schema(&mut self, schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarFault> {
         self.nodes += 1;
         bounded("sub-schemas", self.nodes as u64, MAX_SCHEMA_NODES as u64, path)?;
@@ -125,7 +126,7 @@ impl<'a> Walk<'a> {
             let at = format!("{path}/{}", escaped(key));
             match self.keyword(map, (key, value), (path, &at), depth)? {
                 Some(pattern) if key == "format" && pattern.is_object() => format = Some(pattern),
-                // Which alternative excludes another one is not enforced.
+                // That exactly one alternative holds is not enforced.
                 Some(_) if self.is_loose && key == "oneOf" && map.contains_key("anyOf") => {}
                 Some(kept) if self.is_loose && key == "oneOf" => drop(out.insert("anyOf".to_owned(), kept)),
                 Some(kept) => drop(out.insert(key.clone(), kept)),
@@ -133,7 +134,7 @@ impl<'a> Walk<'a> {
             }
         }
         if self.is_loose && map.contains_key("patternProperties") && !out.contains_key("patternProperties") {
-            // Its names would count as additional ones.
+            // The names of the dropped patterns would count as additional ones.
             out.shift_remove("additionalProperties");
         }
         if let Some(pattern) = format {
@@ -148,7 +149,7 @@ impl<'a> Walk<'a> {
         Ok(Value::Object(out))
     }
 
-    /// What of a keyword goes into the prepared schema.
+    /// The value of a keyword in the prepared schema. `None` leaves the keyword out.
     fn keyword(
         &mut self,
         map: &Map<String, Value>,
@@ -216,7 +217,7 @@ impl<'a> Walk<'a> {
                     return Err(GrammarFault::invalid(at, "it must be a number"));
                 }
                 if is_bool && self.is_loose {
-                    // Draft 4 has a flag beside the bound. The bound alone allows one value more.
+                    // Draft 4 has a flag beside the bound. The bound alone allows one more value.
                     return Ok(None);
                 }
                 if value.as_f64().is_some_and(|number| number.abs() > MAX_NUMBER) {
@@ -266,7 +267,7 @@ impl<'a> Walk<'a> {
         let pattern =
             value.as_str().ok_or_else(|| GrammarFault::invalid(at, "it must be a regular expression"))?;
         match regex::check(pattern, at) {
-            // Other dialects of regular expressions have more.
+            // Other dialects of regular expressions have more features.
             Err(GrammarFault::Invalid { .. } | GrammarFault::TooLarge { .. })
                 if self.is_loose && !regex::is_broken(pattern) =>
             {
@@ -288,7 +289,7 @@ impl<'a> Walk<'a> {
             Some(anchor) => anchored(self.root, &anchor, 0).ok_or_else(|| nowhere(at, said))?,
             None => return Err(nowhere(at, said)),
         };
-        // A slash at its end leads to a member without a name; some mean nothing by it.
+        // A trailing slash refers to a member with an empty name, but some schemas use it without meaning.
         let whole = self.root.pointer(&pointer).map(|_| pointer.as_str());
         let pointer = whole.unwrap_or_else(|| pointer.trim_end_matches('/')).to_owned();
         self.root.pointer(&pointer).ok_or_else(|| nowhere(at, said))?;
@@ -305,7 +306,8 @@ impl<'a> Walk<'a> {
         self.root.pointer(pointer).ok_or_else(|| nowhere(pointer, pointer))
     }
 
-    /// Counts of an object's properties are counted by llguidance as it writes them, where a name may come twice.
+    /// Refuses `minProperties` if names are free: llguidance counts properties as they are written, and a name may come
+    /// twice.
     fn counts(&self, out: &Map<String, Value>, path: &str) -> Result<(), GrammarFault> {
         let names_are_free = || {
             out.get("additionalProperties") != Some(&Value::Bool(false))
@@ -343,7 +345,7 @@ fn nowhere(at: &str, said: &str) -> GrammarFault {
     GrammarFault::invalid(at, format!("`{said}` refers to nothing in the schema"))
 }
 
-/// A key as a part of a JSON pointer (RFC 6901).
+/// A key as a segment of a JSON pointer (RFC 6901).
 pub(crate) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -362,7 +364,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Where the schema stands that has this anchor.
+/// The JSON pointer of the schema with this anchor.
 fn anchored(schema: &Value, anchor: &str, depth: usize) -> Option<String> {
     if depth > MAX_DEPTH_LEVELS {
         return None;

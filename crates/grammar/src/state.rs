@@ -1,5 +1,5 @@
-//! A compiled form, and how far one answer to it has come. Over llguidance's parser stand: ids that must come, which once known
-//! are followed to their end, the bound on numbers, and bounds on the parser's work.
+//! A compiled form, and the state of one answer to it. Adds three things to llguidance's parser: runs of forced ids
+//! that are followed to their end, a limit on the digits of numbers, and limits on the parser's work.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,15 +16,16 @@ use crate::bounds::STEP_TIME;
 use crate::numbers::{NumberTokens, Numbers};
 use crate::watch::Watched;
 
-/// Comparisons of items that are one unit of work.
+/// Item comparisons per unit of work.
 const COMPARED_PER_UNIT: u64 = 40;
-/// Nodes of the vocabulary's trie that are one unit of work.
+/// Nodes of the vocabulary's trie per unit of work.
 const NODES_PER_UNIT: u64 = 8;
 
 /// A form compiled for a vocabulary.
 pub(crate) struct Compiled {
     form: Arc<Form>,
-    /// At the beginning of an answer. Copied whole for each one: they share no caches, so none can fill another's.
+    /// The parser at the beginning of an answer. Each answer gets a deep copy without shared caches, so none can fill
+    /// another's.
     first: TokenParser,
     automaton: Option<Arc<Automaton>>,
     numbers: Option<Arc<NumberTokens>>,
@@ -44,7 +45,7 @@ impl Compiled {
         Self { form, first, automaton, numbers, state_bytes, ends: ends.into() }
     }
 
-    /// What it takes in memory, near enough.
+    /// Its memory in bytes, approximately.
     pub(crate) fn bytes(&self) -> usize {
         self.state_bytes + self.automaton.as_ref().map_or(0, |automaton| automaton.bytes())
     }
@@ -88,14 +89,14 @@ impl Grammar for Compiled {
 
 /// The parser's work since the beginning of the answer.
 struct Work {
-    /// The parser's counts when they were taken last.
+    /// The parser's counters when they were last read.
     counted: ParserStats,
     units: u64,
 }
 
 impl Work {
-    /// Adds what the parser counted since. An item is compared with the rows that it continues, which grow with the answer in an
-    /// ambiguous grammar: the mean length of the new rows stands for theirs.
+    /// Adds the parser's work since the last call. Each item is compared with the rows that it continues. In an
+    /// ambiguous grammar those rows grow with the answer. Their length is estimated by the mean length of the new rows.
     fn count(&mut self, stats: &ParserStats) {
         let new = stats.delta(&self.counted);
         self.counted = stats.clone();
@@ -108,12 +109,12 @@ impl Work {
 
 struct State {
     parser: TokenParser,
-    /// Ends what the parser is doing.
+    /// Cancels the parser's current work.
     handle: CancellationHandle,
     work: Work,
-    /// Where masks are those of an automaton: it, and its state. They are the ones that the matcher would find.
+    /// The automaton and its state, if masks come from an automaton. Its masks equal those of the matcher.
     walk: Option<(Arc<Automaton>, u32)>,
-    /// What must come.
+    /// The ids that must come next.
     forced: VecDeque<u32>,
     numbers: Option<Numbers>,
     over: bool,
@@ -121,20 +122,20 @@ struct State {
 }
 
 impl State {
-    /// Finds what must come next, where that is not known yet.
+    /// Finds the ids that must come next, if none is known yet.
     fn look_ahead(&mut self) {
         if self.forced.is_empty() && !self.over {
             let parser = AssertUnwindSafe(|| self.parser.compute_ff_tokens());
             match catch_unwind(parser) {
                 Ok(forced) => self.forced = forced.into(),
-                // Nothing can be asked of it any more.
+                // The parser cannot be used any more.
                 Err(_) => self.handle.cancel(),
             }
             self.forced.make_contiguous();
         }
     }
 
-    /// Has the parser take an id, and see whether anything can follow.
+    /// Passes an id to the parser, and checks whether anything can follow.
     fn consume(&mut self, id: u32) -> Result<(), GrammarFailed> {
         let back = guarded(|| self.parser.consume_token(id))?;
         if back != 0 {
@@ -152,7 +153,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the parser was ended because it took too long.
+    /// Replaces the outcome with an error if the parser was cancelled because it took too long.
     fn in_time<T>(&self, outcome: Result<T, GrammarFailed>) -> Result<T, GrammarFailed> {
         if self.handle.is_cancelled() {
             let limit = STEP_TIME.as_millis();
@@ -175,7 +176,7 @@ impl GrammarState for State {
         }
         if let Some((automaton, at)) = &self.walk {
             let mask = automaton.mask(*at);
-            // Where nothing may come it is the matcher that says why.
+            // If nothing is allowed, the matcher is asked, because its error says why.
             if mask.iter().any(|word| *word != 0) {
                 allowed.iter_mut().zip(&*mask).for_each(|(to, from)| *to = *from);
                 return Ok(());
@@ -243,7 +244,7 @@ fn forbidden() -> GrammarFailed {
     GrammarFailed { why: "an id that it forbids".to_owned() }
 }
 
-/// What the parser does; a panic of it fails this answer alone.
+/// Runs the parser. A panic fails this answer alone.
 fn guarded<T, E: fmt::Display>(parse: impl FnOnce() -> Result<T, E>) -> Result<T, GrammarFailed> {
     match catch_unwind(AssertUnwindSafe(parse)) {
         Ok(parsed) => parsed.map_err(failed),
@@ -251,7 +252,7 @@ fn guarded<T, E: fmt::Display>(parse: impl FnOnce() -> Result<T, E>) -> Result<T
     }
 }
 
-/// What llguidance says of a failure: its first line, without the state behind it.
+/// An error of llguidance, cut to its first line, without the parser state that follows.
 fn failed(error: impl fmt::Display) -> GrammarFailed {
     let said = error.to_string();
     let why: String = said.lines().next().unwrap_or_default().chars().take(200).collect();

@@ -1,5 +1,6 @@
-//! OpenAI's rules for strict schemas, and its words where one is broken. Source: "Structured model outputs", *Supported schemas*, of
-//! OpenAI's API guide, and the messages that its API answers with. Whether a schema can be held to at all is judged elsewhere.
+//! OpenAI's rules for strict schemas, with OpenAI's own error messages. Source: "Structured model outputs", *Supported
+//! schemas*, of OpenAI's API guide, and the messages of its API. Whether a schema can be enforced at all is checked
+//! elsewhere.
 
 use std::fmt;
 
@@ -7,18 +8,18 @@ use serde_json::{Map, Value};
 
 use crate::bounds::MAX_DEPTH_LEVELS;
 
-/// Properties of all objects together.
+/// Properties of all objects, in total.
 const MAX_PROPERTIES: usize = 5_000;
-/// Objects and lists within each other.
+/// Nesting levels of objects and lists.
 const MAX_LEVELS: usize = 10;
-/// Characters of all names, enum values and constants together.
+/// Characters of all names, enum values and constants, in total.
 const MAX_NAME_CHARS: usize = 120_000;
-/// Enum values in all.
+/// Enum values, in total.
 const MAX_ENUM_VALUES: usize = 1_000;
-/// In an enum of more values than this, all of them together may only have so many characters.
+/// An enum with more values than this may have at most [`MAX_LARGE_ENUM_CHARS`] characters in all.
 const LARGE_ENUM_VALUES: usize = 250;
 const MAX_LARGE_ENUM_CHARS: usize = 15_000;
-/// What strict schemas may not use.
+/// Keywords that strict schemas may not use.
 const FORBIDDEN: [&str; 9] = [
     "allOf",
     "not",
@@ -31,27 +32,27 @@ const FORBIDDEN: [&str; 9] = [
     "patternProperties",
 ];
 
-/// Which rule a schema breaks, and where.
+/// The rule that a schema breaks, and the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaFault {
-    /// The keys and places on the way from the root.
+    /// Keys and indices on the path from the root.
     context: Vec<String>,
     what: String,
 }
 
 impl SchemaFault {
-    /// Where, as a JSON pointer.
+    /// The place, as a JSON pointer.
     pub fn path(&self) -> String {
         self.context.iter().map(|part| format!("/{}", crate::schema::escaped(part))).collect()
     }
 }
 
-/// As OpenAI says it: `In context=('properties', 'a'), …`.
+/// In OpenAI's notation: `In context=('properties', 'a'), …`.
 impl fmt::Display for SchemaFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |part: &String| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "\\'"));
         let parts: Vec<String> = self.context.iter().map(quoted).collect();
-        // As Python writes a tuple: one of a single part has a comma.
+        // Python writes a tuple of one element with a comma.
         let comma = if parts.len() == 1 { "," } else { "" };
         write!(f, "In context=({}{comma}), {}", parts.join(", "), self.what)
     }
@@ -61,7 +62,7 @@ impl std::error::Error for SchemaFault {}
 
 /// Checks a schema by OpenAI's strict rules.
 ///
-/// # Errors
+/// The first rule that it breaks.
 /// The first rule that it breaks.
 pub fn check(schema: &Value) -> Result<(), SchemaFault> {
     let mut walk = Walk::default();
@@ -147,7 +148,7 @@ impl Walk {
         }
     }
 
-    /// The schemas in a list, or in an object by their names.
+    /// Checks the schemas in a list, or in an object by name.
     fn each(&mut self, schema: &Value, key: &str, level: usize) -> Checked {
         match schema.get(key) {
             Some(Value::Object(map)) => self.within(key, |walk| {
@@ -238,7 +239,7 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
     }
 
-    /// The words are those of OpenAI's API.
+    /// The messages are those of OpenAI's API.
     #[test]
     fn faults_are_told_as_openai_tells_them() {
         let nested = object(

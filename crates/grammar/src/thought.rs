@@ -1,12 +1,13 @@
-//! A thought before the answer: it is free, and behind it the form begins. Its marks are single tokens. Knows no form.
+//! Reasoning before an answer. The reasoning is free, and the form applies after it. The marks that open and close it
+//! are single tokens. Knows no form.
 
 use std::sync::Arc;
 
 use headrace_domain::Form;
 use headrace_engine_api::{FormThought, Grammar, GrammarFailed, GrammarState, SharedGrammar};
 
-/// A grammar that begins behind a thought, over a vocabulary of so many `ids`, of which `ends` end an answer: none does within a
-/// thought.
+/// A grammar that applies after the reasoning. The vocabulary has `ids` ids, and the ids in `ends` end an answer. None
+/// of those may come within the reasoning.
 pub(crate) fn after(thought: FormThought, ends: &[u32], ids: u32, grammar: SharedGrammar) -> SharedGrammar {
     Arc::new(After { marks: Arc::new(Marks { thought, ends: ends.to_vec(), ids }), grammar })
 }
@@ -53,10 +54,10 @@ impl Grammar for After {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// A thought may begin, or the answer.
+    /// Reasoning may begin, or the answer.
     Before,
     Thinking,
-    /// It has thought enough.
+    /// The reasoning has used up its tokens.
     Closing,
     /// White space may come, or the answer.
     Behind,
@@ -66,7 +67,7 @@ enum At {
 struct State {
     marks: Arc<Marks>,
     at: At,
-    /// Ids of the thought so far.
+    /// Ids accepted before the answer so far.
     ids: u32,
     close: [u32; 1],
     inner: Box<dyn GrammarState>,
@@ -131,7 +132,7 @@ impl GrammarState for State {
         match self.at {
             At::Answer => self.inner.forced(),
             At::Closing => &self.close,
-            // There is a choice of where to go.
+            // More than one continuation is possible.
             At::Before | At::Behind | At::Thinking => &[],
         }
     }

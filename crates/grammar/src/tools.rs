@@ -1,4 +1,5 @@
-//! The schema of a tool's arguments, as it stands in a grammar of calls. Knows no family of models, and how it writes calls.
+//! The schema of a tool's arguments, prepared for use in a grammar of tool calls. Knows no model family, nor its call
+//! syntax.
 
 use serde_json::{Map, Value, json};
 
@@ -6,21 +7,22 @@ use crate::bounds::WHITE_SPACE;
 use crate::fault::GrammarFault;
 use crate::schema::{prepared, prepared_loosely, with_white_space};
 
-/// Beyond this a double no longer tells whole numbers apart.
+/// Bound for numbers that have none. Up to it a double represents every whole number exactly.
 const LARGEST_NUMBER: i64 = 1_000_000_000_000_000;
 
-/// A schema for llguidance's `%json`. Numbers without bounds get some: within a grammar of calls nothing else bounds their digits.
+/// Prepares a schema for llguidance's `%json`. Numbers without bounds get some, because nothing else in a grammar of
+/// calls limits their digits.
 ///
 /// # Errors
-/// What no answer can be held to.
+/// The part of the schema that cannot be enforced.
 pub fn tool_schema(schema: &Value) -> Result<Value, GrammarFault> {
     for_calls(prepared(schema)?)
 }
 
-/// As [`tool_schema`], for a tool that is not strict: the schema without the keywords that cannot be enforced.
+/// As [`tool_schema`], for a tool that is not strict. Keywords that cannot be enforced are left out.
 ///
 /// # Errors
-/// [`GrammarFault::Invalid`] if it is no JSON Schema. Others if it is one that no grammar can follow at all.
+/// [`GrammarFault::Invalid`] if it is not a JSON Schema. Other faults if no grammar can follow it at all.
 pub fn loose_tool_schema(schema: &Value) -> Result<Value, GrammarFault> {
     for_calls(prepared_loosely(schema)?)
 }
@@ -33,7 +35,7 @@ fn for_calls(mut prepared: Value) -> Result<Value, GrammarFault> {
     Ok(with_white_space(prepared, WHITE_SPACE))
 }
 
-/// Of a prepared schema, which is nested only so deep.
+/// Bounds the numbers of a prepared schema. Recursion is safe, because the nesting of a prepared schema is limited.
 fn bound_numbers(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     let is_number = match map.get("type") {

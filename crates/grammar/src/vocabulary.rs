@@ -1,24 +1,24 @@
-//! A model's tokens as llguidance wants them: a trie of their bytes, and which of them are no text.
+//! A model's tokens for llguidance: a trie of their bytes, and which tokens are not text.
 
 use std::sync::Arc;
 
 use headrace_tokenizer::Tokenizer;
 use llguidance::toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
-/// Texts that are written in tokens and read back, to see whether that changes them.
+/// Texts that are tokenized and decoded, to see whether the result is the same.
 const PROBES: [&str; 4] = ["{\"a\": [1, true]}", "name", " \n  x", "é\u{1f600}"];
 
 /// Tokens and their bytes.
 pub(crate) struct Vocabulary {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
-    /// A text in tokens is that text again, so that what must come can be written in tokens ahead.
+    /// Whether a tokenized text decodes to the same text, so that forced text can be tokenized ahead.
     is_exact: bool,
 }
 
 impl Vocabulary {
-    /// Of `size` ids, of which `ends` end an answer. Ids that are no text of a message (special tokens, markup) can be named by a
-    /// grammar, and stand for no text in it.
+    /// Creates the vocabulary of `size` ids, where the ids in `ends` end an answer. A grammar can name ids that are not
+    /// text (special tokens, markup), and they match no text in it.
     pub(crate) fn new(tokenizer: Arc<Tokenizer>, ends: &[u32], size: u32) -> Self {
         let word = |id: u32| {
             let bytes = tokenizer.token_bytes(id).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// The ids of a text, where they stand for its bytes and nothing else.
+    /// The ids of a text. `None` if they do not decode to exactly its bytes.
     fn exactly(&self, text: &str) -> Option<Vec<TokenId>> {
         let ids = self.tokenizer.encode_plain(text, false).ok()?;
         (self.trie.decode_raw(&ids) == text.as_bytes()).then_some(ids)

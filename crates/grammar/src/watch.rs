@@ -1,5 +1,5 @@
-//! Ends work on a grammar that takes too long: a thread looks at what runs, and cancels what has computed for longer than it may. The
-//! bound is processor time where the system counts it. Knows no grammar.
+//! Cancels grammar work that takes too long. A thread checks all running work at intervals. The limit is CPU time, if
+//! the system reports it. Knows no grammar.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::bounds::SLOWED_TIMES;
 use crate::effort::{Effort, Spent};
 
-/// How often the thread looks.
+/// Interval of the checks.
 const EVERY: Duration = Duration::from_millis(5);
-/// Looks without any work after which it sleeps until there is some.
+/// Number of checks without any work after which the thread sleeps until there is some.
 const IDLE_LOOKS: u32 = 200;
 
-/// All work of this process that is watched.
+/// All watched work of this process.
 #[derive(Default)]
 struct Watch {
     running: Mutex<Running>,
@@ -27,9 +27,9 @@ struct Watch {
 struct Running {
     work: Vec<Work>,
     next: u64,
-    /// Whether the thread sleeps until it is woken.
+    /// Whether the thread sleeps until it is signalled.
     asleep: bool,
-    /// Whether there is a thread.
+    /// Whether the thread was started.
     started: bool,
 }
 
@@ -38,12 +38,12 @@ struct Work {
     begun: Instant,
     most: Duration,
     effort: Arc<Effort>,
-    /// Processor time of its thread when it was seen first.
+    /// CPU time of the work's thread at the first check.
     first: Option<Duration>,
     handle: CancellationHandle,
 }
 
-/// Work that is watched until this is dropped.
+/// Watches work until this is dropped.
 pub(crate) struct Watched(u64);
 
 thread_local! {
@@ -60,7 +60,7 @@ fn watch() -> &'static Watch {
 }
 
 impl Watched {
-    /// Cancels `handle` if this thread computes for longer than `most` from now on.
+    /// Cancels `handle` if this thread uses more than `most` of CPU time from now on.
     pub(crate) fn begin(handle: &CancellationHandle, most: Duration) -> Self {
         let watch = watch();
         let effort = MINE.with(Arc::clone);
@@ -71,7 +71,7 @@ impl Watched {
         running.work.push(Work { number, begun, most, effort, first: None, handle });
         if !running.started {
             let builder = std::thread::Builder::new().name("grammar-watch".to_owned());
-            // Without a thread the bounds of the grammar's own work remain.
+            // If the thread cannot start, the limits on units of work remain.
             running.started = builder.spawn(look).is_ok();
         }
         if std::mem::take(&mut running.asleep) {
@@ -87,7 +87,7 @@ impl Drop for Watched {
     }
 }
 
-/// The thread. It lasts as long as the process.
+/// The watching thread. It runs for the life of the process.
 fn look() {
     let (watch, mut idle) = (watch(), 0);
     loop {
@@ -115,7 +115,7 @@ impl Work {
         let elapsed = now.saturating_duration_since(self.begun);
         let is_over = match (self.effort.spent(), self.first) {
             (Spent::Time(spent), None) => {
-                // What it computed before this look counts in full.
+                // The time before this check counts in full as CPU time.
                 self.first = Some(spent.saturating_sub(elapsed));
                 false
             }

@@ -1,5 +1,5 @@
-//! Whatever is chosen within the masks, the answer fits: random walks over the demo model's vocabulary, judged by others' readers
-//! and validators.
+//! Any answer within the masks fits its form. Random walks over the demo model's vocabulary are judged by third-party
+//! parsers and validators.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -47,7 +47,7 @@ fn some_schemas() {
     }
 }
 
-/// Walks over a form, many times; what came.
+/// Walks over a form 60 times. Returns the complete answers.
 fn walks(form: Form) -> Vec<String> {
     let grammar = compile(form.clone()).unwrap_or_else(|fault| panic!("{form:?}: {fault}"));
     (0..60).filter_map(|seed| walk(&mut *grammar.begin(), &mut Rng(seed), 40)).collect()
@@ -149,7 +149,7 @@ fn numbers_and_white_space_are_bounded() {
         }
         assert!((15..=most).contains(&digits), "{schema_of}: {digits} digits");
     }
-    // A number that must be larger may be longer.
+    // A number with a large minimum may be longer.
     let large = json!({"type": "integer", "minimum": 100_000_000_000_000_000u64, "maximum": 200_000_000_000_000_000u64});
     let grammar = compile(schema(large)).unwrap();
     let text = walk(&mut *grammar.begin(), &mut Rng(1), 60).unwrap();
@@ -162,7 +162,7 @@ fn numbers_and_white_space_are_bounded() {
     assert!(spaces <= 2, "{spaces} spaces");
 }
 
-/// A thought is free, and nothing in it counts for the form that begins behind it.
+/// Reasoning is free, and nothing in it counts for the form that applies after it.
 #[test]
 fn a_form_begins_behind_the_thought_that_stands_before_it() {
     let tokenizer = &demo().tokenizer;
@@ -183,7 +183,7 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
         move |id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1
     };
     let (brace, digit) = (id("{"), id("7"));
-    // Opened by the prompt: all but an end may come, until it is closed.
+    // Opened by the prompt: every id except an end is allowed until the reasoning is closed.
     let grammar = behind(true, None);
     assert_eq!(grammar.thought().map(|thought| thought.is_open), Some(true));
     let mut state = grammar.begin();
@@ -200,20 +200,20 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
     assert!(!may(&mut *state)(line), "white space between them comes once");
     let text = walk(&mut *state, &mut Rng(3), 20).unwrap();
     assert!((10..100).contains(&text.trim().parse::<u32>().unwrap()), "{text}");
-    // Not opened: it may come, or the answer at once, which then has none.
+    // Not opened: reasoning may come, or the answer at once without any.
     let mut state = behind(false, None).begin();
     assert!(may(&mut *state)(open) && may(&mut *state)(digit) && !may(&mut *state)(brace));
     state.accept(digit).unwrap();
     assert!(!may(&mut *state)(open) && may(&mut *state)(digit));
     assert!(state.accept(open).is_err());
-    // One that has had enough is closed, and that costs no choice.
+    // Reasoning that has used up its tokens is closed, which costs no step.
     let mut state = behind(true, Some(3)).begin();
     (0..3).for_each(|_| state.accept(brace).unwrap());
     assert_eq!(state.forced(), [close]);
     assert!(state.accept(brace).is_err());
 }
 
-/// Whether a form takes a text as a whole answer.
+/// Whether a form accepts a text as a whole answer.
 fn takes(form: &Form, text: &str) -> bool {
     let ids = demo().tokenizer.encode_plain(text, false).unwrap();
     let mut state = compile(form.clone()).unwrap().begin();
@@ -226,7 +226,8 @@ fn may_end(state: &mut dyn GrammarState) -> bool {
     state.mask(&mut mask).is_ok() && support::allowed(&mask).contains(&end)
 }
 
-/// What custom tools are held to: OpenAI's own examples, the one of Codex's `apply_patch` with short lines, and characters that JSON escapes.
+/// Grammars of custom tools: OpenAI's own examples, Codex's `apply_patch` with short lines, and characters that JSON
+/// escapes.
 const TEXTS: [&str; 6] = [
     "start: expr\nexpr: term (SP ADD SP term)* -> add\n| term\nterm: factor (SP MUL SP factor)* -> mul\n| factor\nfactor: INT\nSP: \" \"\nADD: \"+\"\n\
      MUL: \"*\"\n%import common.INT\n",

@@ -1,5 +1,5 @@
-//! Thousands of schemas of the kinds that people send, each followed at random: every answer is read and judged by others' code.
-//! `HEADRACE_SEEDS=n` runs more; a failure prints its seed and schema.
+//! Thousands of schemas of common kinds, each followed at random. Every answer is parsed and judged by third-party
+//! code. `HEADRACE_SEEDS=n` runs more seeds. A failure prints its seed and schema.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use support::{Rng, compile, schema, walk};
 
 const SEEDS: u64 = 3000;
 
-/// A schema of so many levels at most.
+/// A random schema with at most `depth` levels below it.
 fn some_schema(rng: &mut Rng, depth: u64) -> Value {
     let kinds = if depth == 0 { 9 } else { 15 };
     let mut schema = match rng.below(kinds) {
@@ -89,7 +89,7 @@ fn object(rng: &mut Rng, depth: u64) -> Value {
     object
 }
 
-/// Names, recursion and merging, which a generator of trees does not come to.
+/// Definitions, recursion and merging, which [`some_schema`] does not generate.
 fn with_definitions(rng: &mut Rng) -> Value {
     let node = json!({
         "type": "object", "additionalProperties": false, "required": ["value"],
@@ -137,14 +137,14 @@ fn every_answer_fits_its_schema() {
     println!(
         "{seeds} schemas: {complete} answers fit, {refused} schemas refused, {endless} walks found no end"
     );
-    // A walk at random may go deeper and deeper. Two are made for each schema.
+    // A random walk may go deeper and deeper. Two walks run per schema.
     assert!(
         complete > seeds && refused * 10 < seeds && endless * 20 < complete,
         "{complete} {refused} {endless}"
     );
 }
 
-/// A call's arguments in GBNF, for servers that know that alone: what it lets through fits the schema all the same.
+/// Arguments of a call in GBNF, for servers that know only that. The answers must fit the schema all the same.
 #[test]
 fn every_call_in_gbnf_fits_its_schema() {
     let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS / 3);
@@ -190,7 +190,7 @@ fn every_call_in_gbnf_fits_its_schema() {
     assert!(complete > seeds && refused * 20 < seeds, "{complete} {refused} {endless}");
 }
 
-/// Tools as generators write them compile for calls within a server's bounds.
+/// Tools as schema generators write them compile for calls, within a server's limits.
 #[test]
 fn tools_of_generators_compile() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../prompt/tests/data/generated-tools.json");

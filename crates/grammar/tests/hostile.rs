@@ -1,4 +1,4 @@
-//! Abuse 2: what is sent to break, block or fill the house is refused in time, or does no harm.
+//! Abuse case 2: input that tries to break, block or fill the server is refused in time, or does no harm.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -50,7 +50,7 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
         schema(json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1})),
     ];
     for (at, form) in forms.into_iter().enumerate() {
-        // The bound is 100 ms; a machine that does much else takes somewhat longer to say so.
+        // The limit is 100 ms of CPU time. On a busy machine the refusal takes longer.
         let began = std::time::Instant::now();
         let compiled = compile_in_time(form);
         let took = began.elapsed();
@@ -60,7 +60,7 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
             Err(_) => {}
             Ok(grammar) => {
                 assert!(grammar.state_bytes() <= 32 << 20, "form {at}");
-                // It may fail on its way, within its bounds, and then it alone.
+                // The answer may fail within its limits, without affecting others.
                 let mut state = grammar.begin();
                 let mut mask = vec![0; 128];
                 for _ in 0..50 {
@@ -75,7 +75,7 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
             }
         }
     }
-    // And others are served as before.
+    // Other forms are still served.
     let grammar = compile(Form::JsonObject).unwrap();
     assert!(walk(&mut *grammar.begin(), &mut Rng(1), 30).is_some());
 }
@@ -102,7 +102,7 @@ fn abuse_2_endless_unique_forms_fill_no_memory() {
     }
     let (forms, bytes) = demo().compiler.kept();
     assert!(forms <= 256 && bytes <= 128 << 20, "{forms} forms, {bytes} bytes");
-    // One that is kept is not compiled again.
+    // A cached form is not compiled again.
     let form = || schema(json!({"const": "the same"}));
     let first = compile(form()).unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &compile(form()).unwrap()));

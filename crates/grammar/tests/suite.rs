@@ -1,8 +1,8 @@
-//! The JSON-Schema-Test-Suite (draft 2020-12), judged by what grammars let through: of each schema that compiles, an instance passes
-//! where the suite says that it is valid, and none passes where it says that it is not. What cannot be held to is refused by name.
+//! The JSON-Schema-Test-Suite (draft 2020-12), judged by the masks. For each schema that compiles, every valid instance
+//! must pass and no invalid one may. Schemas that cannot be enforced must be refused by name.
 //!
-//! `data/json-schema-test-suite.json`: the files of these keywords as Python's `jsonschema` 4.26 carries them, comments left out. Its
-//! licence stands beside it.
+//! `data/json-schema-test-suite.json` has the files for these keywords from Python's `jsonschema` 4.26, without
+//! comments. Its licence is in the same directory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,12 +17,13 @@ use headrace_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 const SUITE: &str = include_str!("data/json-schema-test-suite.json");
-/// The id that ends an answer; those before it are bytes.
+/// The id that ends an answer. The ids below it are bytes.
 const END: u32 = 256;
-/// Ways to write one instance, its keys in other orders, that are tried.
+/// Most key orders of one instance that are tried.
 const MOST_WAYS: usize = 120;
 
-/// Valid instances that are never written: of a whole number that a schema names, or asks for, the spelling with a fraction of zero.
+/// Valid instances that are never written: a whole number that a schema names or requires, spelled with a zero
+/// fraction.
 const NEVER_WRITTEN: [&str; 9] = [
     "const: const with 0 does not match other zero-like types: 0.0",
     "const: const with 1 does not match true: 1.0",
@@ -35,7 +36,7 @@ const NEVER_WRITTEN: [&str; 9] = [
     "type: integer type matches integers: 1.0",
 ];
 
-/// A compiler over single bytes: however an instance is cut into tokens, it is the same.
+/// A compiler over single bytes, so that tokenization does not matter.
 fn compiler() -> Compiler {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let letter = |byte: u8| {
@@ -56,7 +57,7 @@ fn compiler() -> Compiler {
     Compiler::new(Arc::new(tokenizer), &[END], END + 1)
 }
 
-/// Whether a text passes as a whole answer.
+/// Whether a grammar accepts a text as a whole answer.
 fn passes(grammar: &dyn Grammar, text: &str) -> bool {
     let mut state = grammar.begin();
     if text.bytes().any(|byte| state.is_over() || state.accept(u32::from(byte)).is_err()) {
@@ -66,7 +67,7 @@ fn passes(grammar: &dyn Grammar, text: &str) -> bool {
     state.is_over() || state.mask(&mut mask).is_ok() && mask[8] & 1 == 1
 }
 
-/// The same value with the keys of its objects in any order: a grammar has them in the schema's.
+/// The same value with its keys in every order, because a grammar requires the schema's order.
 fn ways(value: &Value) -> Vec<Value> {
     match value {
         Value::Array(items) => {
@@ -141,13 +142,13 @@ fn what_passes_is_what_the_suite_says() {
                     *refused.entry(keyword).or_default() += 1;
                     continue;
                 }
-                // Where an `$id` moves what references are relative to.
+                // An `$id` changes the base of references.
                 Err(GrammarFault::Invalid { path, .. }) if path.ends_with("$ref") => {
                     *refused.entry("$ref".to_owned()).or_default() += 1;
                     continue;
                 }
                 Err(GrammarFault::Unsatisfiable { .. }) => {
-                    // Nothing fits it, then.
+                    // Then no instance may be valid.
                     for test in group["tests"].as_array().unwrap() {
                         if test["valid"] == true {
                             missed.push(format!("{name}: refused as unsatisfiable: {}", test["data"]));

@@ -1,4 +1,4 @@
-//! What tests of answers share: the demo model's vocabulary, and random walks within the masks.
+//! Shared by the tests of answers: the demo model's vocabulary, and random walks within the masks.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,17 +40,17 @@ pub(crate) fn demo() -> &'static Demo {
     })
 }
 
-/// Within a server's bounds but that of time: a machine that runs other tests meanwhile makes no form dearer.
+/// Compiles within a server's limits except the time limit, because parallel tests slow the machine down.
 pub(crate) fn compile(form: Form) -> Result<SharedGrammar, GrammarFault> {
     demo().compiler.compile(&Arc::new(form), &patient())
 }
 
-/// See [`compile`].
+/// The limits of [`compile`].
 pub(crate) fn patient() -> Bounds {
     Bounds { compile_time: Duration::from_secs(20), ..Bounds::default() }
 }
 
-/// Within all of a server's bounds.
+/// Compiles within all of a server's limits.
 pub(crate) fn compile_in_time(form: Form) -> Result<SharedGrammar, GrammarFault> {
     demo().compiler.compile(&Arc::new(form), &Bounds::default())
 }
@@ -79,7 +79,7 @@ pub(crate) fn allowed(mask: &[u32]) -> Vec<u32> {
     (0..mask.len() as u32 * 32).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect()
 }
 
-/// Walks at random, and towards the end after `most` ids: of what may come then, what closes. `None`: it found no end.
+/// Walks at random, and from `most` ids on prefers tokens that close. Returns `None` if the walk found no end.
 pub(crate) fn walk(state: &mut dyn GrammarState, rng: &mut Rng, most: usize) -> Option<String> {
     let Demo { tokenizer, ends, words, .. } = demo();
     let mut mask = vec![0; *words];

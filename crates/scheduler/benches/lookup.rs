@@ -1,5 +1,5 @@
-//! What looking up a prefix costs among a million cached blocks, hashing included and apart, and what it costs to say why
-//! a block was not found. `cargo bench -p headrace-scheduler --bench lookup`.
+//! Measures a prefix lookup among a million cached blocks, with hashing and finding timed separately. Also measures the
+//! explanation of a miss. Run `cargo bench -p headrace-scheduler --bench lookup`.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cached = scheduler.load().blocks_cached;
     println!("{cached} blocks cached in {:.1} s", begun.elapsed().as_secs_f64());
 
-    // Shuffled, so that neither the table nor the blocks are in a processor's cache.
+    // Shuffled, so that neither the table nor the blocks are in a CPU cache.
     let prompts: Vec<Arc<[u32]>> =
         (0..LOOKUPS).map(|i| prompt(i * 7919 % (BLOCKS * BLOCK_TOKENS / PROMPT))).collect();
     let blocks = LOOKUPS * (PROMPT / BLOCK_TOKENS);
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(found > blocks * BLOCK_TOKENS * 9 / 10, "{found} tokens found");
     println!("lookup: {:.3} µs a block ({hashing:.3} hashing, {looking:.3} finding)", hashing + looking);
 
-    // A prompt that leaves the cached ones in its last block but one, and so is explained and computed there.
+    // Each prompt differs from a cached one in its last block but one, so that a miss is explained and computed there.
     let begun = Instant::now();
     for prompt in &prompts {
         let mut other = prompt.to_vec();
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Computes one prompt to its end.
+/// Computes one prompt to its end, and returns the number of steps.
 fn run(scheduler: &mut Scheduler, salt: &CacheSalt, prompt: Arc<[u32]>) -> Result<usize, Box<dyn Error>> {
     let keys = Some(PrefixKeys::of(salt, &prompt));
     let spec = SequenceSpec { keys, ..SequenceSpec::new(1, *salt, prompt, 0) };

@@ -1,18 +1,18 @@
-//! When idle work that others keep from being computed is served as normal work: one sequence at a time, tenant by tenant.
-//! Knows no queue and no blocks.
+//! Decides when idle work that is crowded out is served as normal work: one sequence at a time, tenants in turn. Knows
+//! no queue and no blocks.
 
 use crate::sequence::SeqId;
 
-/// How long idle work has been passed over, and the sequence that is served as normal work for it.
+/// How long idle work has been passed over, and the sequence that is raised for it.
 #[derive(Debug, Default)]
 pub(crate) struct Ageing {
-    /// The sequence of idle work that is served as normal work.
+    /// The idle sequence that is served as normal work.
     raised: Option<SeqId>,
-    /// The tenant of the sequence that was raised last.
+    /// The tenant of the most recently raised sequence.
     last_tenant: u64,
-    /// Nanoseconds for which idle work was passed over since a sequence was last raised.
+    /// Nanoseconds for which idle work was passed over since the last raise.
     passed_over_ns: u64,
-    /// The time of the last plan, if it passed idle work over.
+    /// The time of the last plan, if it passed over idle work.
     since: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum IdleTurn {
 }
 
 impl Ageing {
-    /// Counts the plan at `now_ns`. Only time between two plans that both pass idle work over counts.
+    /// Counts the plan at `now_ns`. Only the time between two plans that both pass over idle work counts.
     pub(crate) fn count(&mut self, turn: IdleTurn, now_ns: u64) {
         if turn == IdleTurn::None {
             self.passed_over_ns = 0;
@@ -41,22 +41,22 @@ impl Ageing {
         self.passed_over_ns = self.passed_over_ns.saturating_add(now_ns.saturating_sub(since));
     }
 
-    /// Whether a sequence is to be raised: idle work was passed over for `patience_ns`, and none is raised now.
+    /// Whether a sequence should be raised now: none is raised, and idle work was passed over for `patience_ns`.
     pub(crate) fn is_due(&self, patience_ns: u64) -> bool {
         self.raised.is_none() && self.since.is_some() && self.passed_over_ns >= patience_ns
     }
 
-    /// The order in which tenants are raised: by their number, from the one that was raised last.
+    /// Sort key of a tenant in the raising order: by number, starting after the tenant that was raised last.
     pub(crate) fn turn_of(&self, tenant: u64) -> u64 {
         tenant.wrapping_sub(self.last_tenant).wrapping_sub(1)
     }
 
-    /// This sequence is served as normal work until it ends or stands still.
+    /// Raises a sequence until it ends or is paused.
     pub(crate) fn raise(&mut self, id: SeqId, tenant: u64) {
         *self = Self { raised: Some(id), last_tenant: tenant, ..Self::default() };
     }
 
-    /// The sequence is gone, or stands still. Returns whether it was the one that is raised.
+    /// Ends the raise of a sequence that is gone or paused. Returns whether it was the raised one.
     pub(crate) fn lower(&mut self, id: SeqId) -> bool {
         self.raised.take_if(|raised| *raised == id).is_some()
     }

@@ -1,10 +1,10 @@
-//! The pool of KV blocks: reference counts, the free list, and which blocks hold a cached prefix.
-//! Knows ids and counts; the bytes of a block belong to whoever computes.
+//! The pool of KV blocks: reference counts, the free lists, and the cached prefixes. Knows ids and counts. The bytes of
+//! a block belong to the code that computes it.
 //!
-//! The free list is an intrusive LRU: a block that holds a cached prefix keeps it until its turn comes, and a hit takes
-//! it back out in constant time. Blocks without a prefix stand at the front and are used up first. Blocks that are kept for
-//! somebody stand in lists of their own, one for each lifetime and so in the order in which they end: they are used up last, and
-//! when their time is over they join the end of the usual list.
+//! The free list is an intrusive LRU list. A free block keeps its cached prefix until it is reused, and a hit takes it
+//! off the list in constant time. Blocks without a prefix are at the front and are reused first. Pinned blocks are in
+//! lists of their own, one per lifetime, and so in the order in which their pins end. They are reused last. When a pin
+//! ends, its block moves to the end of the usual list.
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheLife, CacheSalt};
 
@@ -12,7 +12,7 @@ use crate::nearest::{CachedPrefix, Nearest};
 use crate::pins::{Pins, rank};
 use crate::tables::ByKey;
 
-/// End of the list.
+/// End of a list.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
@@ -20,16 +20,16 @@ pub(crate) struct Block {
     pub(crate) refs: u32,
     prev: u32,
     next: u32,
-    /// Whether another sequence than the one that computed it has built on it.
+    /// Whether a sequence other than the one that computed it has built on it.
     relied_on: bool,
-    /// When its last holder let go of it.
+    /// When its last holder released it.
     freed_ns: u64,
-    /// For how long it is kept, and for whom.
+    /// How long it is pinned, and for which tenant.
     pub(crate) kept: Option<(CacheLife, u64)>,
     pub(crate) cached: Option<CachedPrefix>,
 }
 
-/// The ends of a list of free blocks.
+/// The two ends of a list of free blocks.
 #[derive(Debug, Clone, Copy)]
 struct List {
     head: u32,
@@ -38,12 +38,12 @@ struct List {
 
 const EMPTY: List = List { head: NONE, tail: NONE };
 
-/// All blocks. A block is either held (`refs > 0`) or in the free list; only held blocks are written, and only by
-/// their single holder before they are published.
+/// All blocks. A block is either held (`refs > 0`) or in a free list. Only held blocks are written, and only by their
+/// single holder, before they are published.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     blocks: Vec<Block>,
-    /// The usual ones, and those that are kept, by lifetime.
+    /// The usual free list, then the lists of pinned blocks, by lifetime.
     lists: [List; 1 + CacheLife::ALL.len()],
     pins: Pins,
     free: usize,
@@ -56,7 +56,8 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// `count` blocks, all free and empty. `count` was checked to fit `u32`. What nobody holds stays findable for so long.
+    /// Creates `count` free and empty blocks. The caller has checked that `count` fits `u32`. A prefix that no sequence
+    /// holds stays findable for `lifetime_ns`.
     pub(crate) fn new(count: usize, lifetime_ns: u64, pins: Pins) -> Self {
         let (prev, next) = (NONE, NONE);
         let empty = Block { refs: 0, prev, next, relied_on: false, freed_ns: 0, kept: None, cached: None };
@@ -77,7 +78,7 @@ impl BlockPool {
         pool
     }
 
-    /// It is so late now. Time does not go back.
+    /// Advances the clock to `now_ns`, never backwards, and ends the pins that are over.
     pub(crate) fn set_now(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         for life in CacheLife::ALL {
@@ -91,20 +92,20 @@ impl BlockPool {
         }
     }
 
-    /// The free block of a lifetime that ends first, and when it does.
+    /// The free pinned block of this lifetime whose pin ends first, and when it ends.
     fn first_kept(&self, life: CacheLife) -> Option<(u32, u64)> {
         let block = self.lists[1 + rank(life)].head;
         let entry = self.blocks.get(block as usize)?;
         Some((block, entry.freed_ns.saturating_add(life.nanos())))
     }
 
-    /// How many may be kept, and for whom.
+    /// The limits on pinned blocks, and their use.
     pub(crate) fn pins(&mut self) -> &mut Pins {
         &mut self.pins
     }
 
-    /// Keeps a cached block that somebody holds. What is kept for longer already stays so. `true`: the place that was reserved for it
-    /// is taken now.
+    /// Pins a cached block that a sequence holds. A longer existing pin stays. Returns `true` if the pin uses the place
+    /// that was `reserved` for it.
     pub(crate) fn keep(&mut self, block: u32, life: CacheLife, tenant: u64, reserved: bool) -> bool {
         let entry = &mut self.blocks[block as usize];
         if entry.refs == 0 || entry.cached.is_none() {
@@ -123,7 +124,7 @@ impl BlockPool {
         }
     }
 
-    /// It is kept no longer.
+    /// Ends the pin of a block.
     fn let_go(&mut self, block: u32) {
         if let Some((_, tenant)) = self.blocks[block as usize].kept.take() {
             self.pins.release(tenant, 1);
@@ -134,12 +135,12 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks that nobody holds, cached ones included.
+    /// Number of blocks that no sequence holds, cached ones included.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Of the free ones, those with a cached prefix.
+    /// Number of free blocks with a cached prefix.
     pub(crate) fn free_cached(&self) -> usize {
         self.free_cached
     }
@@ -148,8 +149,8 @@ impl BlockPool {
         self.blocks[block as usize].refs == 0
     }
 
-    /// The longest unused free block, which forgets what it cached; of those that are kept, where there is no other, the one whose
-    /// time ends first. `None`: all are held.
+    /// Takes the least recently used free block, which loses its cached prefix. If only pinned blocks are free, takes
+    /// the one whose pin ends first. Returns `None` if every block is held.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let usual = self.lists[0];
         let kept = || {
@@ -168,8 +169,8 @@ impl BlockPool {
         Some(block)
     }
 
-    /// One more holder of a block that [`Self::lookup`] found: another than the sequence that computed it, or (not
-    /// `relies`) that one again.
+    /// Adds a holder to a block that [`Self::lookup`] found. `relies` says that the holder is not the sequence that
+    /// computed the block.
     pub(crate) fn share(&mut self, block: u32, relies: bool) {
         if self.is_free(block) {
             self.unlink(block);
@@ -179,14 +180,14 @@ impl BlockPool {
         entry.relied_on |= relies;
     }
 
-    /// Makes a block findable no longer, unless somebody holds it or has built on it.
+    /// Makes a block unfindable, unless a sequence holds it or another has built on it.
     pub(crate) fn take_back(&mut self, block: u32) {
         if self.is_free(block) && !self.blocks[block as usize].relied_on {
             self.forget(block);
         }
     }
 
-    /// Makes a free block findable no longer: it is used up first now.
+    /// Makes a free block unfindable. It is now reused first.
     fn forget(&mut self, block: u32) {
         self.unlink(block);
         self.let_go(block);
@@ -197,7 +198,7 @@ impl BlockPool {
         self.push_front(block);
     }
 
-    /// One holder fewer. The last one returns it to the free list.
+    /// Removes one holder. The last one returns the block to a free list.
     pub(crate) fn release(&mut self, block: u32) {
         let entry = &mut self.blocks[block as usize];
         entry.refs = entry.refs.saturating_sub(1);
@@ -207,8 +208,8 @@ impl BlockPool {
         }
     }
 
-    /// Makes a full, computed block findable. If another block already stands for the same prefix, and has not expired, this
-    /// one stays unknown and is used up first when freed. The block that stands for it.
+    /// Makes a full, computed block findable, and returns the block that is found for this prefix. If another block
+    /// that has not expired is already found for it, `block` stays unfindable and is reused first when freed.
     pub(crate) fn publish(&mut self, block: u32, prefix: CachedPrefix) -> u32 {
         match self.index.get(&prefix.key) {
             Some(&other) if self.has_expired(other) => self.forget(other),
@@ -224,7 +225,7 @@ impl BlockPool {
         block
     }
 
-    /// Whether nobody has used a block for longer than prefixes live.
+    /// Whether no sequence has used a block for longer than the lifetime of prefixes.
     fn has_expired(&self, block: u32) -> bool {
         let entry = &self.blocks[block as usize];
         entry.refs == 0
@@ -232,13 +233,13 @@ impl BlockPool {
             && self.now_ns.saturating_sub(entry.freed_ns) > self.lifetime_ns
     }
 
-    /// The block that stands for `key`, if its salt and tokens are equal too (a colliding hash finds nothing) and it has not
-    /// expired.
+    /// The block for `key`, if it has not expired and its salt and tokens are equal too. So a hash collision finds
+    /// nothing.
     pub(crate) fn lookup(&self, key: &BlockKey, salt: &CacheSalt, tokens: &[u32]) -> Option<u32> {
         self.stored(key, salt, tokens).filter(|&block| !self.has_expired(block))
     }
 
-    /// Whether a block stands for `key` that may not be used any more.
+    /// Whether the block for `key` has expired and may no longer be used.
     pub(crate) fn holds_expired(&self, key: &BlockKey, salt: &CacheSalt, tokens: &[u32]) -> bool {
         self.stored(key, salt, tokens).is_some_and(|block| self.has_expired(block))
     }
@@ -254,12 +255,12 @@ impl BlockPool {
         Some(&self.blocks.get(block as usize)?.cached.as_ref()?.tokens)
     }
 
-    /// What lies near a block that was not found.
+    /// The index that explains why a block was not found.
     pub(crate) fn nearest(&self) -> &Nearest {
         &self.nearest
     }
 
-    /// In which list a free block stands.
+    /// Index of the list for a free block.
     fn list(&self, block: u32) -> usize {
         self.blocks[block as usize].kept.map_or(0, |(life, _)| 1 + rank(life))
     }
@@ -298,7 +299,7 @@ impl BlockPool {
         self.free_cached += usize::from(entry.cached.is_some());
     }
 
-    /// Blocks without a prefix: nobody keeps them.
+    /// Puts a block at the front of the usual list. Only for blocks without a prefix, which are never pinned.
     fn push_front(&mut self, block: u32) {
         let first = self.lists[0].head;
         if first == NONE {
@@ -313,12 +314,12 @@ impl BlockPool {
         self.free_cached += usize::from(entry.cached.is_some());
     }
 
-    /// For tests: how many blocks are kept or spoken for, as counted.
+    /// For tests: the counts of pinned and reserved blocks.
     pub(crate) fn audit_pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// For tests: every block's state, the ids in the free list in order, and the index.
+    /// For tests: every block's state, the ids in the free lists in order, and the index.
     pub(crate) fn audit(&self) -> (&[Block], Vec<u32>, &ByKey<u32>) {
         let mut list = Vec::new();
         for List { head, .. } in self.lists {
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(pool.lookup(&key, &a, &[8; BLOCK_TOKENS]), None);
         pool.share(block, true);
         assert_eq!((pool.free(), pool.free_cached()), (1, 0));
-        // Taking the last other block must not disturb the one that is held.
+        // Taking the last free block must not disturb the held one.
         assert_ne!(pool.take(), Some(block));
         assert_eq!(pool.take(), None);
     }

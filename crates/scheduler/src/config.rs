@@ -1,41 +1,42 @@
-//! Everything about the scheduler that can grow, with its limit. Knows nothing of where the values come from.
+//! The scheduler's limits: everything that can grow has one. Does not know where the values come from.
 
 use std::fmt;
 
-/// The limits of a scheduler. Counts are of tokens or sequences, as each name says.
+/// The limits of a scheduler. Each field counts tokens or sequences, as its name says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// Tokens computed in one step, prefill and decode together.
     pub step_tokens: usize,
-    /// Sequences that hold KV blocks at a time; at most `step_tokens`, so that each decodes in every step.
+    /// Sequences that hold KV blocks at a time. At most `step_tokens`, so that each of them can decode in every step.
     pub max_running: usize,
     /// Tokens of one sequence computed in one step.
     pub max_chunk: usize,
-    /// The same where the logits of every position are wanted (they take `vocab × 4` bytes each).
+    /// The same limit for a chunk that needs the logits of every position, which take `vocab × 4` bytes each.
     pub max_score_chunk: usize,
     /// Tokens of one sequence, prompt and output.
     pub context_window: usize,
-    /// Sequences that wait. The last eighth is kept for tenants that have less than that waiting.
+    /// Sequences that wait. The last eighth is reserved for tenants with fewer waiting sequences than that.
     pub queue_sequences: usize,
-    /// Prompt tokens that wait; the last eighth as above.
+    /// Prompt tokens that wait. The last eighth is reserved in the same way.
     pub queue_tokens: u64,
-    /// How many sequences may start before one that came first and does not fit yet; then its room is reserved.
+    /// How many sequences may overtake an earlier one that does not fit yet. After that, its room is reserved.
     pub max_bypass: u32,
-    /// How long idle work is passed over before one sequence of it is served as normal work. One is at a time, of each
-    /// tenant in turn, so that idle work is slow beside other work but always ends.
+    /// How long idle work is passed over before one of its sequences is served as normal work. Tenants take turns, one
+    /// sequence at a time, so idle work is slow beside other work but always ends.
     pub idle_patience_ns: u64,
-    /// A cold prefix this long that another sequence is computing right now is waited for, not computed twice.
+    /// The shortest cold prefix, in tokens, worth waiting for if another sequence is computing it right now. Shorter
+    /// ones are computed twice.
     pub dedup_tokens: usize,
     /// Whether full blocks are kept for later sequences with the same prefix and salt.
     pub prefix_cache: bool,
-    /// How long a cached block that nobody holds stays findable; `None`: until its room is needed.
+    /// How long a cached block that no sequence holds stays findable. `None` keeps it until its room is needed.
     pub prefix_lifetime_ns: Option<u64>,
-    /// Of all blocks, the hundredths that may be kept for callers who ask for it ([`headrace_domain::CachePin`]): those are used up last.
+    /// Percentage of all blocks that callers may pin ([`headrace_domain::CachePin`]). Pinned blocks are evicted last.
     pub pinned_percent: u8,
-    /// The same of one tenant.
+    /// The same percentage for one tenant.
     pub pinned_percent_of_one: u8,
-    /// Whether the blocks that a sequence computed stay findable when it is aborted. Off, those of a call that its client
-    /// gave up are taken back unless another has built on them or waits for them.
+    /// Whether the blocks that a sequence computed stay findable when it is aborted. If off, the blocks of an abandoned
+    /// call are taken back, unless another sequence has built on them or waits for them.
     pub keep_aborted: bool,
 }
 
@@ -70,7 +71,7 @@ pub struct ConfigProblem {
     pub problem: String,
 }
 
-/// Every value that cannot work, at once.
+/// Every value that cannot work, reported at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 

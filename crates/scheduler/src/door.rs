@@ -1,5 +1,5 @@
-//! Whom the queue takes: what could never run, what there is no room for and what would come too late is refused at once,
-//! with the number it hit. Keeps nothing.
+//! Admission to the queue. A sequence that can never run, has no room or would come too late is refused at once. The
+//! refusal carries the limit that was hit. Keeps no state.
 
 use std::fmt;
 
@@ -8,46 +8,47 @@ use headrace_domain::BLOCK_TOKENS;
 use crate::outlook::{LEAST_RETRY_NS, Newcomer, Outlook};
 use crate::sequence::{SequenceSpec, blocks_for};
 
-/// The part by which a foretold wait is taken longer where a deadline hangs on it.
+/// Forecast waits are lengthened by one part in this many if a deadline depends on them.
 const CAUTION: u64 = 8;
 
-/// Why a sequence is not taken. Nothing has been kept of it.
+/// Why a sequence is refused. Nothing of it has been kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddRefusal {
-    /// The queue is at its bound.
+    /// The queue is full.
     QueueFull {
         /// `sequences` or `tokens`.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
         /// Nanoseconds until there may be room, from the measured rate; at least one second.
         retry_after_ns: u64,
     },
-    /// It could never be computed to its end.
+    /// The sequence could never be computed to its end.
     DoesNotFit {
         /// Tokens it may need.
         needed: u64,
-        /// Tokens there are, in the context or the pool.
+        /// Tokens available, in the context window or the pool.
         limit: u64,
     },
-    /// Its first token would not be there before its deadline.
+    /// The first token would come after the deadline.
     TooLate {
-        /// Nanoseconds it would wait for others.
+        /// Nanoseconds that it would wait for other work.
         wait_ns: u64,
-        /// Nanoseconds its own prompt would take.
+        /// Nanoseconds that its own prompt would take.
         prefill_ns: u64,
-        /// Nanoseconds until the wait is short enough; `None`: its own prompt takes longer than it has.
+        /// Nanoseconds until the wait is short enough. `None` if its prompt alone takes longer than the deadline
+        /// allows.
         retry_after_ns: Option<u64>,
     },
-    /// An empty prompt, or no or more sequences at once than the queue could ever hold.
+    /// The prompt is empty, or the number of sequences is zero or more than the queue could ever hold.
     Invalid {
-        /// Which.
+        /// The invalid value.
         what: String,
     },
 }
 
 impl Outlook<'_> {
-    /// Refuses what could never run, what the queue has no room for, and what would come too late.
+    /// Refuses a sequence that can never run, has no room in the queue, or would come too late.
     ///
     /// # Errors
     /// [`AddRefusal`].
@@ -61,7 +62,7 @@ impl Outlook<'_> {
             return Err(AddRefusal::Invalid { what });
         }
         let needed = prompt.saturating_add(spec.max_new as usize);
-        // The last token that is generated is never an input, so it needs no room of its own in the pool.
+        // The last generated token is never an input, so it needs no room in the pool.
         let stored = needed.saturating_sub(usize::from(spec.max_new > 0));
         if needed > self.config.context_window || blocks_for(stored) > self.prefixes.pool().total() {
             let pool = self.prefixes.pool().total().saturating_mul(BLOCK_TOKENS);
@@ -75,8 +76,8 @@ impl Outlook<'_> {
         }
     }
 
-    /// Refuses what the queue has no room for. Its last eighth is for tenants that have less than that waiting: a flood
-    /// of one does not close the door to others.
+    /// Refuses a sequence if the queue has no room. The last eighth is for tenants with fewer waiting sequences or
+    /// tokens than that. So a flood from one tenant does not shut out the others.
     fn refuse_full(&self, spec: &SequenceSpec, count: usize) -> Result<(), AddRefusal> {
         let (own, own_tokens) = self.tenants.queued_by(spec.tenant);
         let waiting = self.waiting.len(self.tenants);
@@ -92,7 +93,7 @@ impl Outlook<'_> {
         let (whole, kept) = (self.config.queue_tokens, self.config.queue_tokens / 8);
         let limit = if own_tokens + prompt > kept { whole - kept } else { whole };
         let after = self.waiting.tokens() + prompt;
-        // One prompt longer than the whole bound is taken when nothing else waits: refusing it would be for ever.
+        // A prompt longer than the whole limit is accepted if nothing else waits. Otherwise it could never be accepted.
         if after > limit && waiting > 0 {
             let mean = (self.waiting.tokens() / waiting as u64).max(1);
             let excess = usize::try_from((after - limit).div_ceil(mean)).unwrap_or(waiting).min(waiting);
@@ -102,12 +103,12 @@ impl Outlook<'_> {
         Ok(())
     }
 
-    /// Refuses what would have no token by its deadline.
+    /// Refuses a sequence that would have no token by its deadline.
     fn refuse_late(&self, newcomer: &Newcomer<'_>, deadline: u64, now_ns: u64) -> Result<(), AddRefusal> {
         let Some(forecast) = self.forecast(newcomer) else { return Ok(()) };
         let (wait_ns, prefill_ns) = (forecast.wait_ns, forecast.prefill_ns);
         let allowed = deadline.saturating_sub(now_ns);
-        // With a little room: under a steady overload the queue settles where newcomers are just not refused.
+        // A margin, because under a steady overload the queue settles just below the point of refusal.
         let needed = wait_ns.saturating_add(wait_ns / CAUTION).saturating_add(prefill_ns);
         if needed <= allowed && now_ns <= deadline {
             return Ok(());

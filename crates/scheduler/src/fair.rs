@@ -1,42 +1,44 @@
-//! Who is next: each tenant's queues, and the virtual token counters by which tenants take turns (arXiv 2401.00588).
-//! Knows ids and counters, nothing of blocks or budgets.
+//! The order of service: each tenant's queues, and the virtual token counters by which tenants take turns (arXiv
+//! 2401.00588). Knows ids and counters, nothing of blocks or budgets.
 //!
-//! A tenant's counter grows by the tokens computed for it, divided by its weight; the tenant with the lowest is served
-//! next. One that begins to wait is lifted to the lowest counter of those that wait (nobody waiting: of the one that
-//! did last), less a burst of a few steps: so what it did not ask for earns it no more than that it is served at once.
+//! A tenant's counter grows by the tokens computed for it, divided by its weight. The tenant with the lowest counter is
+//! served next. A tenant that begins to wait is lifted to the lowest waiting counter, less a burst of a few steps. If
+//! no tenant waits, it is lifted to the counter of the tenant that waited last, less the same burst. So an absence
+//! earns a tenant immediate service, and nothing more.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::sequence::{Class, SeqId};
 use crate::tables::ByTenant;
 
-/// Counter units per token at weight 1: room for weights to divide by.
+/// Counter units per token at weight 1. The scale leaves room to divide by weights.
 pub(crate) const SCALE: u64 = 1 << 16;
-/// Tenants remembered beyond twice the active ones before those that are no longer owed anything are forgotten.
+/// Tenants remembered beyond twice the active ones. Above that, tenants that no longer matter are forgotten.
 const REMEMBERED: usize = 1024;
 const CLASSES: usize = Class::SERVED.len();
 
 #[derive(Debug)]
 struct Tenant {
     counter: u64,
-    /// The counter under which the sets know it; differs from `counter` while it is in `dirty`.
+    /// The counter under which the `waiting` sets list the tenant. Differs from `counter` while the tenant is in
+    /// `dirty`.
     placed: u64,
     weight: u32,
     /// Its living sequences.
     live: usize,
-    /// Of those, the ones that are not idle work and do not stand still.
+    /// Living sequences that are neither idle work nor paused.
     busy: usize,
-    /// Of those, the ones that hold blocks.
+    /// Of the busy sequences, those that hold blocks.
     running: usize,
-    /// The blocks that these hold, shared ones as often as they are.
+    /// Blocks that the running sequences hold. A block shared by several of them counts once for each.
     blocks: usize,
     dirty: bool,
     queues: [VecDeque<SeqId>; CLASSES],
-    /// Tokens that wait, per class.
+    /// Waiting tokens, per class.
     queued_tokens: [u64; CLASSES],
 }
 
-/// What a tenant has waiting in a class.
+/// A tenant's waiting sequences of one class, in total.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Queued {
     pub(crate) tenant: u64,
@@ -51,32 +53,32 @@ pub(crate) struct FairQueue {
     tenants: ByTenant<Tenant>,
     /// Tenants with living sequences.
     active: usize,
-    /// (counter, tenant) of those with a sequence waiting, per class.
+    /// (counter, tenant) of the tenants with a waiting sequence, per class.
     waiting: [BTreeSet<(u64, u64)>; CLASSES],
     dirty: Vec<u64>,
     lengths: [usize; CLASSES],
-    /// The counter of the tenant whose last waiting sequence that was not idle work left its queue last.
+    /// Counter of the tenant whose queue of normal work emptied most recently.
     last: u64,
-    /// How far below the lowest counter one that begins to wait may stand.
+    /// How far below the lowest waiting counter a tenant may begin to wait.
     burst: u64,
-    /// How far above another's counter one may stand that passes it, since it has less than its share of the pool.
+    /// How far a tenant's counter may exceed another's and still pass it, if the tenant is below its share of the pool.
     lead: u64,
-    /// Weights of tenants with living sequences that are not idle work and do not stand still.
+    /// Total weight of the tenants with sequences that are neither idle work nor paused.
     busy_weight: u64,
-    /// Sequences of all tenants that hold blocks, idle work apart.
+    /// Sequences of all tenants that hold blocks, without idle work and paused sequences.
     running: usize,
 }
 
 impl FairQueue {
-    /// An empty queue in which a tenant that was quiet may have this many tokens ahead of others, and one that has less
-    /// than its share of the pool may be that much further.
+    /// Creates an empty queue. A tenant that was away may be ahead of the others by `burst_tokens`. A tenant below its
+    /// share of the pool may be ahead by `lead_tokens` more.
     pub(crate) fn new(burst_tokens: usize, lead_tokens: usize) -> Self {
         let units = |tokens: usize| (tokens as u64).saturating_mul(SCALE);
         let burst = units(burst_tokens);
         Self { burst, lead: burst.saturating_add(units(lead_tokens)), ..Self::default() }
     }
 
-    /// A sequence of this tenant begins to live.
+    /// Registers a new sequence of this tenant, and updates the tenant's weight.
     pub(crate) fn enter(&mut self, tenant: u64, class: Class, weight: u32) {
         self.forget_if_many();
         let entry = self.tenants.entry(tenant).or_insert_with(|| Tenant {
@@ -103,7 +105,7 @@ impl FairQueue {
         entry.live += 1;
     }
 
-    /// A sequence of this tenant, in no queue any more, is gone.
+    /// Removes a sequence of this tenant. The sequence is in no queue any more.
     pub(crate) fn leave(&mut self, tenant: u64, class: Class) {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
         entry.live = entry.live.saturating_sub(1);
@@ -116,7 +118,7 @@ impl FairQueue {
         if entry.live == 0 {
             self.active -= 1;
             if self.active == 0 {
-                // Nobody competes: nobody owes anything.
+                // No tenant competes, so none is owed anything.
                 self.tenants.clear();
                 self.dirty.clear();
                 self.last = 0;
@@ -124,8 +126,8 @@ impl FairQueue {
         }
     }
 
-    /// A sequence of this tenant's, in no queue, stands still, and its tenant has no share by it; or it goes on (`false`), and
-    /// the tenant has earned no more meanwhile than one that was quiet.
+    /// Pauses (`true`) or resumes (`false`) a sequence that is in no queue. A paused sequence earns its tenant no
+    /// share. On resume, the tenant has earned no more than a tenant that was away.
     pub(crate) fn rests(&mut self, tenant: u64, class: Class, rests: bool) {
         let counter = self.entry_counter(tenant, class);
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
@@ -144,7 +146,7 @@ impl FairQueue {
         }
     }
 
-    /// A sequence of this tenant's takes or loses (`false`) its place among those that hold blocks.
+    /// A sequence of this tenant takes (`true`) or loses (`false`) its running slot.
     pub(crate) fn runs(&mut self, tenant: u64, class: Class, begins: bool) {
         if class == Class::Idle {
             return;
@@ -156,7 +158,7 @@ impl FairQueue {
         }
     }
 
-    /// A sequence of this tenant's takes or gives back (below zero) so many blocks.
+    /// Adds `blocks` to the blocks that this tenant holds. Negative values give blocks back.
     pub(crate) fn holds(&mut self, tenant: u64, class: Class, blocks: isize) {
         if class == Class::Idle || blocks == 0 {
             return;
@@ -166,13 +168,13 @@ impl FairQueue {
         }
     }
 
-    /// The blocks that a tenant's sequences hold, idle work apart.
+    /// Blocks that a tenant's running sequences hold, without idle work.
     pub(crate) fn blocks(&self, tenant: u64) -> usize {
         self.tenants.get(&tenant).map_or(0, |entry| entry.blocks)
     }
 
-    /// The other tenant that is furthest beyond its fair share of places (or of `blocks`, where some are asked for), among
-    /// those whose turn this one may pass.
+    /// The other tenant that exceeds its fair share of running slots the most, or its share of `blocks` if given. Only
+    /// tenants that `tenant` may pass are considered.
     pub(crate) fn furthest_beyond(&self, tenant: u64, places: usize, blocks: Option<usize>) -> Option<u64> {
         let counter = self.counter(tenant);
         let excess = |&id: &u64, other: &Tenant| match blocks {
@@ -186,34 +188,34 @@ impl FairQueue {
         beyond.max().map(|(_, id)| id)
     }
 
-    /// All tenants' sequences that hold blocks, idle work apart.
+    /// Running sequences of all tenants, without idle work and paused sequences.
     pub(crate) fn all_running(&self) -> usize {
         self.running
     }
 
-    /// A tenant's sequences that hold blocks, idle work apart.
+    /// Running sequences of a tenant, without idle work and paused sequences.
     pub(crate) fn running(&self, tenant: u64) -> usize {
         self.tenants.get(&tenant).map_or(0, |entry| entry.running)
     }
 
-    /// A tenant's sequences, those of idle work and those that stand still apart.
+    /// Living sequences of a tenant, without idle work and paused sequences.
     pub(crate) fn busy(&self, tenant: u64) -> usize {
         self.tenants.get(&tenant).map_or(0, |entry| entry.busy)
     }
 
-    /// A tenant's fair part of `whole` among those that are there, rounded down. Idle work has none.
+    /// A tenant's fair share of `whole` among the busy tenants, rounded down. Idle work earns no share.
     pub(crate) fn share(&self, tenant: u64, whole: usize) -> usize {
         let weight = self.tenants.get(&tenant).map_or(1, |entry| u64::from(entry.weight));
         let part = whole as u128 * u128::from(weight) / u128::from(self.busy_weight.max(weight));
         usize::try_from(part).unwrap_or(whole)
     }
 
-    /// The weight by which a tenant's use is divided.
+    /// The weight that divides a tenant's use.
     pub(crate) fn weight(&self, tenant: u64) -> u64 {
         self.tenants.get(&tenant).map_or(1, |entry| u64::from(entry.weight))
     }
 
-    /// What each tenant has waiting in a class.
+    /// Each tenant's waiting sequences of one class, in total.
     pub(crate) fn queued(&self, class: Class) -> impl Iterator<Item = Queued> + '_ {
         let set = self.waiting.get(class.index());
         set.into_iter().flatten().filter_map(move |&(_, tenant)| {
@@ -228,24 +230,24 @@ impl FairQueue {
         })
     }
 
-    /// The first of a tenant's waiting sequences of a class.
+    /// The first waiting sequence of a tenant in a class.
     pub(crate) fn front(&self, tenant: u64, class: Class) -> Option<SeqId> {
         self.tenants.get(&tenant)?.queues.get(class.index())?.front().copied()
     }
 
-    /// Sequences and tokens that a tenant has waiting, of all classes.
+    /// Sequences and tokens that a tenant has waiting, in all classes.
     pub(crate) fn queued_by(&self, tenant: u64) -> (usize, u64) {
         self.tenants.get(&tenant).map_or((0, 0), |entry| {
             (entry.queues.iter().map(VecDeque::len).sum(), entry.queued_tokens.iter().sum())
         })
     }
 
-    /// The furthest counter of one that may pass this one.
+    /// The highest counter that may still pass a tenant with this counter.
     pub(crate) fn within_lead(&self, counter: u64) -> u64 {
         counter.saturating_add(self.lead)
     }
 
-    /// The counter at which a tenant that begins to wait stands.
+    /// The counter that a tenant gets when it begins to wait.
     pub(crate) fn entry_counter(&self, tenant: u64, class: Class) -> u64 {
         let own = self.counter(tenant);
         if self.waits(tenant, class) { own } else { own.max(self.floor(class).saturating_sub(self.burst)) }
@@ -257,7 +259,7 @@ impl FairQueue {
         self.waiting.get(class.index())?.first().copied()
     }
 
-    /// Puts a new sequence behind its tenant's others.
+    /// Appends a new sequence to its tenant's queue.
     pub(crate) fn push_back(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
         self.settle();
         let counter = self.entry_counter(tenant, class);
@@ -269,7 +271,7 @@ impl FairQueue {
         self.push(tenant, class, tokens, |queue| queue.push_back(id));
     }
 
-    /// Puts a sequence that comes back before its tenant's others.
+    /// Puts a returning sequence at the head of its tenant's queue.
     pub(crate) fn push_front(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
         self.push(tenant, class, tokens, |queue| queue.push_front(id));
     }
@@ -290,7 +292,7 @@ impl FairQueue {
         }
     }
 
-    /// Takes a sequence out of its queue. Linear in that queue, which is bounded; no dead entry stays behind.
+    /// Removes a sequence from its queue. Takes time linear in that queue, which is bounded. No dead entry remains.
     pub(crate) fn remove(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
         let (Some(queue), Some(queued)) =
@@ -323,7 +325,7 @@ impl FairQueue {
         self.touch(tenant);
     }
 
-    /// A tenant's counter changed: its places in the sets follow.
+    /// Marks a tenant whose counter changed, so that [`Self::settle`] moves it in the sets.
     fn touch(&mut self, tenant: u64) {
         if let Some(entry) = self.tenants.get_mut(&tenant).filter(|entry| !entry.dirty) {
             entry.dirty = true;
@@ -331,19 +333,19 @@ impl FairQueue {
         }
     }
 
-    /// Whether the tenant has something waiting in a class.
+    /// Whether the tenant has a waiting sequence in a class.
     fn waits(&self, tenant: u64, class: Class) -> bool {
         let queues = self.tenants.get(&tenant).map(|entry| &entry.queues);
         queues.and_then(|queues| queues.get(class.index())).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The lowest counter of those that wait in a class.
+    /// The lowest counter that waits in a class.
     fn floor(&self, class: Class) -> u64 {
         let first = self.waiting.get(class.index()).and_then(BTreeSet::first).map(|&(counter, _)| counter);
         first.unwrap_or(if class == Class::Idle { 0 } else { self.last })
     }
 
-    /// A tenant's counter: the higher, the less it is entitled to.
+    /// A tenant's counter. The higher it is, the less the tenant is entitled to.
     pub(crate) fn counter(&self, tenant: u64) -> u64 {
         self.tenants.get(&tenant).map_or(0, |entry| entry.counter)
     }
@@ -352,8 +354,8 @@ impl FairQueue {
         self.lengths.get(class.index()).copied().unwrap_or(0)
     }
 
-    /// Appends at most `limit` waiting sequences of the tenant that is served after `after` in a class (`None`: of the
-    /// first), and says which that is, to be passed back for the next.
+    /// Appends at most `limit` waiting sequences of the tenant that follows `after` in a class. `None` starts at the
+    /// first tenant. Returns that tenant as (counter, tenant), to be passed as `after` in the next call.
     pub(crate) fn candidates(
         &mut self,
         class: Class,
@@ -375,7 +377,7 @@ impl FairQueue {
         Some(next)
     }
 
-    /// Moves tenants whose counters grew to their new places.
+    /// Moves tenants whose counters changed to their new positions.
     fn settle(&mut self) {
         while let Some(tenant) = self.dirty.pop() {
             let Some(entry) = self.tenants.get_mut(&tenant) else { continue };
@@ -393,7 +395,8 @@ impl FairQueue {
         }
     }
 
-    /// Forgets inactive tenants that would be lifted beyond their counters anyway.
+    /// Forgets inactive tenants whose counters are not above the lowest waiting counter. If they return, they are
+    /// lifted to about that counter anyway.
     fn forget_if_many(&mut self) {
         if self.tenants.len() > self.active * 2 + REMEMBERED {
             let floor = self.floor(Class::Normal);
@@ -401,7 +404,8 @@ impl FairQueue {
         }
     }
 
-    /// For tests: every queued id with its tenant and class, and whether the sets agree with the queues.
+    /// For tests: every queued id with its tenant and class. Returns an error if the sets and counts disagree with the
+    /// queues.
     pub(crate) fn audit(&self) -> Result<Vec<(SeqId, u64, Class)>, String> {
         let mut queued = Vec::new();
         for class in Class::SERVED {

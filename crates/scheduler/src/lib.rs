@@ -1,11 +1,11 @@
-//! Which sequences are computed in the next step, and in which KV blocks: queues, fairness, continuous batching,
-//! chunked prefill, preemption, the prefix cache. Pure and synchronous: no clock, no threads, no I/O, and nothing of
-//! weights, logits, text, keys, limits or money. The simulator runs this very code.
+//! Decides which sequences are computed in the next step, and in which KV blocks. Covers queues, fairness, continuous
+//! batching, chunked prefill, preemption and the prefix cache. Pure and synchronous: it has no clock, no threads and no
+//! I/O. It knows nothing of weights, logits, text, keys, limits or money. The simulator runs this very code.
 //!
 //! # The loop, without fairness, deadlines and misses
 //!
-//! Schedule, run, commit, until nobody is left. There are no phases: each sequence has tokens known and tokens computed,
-//! and each step has one budget of tokens.
+//! Schedule, run, commit, until no sequence is left. There are no phases: each sequence has known tokens and computed
+//! tokens, and each step has one token budget.
 //!
 //! ```
 //! use headrace_domain::CacheSalt;
@@ -23,7 +23,7 @@
 //!     // Schedule: a chunk for each sequence that has its turn, and a block for every sixteen of its tokens.
 //!     let chunks = scheduler.plan(now_ns).chunks.clone();
 //!     steps.push(chunks.iter().map(|chunk| chunk.len).collect::<Vec<_>>());
-//!     // Run: a model stores keys and values in the blocks, and samples. This one counts on from the last token.
+//!     // Run: a model stores keys and values in the blocks, and samples. This one counts up from the last token.
 //!     let mut run = |chunk| -> Option<Outcome> {
 //!         let last = *scheduler.view(chunk)?.tokens.last()?;
 //!         if !chunk.reaches_end {
@@ -45,22 +45,23 @@
 //!
 //! # What to read, and what may be skipped
 //!
-//! [`Scheduler::plan`] gives the budget away: first one token to each sequence that decodes, then chunks of prompts, those
-//! that run and those that wait in turn, last what is left to idle work. When blocks lack, somebody gives way and waits
-//! again. It is a page, in `scheduler/plan.rs`, over these nouns, each of which keeps its own books:
+//! [`Scheduler::plan`] spends the budget in this order: one token for each decoding sequence, then chunks of running
+//! and waiting prompts, then idle work. If blocks run out, a sequence is preempted and waits again. The code is one
+//! page, in `scheduler/plan.rs`. It is built on these nouns, each of which keeps its own state:
 //!
-//! | noun | what it keeps |
+//! | noun | state |
 //! |---|---|
-//! | `sequence` | one sequence: its tokens, how far they are computed, its blocks |
-//! | `running` | who has a place, what is promised to them, who gives way first |
-//! | `waiting` | who waits, until when, and for whose prefix |
-//! | `prefixes` over `blocks` | which block holds what, who holds it, who is about to compute it |
-//! | `pins` | how many blocks each tenant keeps |
-//! | `fair` | the tenants: whose turn it is, and what each holds |
+//! | `sequence` | one sequence: its tokens, how many are computed, its blocks |
+//! | `running` | the sequences with a running slot, the blocks promised to them, the preemption order |
+//! | `waiting` | the sequences that wait, their deadlines, and the prefixes that they wait for |
+//! | `prefixes` over `blocks` | each block's content and holders, and the sequence that is about to compute it |
+//! | `pins` | how many blocks each tenant has pinned |
+//! | `fair` | the tenants: their order, and what each of them holds |
 //!
-//! At a first reading skip the rest. `fair` may be thought of as a queue, `scheduler/admit.rs` as "whoever fits", `outlook`
-//! and `rate` foretell waits, `work` tells afterwards for whom one waited, `door` refuses, `miss` and `nearest` say why a prompt was not cached, `scheduler/pause.rs` is
-//! for readers that stop reading. What is answered depends on none of these, only when, and whether in time.
+//! Skip the rest at a first reading. Think of `fair` as a queue, and of `scheduler/admit.rs` as "any sequence that
+//! fits". `outlook` and `rate` forecast waits, and `work` reports afterwards which work a sequence waited for. `door`
+//! refuses sequences, `miss` and `nearest` explain cache misses, and `scheduler/pause.rs` handles readers that stop
+//! reading. None of these changes an answer. They only decide when it comes, and whether it comes in time.
 
 mod ageing;
 mod blocks;

@@ -1,12 +1,12 @@
-//! Why a prompt's blocks were not all in the prefix cache. Knows tokens and positions, not what they say.
+//! Explains why some of a prompt's blocks were not in the prefix cache. Knows tokens and positions, not their text.
 
 use headrace_domain::{BLOCK_TOKENS, CacheMiss, MissReason};
 
 use crate::blocks::BlockPool;
 use crate::sequence::{Sequence, usable_blocks};
 
-/// Why a sequence that found `hits` blocks of its prompt did not find the next one; `None`: it found all that can be found.
-/// `kept` says whether there is a cache at all.
+/// Explains why a sequence that found `hits` blocks of its prompt did not find the next one. Returns `None` if it found
+/// every block that it can. `kept` says whether the prefix cache is on.
 pub(crate) fn explain(
     sequence: &mut Sequence,
     hits: usize,

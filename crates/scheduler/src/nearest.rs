@@ -1,5 +1,5 @@
-//! What is needed to say why a block was not found: which cached blocks follow which, what was evicted lately, and
-//! whether the same tokens lie there under another salt. Decides nothing: plans do not depend on it.
+//! The data that explains a cache miss: which cached blocks follow which, the recent evictions, and whether the same
+//! tokens are cached under another salt. Plans do not depend on any of it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -10,36 +10,36 @@ use crate::tables::ByKey;
 
 /// End of a list.
 const NONE: u32 = u32::MAX;
-/// Evicted blocks remembered: as many as the pool has, within these bounds. 32 bytes or so each.
+/// Bounds on the number of remembered evictions. Between them it is the pool's block count. Each takes about 32 bytes.
 const EVICTED_LEAST: usize = 1024;
 const EVICTED_MOST: usize = 1 << 17;
-/// Blocks that follow the same one looked at for the nearest: those cached last.
+/// Most siblings examined in the search for the nearest block. The ones cached last come first.
 const SIBLINGS_LOOKED_AT: usize = 64;
 
-/// What a cached block holds, to be compared in full on a hit.
+/// The content of a cached block, compared in full on a hit.
 #[derive(Debug, Clone)]
 pub(crate) struct CachedPrefix {
     pub(crate) key: BlockKey,
     pub(crate) salt: CacheSalt,
     pub(crate) tokens: [u32; BLOCK_TOKENS],
-    /// The block before it; `None`: it begins a prompt.
+    /// The preceding block. `None` at the beginning of a prompt.
     pub(crate) parent: Option<BlockKey>,
-    /// Its tokens and all before them, whatever the salt.
+    /// Chained hash of its tokens and all before them, without the salt.
     pub(crate) content: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Nearest {
-    /// By parent: the block cached last of those that follow it.
+    /// By parent: the most recently cached of the blocks that follow it.
     children: ByKey<u32>,
-    /// The same for blocks at the beginning of prompts.
+    /// By salt: the most recently cached of the blocks that begin a prompt.
     roots: HashMap<CacheSalt, u32>,
     /// By block: its older and its younger sibling.
     siblings: Vec<(u32, u32)>,
-    /// By chained tokens, whatever the salt: how many cached blocks.
+    /// By chained tokens, without the salt: the number of cached blocks.
     contents: HashMap<u64, u32>,
     evicted: VecDeque<BlockKey>,
-    /// How often each stands in `evicted`.
+    /// How often each key occurs in `evicted`.
     evicted_count: ByKey<u32>,
     evicted_most: usize,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Nearest {
 impl Nearest {
     pub(crate) fn new(blocks: usize) -> Self {
         Self {
-            // Room for all at once: a table that grows does so in the middle of somebody's step.
+            // Reserves everything at once, because a table would otherwise grow in the middle of a step.
             children: ByKey::with_capacity_and_hasher(blocks, Default::default()),
             roots: HashMap::new(),
             siblings: vec![(NONE, NONE); blocks],
@@ -58,7 +58,7 @@ impl Nearest {
         }
     }
 
-    /// A block became findable.
+    /// Adds a block that became findable.
     pub(crate) fn enter(&mut self, block: u32, prefix: &CachedPrefix) {
         let newest = self.newest_mut(prefix);
         let older = std::mem::replace(newest, block);
@@ -67,7 +67,7 @@ impl Nearest {
         *self.contents.entry(prefix.content).or_default() += 1;
     }
 
-    /// A block is findable no longer: its room was needed (`evicted`), or it was taken back.
+    /// Removes a block that is no longer findable: it was evicted for its room (`evicted`), or it was taken back.
     pub(crate) fn leave(&mut self, block: u32, prefix: &CachedPrefix, evicted: bool) {
         let Some(&(older, younger)) = self.siblings.get(block as usize) else { return };
         self.set(older, |links| links.1 = younger);
@@ -93,7 +93,7 @@ impl Nearest {
         }
     }
 
-    /// Blocks that follow `parent` (or begin a prompt), those cached last first, at most a bounded number.
+    /// Blocks that follow `parent`, or that begin a prompt. At most [`SIBLINGS_LOOKED_AT`], most recently cached first.
     pub(crate) fn followers(
         &self,
         parent: Option<&BlockKey>,
@@ -109,12 +109,12 @@ impl Nearest {
             .take(SIBLINGS_LOOKED_AT)
     }
 
-    /// Whether a block with this key was evicted lately.
+    /// Whether a block with this key was evicted recently.
     pub(crate) fn was_evicted(&self, key: &BlockKey) -> bool {
         self.evicted_count.contains_key(key)
     }
 
-    /// Whether any cached block stands for these chained tokens.
+    /// Whether any cached block holds these chained tokens.
     pub(crate) fn holds(&self, content: u64) -> bool {
         self.contents.contains_key(&content)
     }
@@ -146,7 +146,7 @@ impl Nearest {
         *self.evicted_count.entry(key).or_default() += 1;
     }
 
-    /// For tests: blocks in every list of siblings, and in `contents`.
+    /// For tests: the number of blocks in all sibling lists, and in `contents`.
     pub(crate) fn audit(&self) -> Result<(usize, usize), String> {
         let mut listed = 0;
         for &newest in self.children.values().chain(self.roots.values()) {
@@ -163,8 +163,8 @@ impl Nearest {
     }
 }
 
-/// The tokens of a block chained to those before it, whatever the salt. Not a hash to rely on: it only says where to
-/// look, and serves operators' curiosity.
+/// Chains a block's tokens to those before it, without the salt. This hash is not collision resistant. It only serves
+/// diagnostics: it shows whether the same tokens are cached under another salt.
 pub(crate) fn chain_content(before: Option<u64>, tokens: &[u32]) -> u64 {
     tokens.iter().take(BLOCK_TOKENS).fold(before.unwrap_or(0x9e37_79b9_7f4a_7c15), |hash, &token| {
         let mixed = (hash ^ u64::from(token)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

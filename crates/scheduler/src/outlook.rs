@@ -1,5 +1,6 @@
-//! How long a newcomer would wait: from what is ahead of it in its class, by the tenants' turns, and from what steps cost
-//! lately, prefill and decode apart. An honest guess: nobody knows how long answers will be. Knows no clock.
+//! Forecasts how long a new sequence would wait. Uses the work ahead of it in its class, the tenants' turns, and recent
+//! step costs, with prefill and decode apart. The forecast is a guess, because the lengths of answers are unknown. Has
+//! no clock.
 
 use headrace_domain::PrefixKeys;
 
@@ -11,12 +12,12 @@ use crate::running::Running;
 use crate::sequence::{Class, Sequence, SequenceSpec, Slab, blocks_for};
 use crate::waiting::Waiting;
 
-/// The least that anybody is asked to wait, in nanoseconds.
+/// Shortest retry delay that a caller is given, in nanoseconds.
 pub(crate) const LEAST_RETRY_NS: u64 = 1_000_000_000;
-/// What anybody is asked to wait while nothing was measured, in nanoseconds: soon would be a guess.
+/// Retry delay, in nanoseconds, before anything was measured. A shorter one would be a guess.
 const UNKNOWN_RETRY_NS: u64 = 10_000_000_000;
 
-/// The state that a wait depends on, to be looked at.
+/// Read access to the state that a wait depends on.
 #[derive(Debug)]
 pub(crate) struct Outlook<'a> {
     pub(crate) config: &'a SchedulerConfig,
@@ -28,7 +29,7 @@ pub(crate) struct Outlook<'a> {
     pub(crate) rate: &'a Rate,
 }
 
-/// Who asks.
+/// The sequence whose wait is forecast.
 #[derive(Debug)]
 pub(crate) struct Newcomer<'a> {
     tenant: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Newcomer<'a> {
     keys: Option<&'a PrefixKeys>,
 }
 
-/// What awaits it.
+/// The forecast for a new sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Forecast {
     /// Nanoseconds until its first chunk is computed.
@@ -47,11 +48,11 @@ pub(crate) struct Forecast {
     pub(crate) prefill_ns: u64,
 }
 
-/// Work that is done before somebody's turn comes.
+/// Work that is done before the newcomer's turn.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ahead {
     sequences: f64,
-    /// Prompt tokens to be computed.
+    /// Prompt tokens to compute.
     tokens: f64,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Newcomer<'a> {
 }
 
 impl Outlook<'_> {
-    /// What awaits a newcomer; `None` while nothing was measured.
+    /// The forecast for a newcomer. `None` before anything was measured.
     pub(crate) fn forecast(&self, newcomer: &Newcomer<'_>) -> Option<Forecast> {
         let cost = self.rate.cost()?;
         let cached =
@@ -79,15 +80,15 @@ impl Outlook<'_> {
         let ahead = self.ahead_of(newcomer);
         let decoding = self.to_decode();
         let wait = self.steps_until_place(newcomer, own, ahead.sequences);
-        // An arrival waits half a step for the one that is under way.
+        // An arrival waits half a step on average for the step in progress.
         let busy = if self.computing().next().is_none() { 0.0 } else { 0.5 };
         let wait = self.nanos(&cost, wait.max(busy), ahead.tokens, decoding);
         let prefill = self.nanos(&cost, 1.0, own as f64, decoding);
-        // Floats beyond u64 saturate.
+        // The conversion of a float beyond `u64` saturates.
         Some(Forecast { wait_ns: wait as u64, prefill_ns: prefill as u64 })
     }
 
-    /// Nanoseconds that another sequence of a tenant, its weight and class would wait now; a guess while nothing was
+    /// Nanoseconds that another sequence of this tenant, weight and class would wait now. A default before anything was
     /// measured.
     pub(crate) fn wait_of_another(&self, (tenant, weight, class): (u64, u64, Class)) -> u64 {
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
@@ -95,8 +96,8 @@ impl Outlook<'_> {
         self.forecast(&another).map_or(UNKNOWN_RETRY_NS, |forecast| forecast.wait_ns)
     }
 
-    /// Nanoseconds until `sequences` that wait, of so many prompt tokens, have left the queue; at least a second, and a guess
-    /// while nothing was measured.
+    /// Nanoseconds until `sequences` waiting sequences with `tokens` prompt tokens have left the queue. At least a
+    /// second, and a default before anything was measured.
     pub(crate) fn until_room(&self, sequences: usize, tokens: u64) -> u64 {
         let Some(cost) = self.rate.cost() else { return UNKNOWN_RETRY_NS };
         let steps = self.steps_until_ended(sequences as f64 - self.places_free(1.0));
@@ -104,7 +105,8 @@ impl Outlook<'_> {
         (self.nanos(&cost, steps, tokens, self.to_decode()) as u64).max(LEAST_RETRY_NS)
     }
 
-    /// Prompt tokens per second in steps of nothing else, and generated ones at the present batch.
+    /// Prompt tokens per second in steps that compute nothing else, and generated tokens per second at the current
+    /// batch.
     pub(crate) fn speeds(&self) -> (f64, f64) {
         let Some(cost) = self.rate.cost() else { return (0.0, 0.0) };
         let per_second = |tokens: f64, nanos: f64| if nanos > 0.0 { tokens * 1e9 / nanos } else { 0.0 };
@@ -116,8 +118,8 @@ impl Outlook<'_> {
         )
     }
 
-    /// What the steps take in which `tokens` prompt tokens are computed beside `decoding` sequences, and at least `steps`
-    /// of them.
+    /// Duration of the steps that compute `tokens` prompt tokens beside `decoding` sequences. Counts at least `steps`
+    /// steps.
     fn nanos(&self, cost: &StepCost, steps: f64, tokens: f64, decoding: usize) -> f64 {
         let budget = self.config.step_tokens.saturating_sub(decoding).max(1);
         let steps = steps.max(tokens / budget as f64);
@@ -130,18 +132,19 @@ impl Outlook<'_> {
         self.computing().filter(decodes).count()
     }
 
-    /// Running sequences that decode or will, once their prompts are computed: what a wait is spent beside.
+    /// Number of running sequences that decode, or will decode once their prompts are computed. A wait passes beside
+    /// them.
     fn to_decode(&self) -> usize {
         self.computing().filter(|s| s.class != Class::Idle).count()
     }
 
-    /// Running sequences that do not stand still.
+    /// Running sequences that are not paused.
     fn computing(&self) -> impl Iterator<Item = &Sequence> {
         self.running.of(self.sequences).map(|(_, s)| s).filter(|s| !s.paused)
     }
 
-    /// What is computed before the newcomer's turn: higher classes, what its own tenant has waiting, and of every other
-    /// tenant so much as brings its counter to where the newcomer's will be.
+    /// The work before the newcomer's turn: higher classes, the queue of its own tenant, and part of every other
+    /// tenant's queue. That part is the work that brings the other tenant's counter up to the newcomer's.
     fn ahead_of(&self, newcomer: &Newcomer<'_>) -> Ahead {
         let share = self.rate.computed_share();
         let mut ahead = Ahead::default();
@@ -163,7 +166,7 @@ impl Outlook<'_> {
                 ahead.tokens += tokens * part;
             }
         }
-        // Prefills under way go on before it where their tenants have been served less.
+        // Running prefills of tenants that were served less continue before the newcomer.
         for sequence in self.computing() {
             let before = sequence.class > class
                 || (sequence.class == class && self.tenants.counter(sequence.tenant) as f64 <= target);
@@ -174,13 +177,13 @@ impl Outlook<'_> {
         ahead
     }
 
-    /// What sequences of so many prompt tokens will be charged, their answers included.
+    /// Tokens that will be charged for waiting sequences with this many prompt tokens, expected answers included.
     fn service(&self, sequences: f64, tokens: f64) -> f64 {
         tokens + sequences * self.rate.output_mean().unwrap_or(0.0)
     }
 
-    /// Steps until there is a place (and blocks) for the newcomer behind `ahead` others. A tenant within its fair share
-    /// gets one at once.
+    /// Steps until the newcomer gets a running slot and blocks, behind `ahead` other sequences. A tenant within its
+    /// fair share gets them at once.
     fn steps_until_place(&self, newcomer: &Newcomer<'_>, own: usize, ahead: f64) -> f64 {
         if newcomer.class != Class::Idle {
             let queued: usize = self
@@ -198,7 +201,8 @@ impl Outlook<'_> {
         self.steps_until_ended(ahead + 1.0 - self.places_free(own as f64))
     }
 
-    /// How many more sequences could start now, each of so many prompt tokens. What idle work holds is free, and what stands still.
+    /// How many more sequences of `tokens` prompt tokens could start now. Capacity of idle work and of paused sequences
+    /// counts as free.
     fn places_free(&self, tokens: f64) -> f64 {
         let busy = self.computing().filter(|s| s.class != Class::Idle);
         let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
@@ -210,7 +214,7 @@ impl Outlook<'_> {
         (places as f64).min((blocks / each) as f64)
     }
 
-    /// Steps until so many running sequences have ended, one after the other's place being taken again.
+    /// Steps until `count` running sequences have ended, if each freed slot is taken again.
     fn steps_until_ended(&self, count: f64) -> f64 {
         if count <= 0.0 || self.running.len() == 0 {
             return 0.0;
@@ -218,7 +222,7 @@ impl Outlook<'_> {
         let share = self.rate.output_share();
         let left = |s: &Sequence| {
             let bound = (s.max_new as usize).saturating_sub(s.generated());
-            // Who has outlived the usual length may go on to its bound.
+            // A sequence that has exceeded the usual length may continue to its bound.
             let usual = (s.max_new as f64 * share) as usize;
             let expected = usual.saturating_sub(s.generated()).max(bound / 4).min(bound);
             expected.max(1)

@@ -1,21 +1,21 @@
-//! Prefixes that callers wish to be kept: how many blocks each tenant may keep so, and how many it does. Knows counts and tenants;
-//! which block is kept for whom is the pool's to know.
+//! Limits on pinned prefixes: how many blocks each tenant may pin, and how many it has pinned. Knows counts and
+//! tenants. The block pool knows which block is pinned for which tenant.
 
 use headrace_domain::{BLOCK_TOKENS, CacheLife, CachePin};
 
 use crate::config::SchedulerConfig;
 use crate::tables::ByTenant;
 
-/// What becomes of the blocks that a sequence is to compute and that are to be kept.
+/// How many of the blocks that a sequence will compute are to be pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pinned {
-    /// Blocks kept for as long as [`CacheLife::Minutes`], and as [`CacheLife::Hour`].
+    /// Blocks pinned for [`CacheLife::Minutes`], and for [`CacheLife::Hour`].
     pub blocks: [u32; 2],
-    /// Blocks that are cached as any others, since their tenant keeps as many as it may.
+    /// Blocks that are cached without a pin, because a limit on pins is reached.
     pub beyond: u32,
 }
 
-/// Where a lifetime stands in lists of them.
+/// Index of a lifetime in lists with one entry per lifetime.
 pub(crate) const fn rank(life: CacheLife) -> usize {
     match life {
         CacheLife::Minutes => 0,
@@ -23,13 +23,13 @@ pub(crate) const fn rank(life: CacheLife) -> usize {
     }
 }
 
-/// For how long block number `at` of a prompt is to be kept; `None`: as any other.
+/// How long block number `at` of a prompt is pinned. `None` if no pin covers it.
 pub(crate) fn life_of(pins: &[CachePin], at: usize) -> Option<CacheLife> {
     let covers = |pin: &&CachePin| pin.tokens as usize / BLOCK_TOKENS > at;
     pins.iter().filter(covers).map(|pin| pin.life).max()
 }
 
-/// Blocks that are kept, or spoken for, by tenant.
+/// Number of blocks pinned or reserved, in total and by tenant.
 #[derive(Debug)]
 pub(crate) struct Pins {
     most: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// None of so many blocks.
+    /// Creates empty counts, with limits for a pool of `blocks` blocks.
     pub(crate) fn new(config: &SchedulerConfig, blocks: usize) -> Self {
         let part = |percent: u8| blocks.saturating_mul(usize::from(percent.min(100))) / 100;
         let most = part(config.pinned_percent);
@@ -47,7 +47,7 @@ impl Pins {
         Self { most, most_of_one, all: 0, by_tenant: ByTenant::default() }
     }
 
-    /// One more for a tenant; `false`: there are as many as there may be.
+    /// Reserves one block for a tenant. Returns `false` if the total or the tenant is at its limit.
     pub(crate) fn reserve(&mut self, tenant: u64) -> bool {
         let own = self.of(tenant);
         if self.all >= self.most || own >= self.most_of_one {
@@ -58,7 +58,7 @@ impl Pins {
         true
     }
 
-    /// So many fewer for a tenant.
+    /// Releases `blocks` blocks of a tenant.
     pub(crate) fn release(&mut self, tenant: u64, blocks: usize) {
         self.all = self.all.saturating_sub(blocks);
         if let Some(own) = self.by_tenant.get_mut(&tenant) {
@@ -69,17 +69,17 @@ impl Pins {
         }
     }
 
-    /// Those of a tenant.
+    /// Blocks pinned or reserved by a tenant.
     pub(crate) fn of(&self, tenant: u64) -> usize {
         self.by_tenant.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// All of them, and the most that there may be.
+    /// The number of all pinned or reserved blocks, and its limit.
     pub(crate) fn all(&self) -> (usize, usize) {
         (self.all, self.most)
     }
 
-    /// For tests: by tenant, and the most of one.
+    /// For tests: the counts by tenant, and the limit for one tenant.
     pub(crate) fn audit(&self) -> (&ByTenant<usize>, usize) {
         (&self.by_tenant, self.most_of_one)
     }

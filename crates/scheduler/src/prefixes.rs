@@ -1,5 +1,5 @@
-//! The KV blocks and the prefix cache as sequences see them: which blocks they hold, what they find, and what they announce
-//! that they are about to compute. Knows nothing of budgets or turns.
+//! The KV blocks and the prefix cache as sequences see them: the blocks they hold, the blocks they find, and the blocks
+//! they announce before computing them. Knows nothing of budgets or turns.
 
 use headrace_domain::{BLOCK_TOKENS, CacheMiss, PrefixKeys};
 
@@ -11,31 +11,31 @@ use crate::pins::{Pinned, Pins, life_of, rank};
 use crate::sequence::{SeqId, Sequence, Slab, usable_blocks};
 use crate::tables::ByKey;
 
-/// All blocks, which of them hold what prefix, and who is about to compute which.
+/// All blocks with their cached prefixes, and the announcements of blocks that are about to be computed.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
     pool: BlockPool,
-    /// Cold blocks that a running sequence is about to compute, and which.
+    /// Cold blocks that are about to be computed, each with the running sequence that announced it.
     announced: ByKey<SeqId>,
-    /// Whether blocks are kept for later sequences.
+    /// Whether the prefix cache is on.
     kept: bool,
-    /// A cold prefix this long is waited for where another computes it.
+    /// A cold prefix of at least this many tokens is waited for if another sequence computes it.
     dedup_tokens: usize,
 }
 
-/// What a waiting sequence finds of its own prefix.
+/// The part of its own prefix that a waiting sequence finds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Found {
     /// Full blocks in the cache.
     pub(crate) hits: usize,
-    /// Of those, the ones that nobody holds: taking them lowers the number of free blocks.
+    /// Cached blocks that no sequence holds. Taking them lowers the number of free blocks.
     pub(crate) hits_free: usize,
-    /// Who computes the blocks after the hits right now, and up to which block.
+    /// The sequence that is computing the blocks after the hits, and the end of the blocks that both share.
     pub(crate) leader: Option<(SeqId, usize)>,
 }
 
 impl Prefixes {
-    /// So many blocks, all empty.
+    /// Creates `blocks` blocks, all empty.
     pub(crate) fn new(config: &SchedulerConfig, blocks: usize) -> Self {
         Self {
             pool: BlockPool::new(
@@ -49,17 +49,17 @@ impl Prefixes {
         }
     }
 
-    /// All blocks: how many, which are free, what they hold.
+    /// The block pool: its size, the free blocks, and their contents.
     pub(crate) fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// It is so late now.
+    /// Advances the pool's clock.
     pub(crate) fn set_now(&mut self, now_ns: u64) {
         self.pool.set_now(now_ns);
     }
 
-    /// How many tokens of a prompt, from the first on, lie in the cache: whole blocks, and never the last token.
+    /// Number of leading prompt tokens in the cache. Counts whole blocks, and never the last token.
     pub(crate) fn cached_tokens(&self, keys: &PrefixKeys) -> usize {
         let (salt, ids) = (keys.salt(), keys.ids());
         let blocks = keys.keys().iter().zip(ids.chunks_exact(BLOCK_TOKENS)).take(usable_blocks(ids.len()));
@@ -67,12 +67,12 @@ impl Prefixes {
         found * BLOCK_TOKENS
     }
 
-    /// Blocks of a sequence's known tokens that it may look for.
+    /// Number of a sequence's known blocks that it may look up.
     fn usable(&self, sequence: &Sequence) -> usize {
         if self.kept && !sequence.scoring { usable_blocks(sequence.known().len()) } else { 0 }
     }
 
-    /// The cached blocks of its own prefix that a waiting sequence finds, from the first on.
+    /// The cached blocks of a waiting sequence's own prefix, from the first one on.
     fn hits<'a>(&'a self, sequence: &'a Sequence, usable: usize) -> impl Iterator<Item = u32> + 'a {
         let blocks = sequence.keys.iter().zip(sequence.known().chunks_exact(BLOCK_TOKENS)).take(usable);
         blocks.map_while(|(key, tokens)| self.pool.lookup(key, &sequence.salt, tokens))
@@ -95,15 +95,15 @@ impl Prefixes {
                 found.leader = Some((leader, found.hits + shared));
             }
         }
-        // Idle work stands still while anybody waits: waiting for it would be for ever.
+        // Idle work stops while other work waits, so normal work would wait for it for ever.
         let class = sequence.class;
         found.leader =
             found.leader.filter(|&(leader, _)| sequences.get(leader).is_some_and(|l| l.class >= class));
         found
     }
 
-    /// A waiting sequence takes what it finds of its prefix, and counts it as computed. Where that is the first time, also
-    /// why it did not find more.
+    /// Takes the cached blocks of a waiting sequence's prefix, and counts them as computed. On the first call for a
+    /// sequence, also returns why no more blocks were found.
     pub(crate) fn take_found(&mut self, sequence: &mut Sequence) -> Option<CacheMiss> {
         let first = !sequence.started;
         let usable = self.usable(sequence);
@@ -112,7 +112,7 @@ impl Prefixes {
         blocks.extend(self.hits(sequence, usable));
         let miss = if first { miss::explain(sequence, blocks.len(), self.kept, &self.pool) } else { None };
         for (at, &block) in blocks.iter().enumerate() {
-            // What it computed itself before it was preempted is still its own.
+            // Blocks that the sequence computed itself before its preemption are still its own.
             self.pool.share(block, first || at < sequence.found);
         }
         if first {
@@ -126,7 +126,7 @@ impl Prefixes {
         miss
     }
 
-    /// Keeps what a sequence found of what it wishes to be kept, and speaks for the places of what it will compute of it.
+    /// Pins the blocks found for a sequence, and reserves pins for the blocks that it will compute.
     fn reserve(&mut self, sequence: &mut Sequence) {
         if !self.kept || sequence.pins.is_empty() {
             return;
@@ -150,23 +150,23 @@ impl Prefixes {
         sequence.pinned = pinned;
     }
 
-    /// A sequence is gone: what it spoke for and has not computed is nobody's.
+    /// Releases the pins that a leaving sequence had reserved for blocks that it never computed.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         self.pool.pins().release(sequence.tenant, sequence.reserved);
     }
 
-    /// A running sequence takes so many blocks more, of those that are free.
+    /// Gives a running sequence `blocks` more free blocks.
     pub(crate) fn take(&mut self, sequence: &mut Sequence, blocks: usize) {
         sequence.blocks.extend((0..blocks).map_while(|_| self.pool.take()));
     }
 
-    /// A sequence gives back everything that it holds or has announced, tail first. What it computed itself stays findable
-    /// (`keep`), or does not unless others have built on it.
+    /// Takes back everything that a sequence holds or has announced, tail first. With `keep`, the blocks that it
+    /// computed itself stay findable. Without it they do not, unless others have built on them.
     pub(crate) fn give_back(&mut self, id: SeqId, sequence: &mut Sequence, keep: bool) {
         sequence.computed = 0;
         sequence.blocks.iter().rev().for_each(|&block| self.pool.release(block));
         if !keep {
-            // From the end, so that those used up first stand first again.
+            // From the end, so that the first blocks are at the front of the free list and are reused first.
             let own = sequence.blocks.get(sequence.found..).unwrap_or(&[]);
             own.iter().rev().for_each(|&block| self.pool.take_back(block));
         }
@@ -174,7 +174,7 @@ impl Prefixes {
         self.withdraw(id, sequence, usize::MAX);
     }
 
-    /// Tells others which cold blocks of its known tokens a running sequence will compute.
+    /// Announces the cold blocks of its known tokens that a running sequence will compute.
     pub(crate) fn announce(&mut self, id: SeqId, sequences: &mut Slab) {
         let Some(sequence) = sequences.get_mut(id).filter(|_| self.kept) else { return };
         let (from, to) = (sequence.computed / BLOCK_TOKENS, sequence.known().len() / BLOCK_TOKENS);
@@ -189,7 +189,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes back what a sequence announced up to block `to`: it is computed, or will not be.
+    /// Withdraws a sequence's announcements up to block `to`: those blocks are computed, or never will be.
     pub(crate) fn withdraw(&mut self, id: SeqId, sequence: &mut Sequence, to: usize) {
         let (from, end) = sequence.announced;
         let upto = to.clamp(from, end);
@@ -201,8 +201,8 @@ impl Prefixes {
         sequence.announced = (upto, end);
     }
 
-    /// Makes the blocks findable that a running sequence has filled since it had computed `before` tokens. `Some`: so
-    /// many of its blocks are computed now, and there are new ones among them.
+    /// Makes the blocks findable that a running sequence has filled since it had computed `before` tokens. Returns the
+    /// number of its computed blocks if there are new ones among them.
     pub(crate) fn publish(&mut self, id: SeqId, sequence: &mut Sequence, before: usize) -> Option<usize> {
         let (from, to) = (before / BLOCK_TOKENS, sequence.computed / BLOCK_TOKENS);
         if from == to || !self.kept {
@@ -232,7 +232,7 @@ impl Prefixes {
         Some(to)
     }
 
-    /// For tests: what is announced by whom.
+    /// For tests: the announced blocks, each with its sequence.
     pub(crate) fn audit(&self) -> &ByKey<SeqId> {
         &self.announced
     }

@@ -1,13 +1,13 @@
-//! What a step costs, learnt from the steps that were: so much a step, so much a prompt token, so much a generated
-//! one. Prefill and decode cost differently, so one rate for both would lie about every queue. Knows no clock.
+//! Learns the cost of a step from past steps: a fixed part, a part per prompt token, and a part per generated token.
+//! Prefill and decode differ in cost, so a single rate would give wrong waits. Has no clock.
 
-/// Half-life of what was measured, in nanoseconds of computing.
+/// Half-life of a measurement, in nanoseconds of computing time.
 const HALF_LIFE_NS: f64 = 5e9;
 const NS_PER_S: f64 = 1e9;
-/// How much the guess "every token costs the same" weighs against what was measured.
+/// Weight of the guess that every token costs the same, relative to the measurements.
 const DOUBT: f64 = 1e-3;
 
-/// Sums over recent steps, recent ones weighing most, from which the costs are fitted by least squares.
+/// Decaying sums over recent steps. The costs are fitted to them by least squares.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     steps: f64,
@@ -15,28 +15,28 @@ pub(crate) struct Rate {
     /// Sums of `x_i × x_j` and of `x_i × nanos` over steps, with x = (1, prefill tokens, decode tokens).
     products: [[f64; 3]; 3],
     with_nanos: [f64; 3],
-    /// Output tokens of ended sequences, and what they might have had.
+    /// Output tokens of ended sequences. `ended_bounds` sums the tokens that they were allowed.
     ended_tokens: f64,
     ended_bounds: f64,
     ended: f64,
-    /// Prompt tokens of started sequences, and those of them that were computed.
+    /// Prompt tokens of started sequences. `started_computed` sums those that were not cached.
     started_tokens: f64,
     started_computed: f64,
 }
 
-/// What a step costs, in nanoseconds.
+/// The cost of a step, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct StepCost {
-    /// However little is in it.
+    /// Per step, independent of its tokens.
     pub(crate) fixed: f64,
-    /// A prompt token.
+    /// Per prompt token.
     pub(crate) prefill: f64,
-    /// A generated token.
+    /// Per generated token.
     pub(crate) decode: f64,
 }
 
 impl Rate {
-    /// A step of so many prompt and generated tokens took `elapsed_ns`.
+    /// Records that a step of `prefill` prompt tokens and `decode` generated tokens took `elapsed_ns`.
     pub(crate) fn observe(&mut self, prefill: usize, decode: usize, elapsed_ns: u64) {
         let elapsed = elapsed_ns as f64;
         let keep = (-elapsed / HALF_LIFE_NS).exp2();
@@ -51,7 +51,7 @@ impl Rate {
         }
     }
 
-    /// A sequence that might have generated `bound` tokens ended after `generated`.
+    /// Records that a sequence ended with `generated` of at most `bound` tokens.
     pub(crate) fn observe_end(&mut self, generated: usize, bound: usize) {
         let keep = 0.98;
         self.ended = self.ended * keep + 1.0;
@@ -59,30 +59,30 @@ impl Rate {
         self.ended_bounds = self.ended_bounds * keep + bound.max(generated) as f64;
     }
 
-    /// A sequence started: so many of its prompt's tokens are to be computed.
+    /// Records that a sequence started, and that `computed` of its `prompt` tokens are not cached.
     pub(crate) fn observe_start(&mut self, prompt: usize, computed: usize) {
         let keep = 0.98;
         self.started_tokens = self.started_tokens * keep + prompt as f64;
         self.started_computed = self.started_computed * keep + computed as f64;
     }
 
-    /// Tokens of any kind computed per second.
+    /// Tokens of both kinds computed per second.
     pub(crate) fn per_second(&self) -> f64 {
         let tokens = self.products[0][1] + self.products[0][2];
         if self.nanos > 0.0 { tokens * NS_PER_S / self.nanos } else { 0.0 }
     }
 
-    /// Which part of its bound a sequence generates.
+    /// The fraction of its bound that a sequence generates on average.
     pub(crate) fn output_share(&self) -> f64 {
         if self.ended_bounds > 0.0 { (self.ended_tokens / self.ended_bounds).clamp(0.01, 1.0) } else { 1.0 }
     }
 
-    /// How many tokens a sequence generates.
+    /// Mean number of tokens that a sequence generates. `None` before any sequence has ended.
     pub(crate) fn output_mean(&self) -> Option<f64> {
         (self.ended > 0.0).then(|| self.ended_tokens / self.ended)
     }
 
-    /// Which part of a prompt is computed, and not taken from the cache.
+    /// The fraction of prompt tokens that are computed, not taken from the cache.
     pub(crate) fn computed_share(&self) -> f64 {
         if self.started_tokens > 0.0 {
             (self.started_computed / self.started_tokens).clamp(0.01, 1.0)
@@ -91,8 +91,8 @@ impl Rate {
         }
     }
 
-    /// The costs that fit what was measured best; `None` while nothing was. What was never measured apart is guessed
-    /// from the mean.
+    /// The costs that fit the measurements best. `None` before anything was measured. A cost that was never measured
+    /// separately is guessed from the mean.
     pub(crate) fn cost(&self) -> Option<StepCost> {
         let tokens = self.products[0][1] + self.products[0][2];
         if self.steps <= 0.0 || self.nanos <= 0.0 || tokens <= 0.0 {
@@ -100,7 +100,7 @@ impl Rate {
         }
         let mean = self.nanos / tokens;
         let guess = [0.0, mean, mean];
-        // A cost below zero is no cost: without it, again.
+        // A negative cost makes no sense, so it is set to zero and the others are fitted again.
         let mut used = [true; 3];
         loop {
             let fitted = self.fit(guess, used);
@@ -116,7 +116,7 @@ impl Rate {
         }
     }
 
-    /// Least squares with a little weight on the guess; costs that are not used are zero.
+    /// Least squares with a small weight on the guess. Costs that are not `used` are zero.
     fn fit(&self, guess: [f64; 3], used: [bool; 3]) -> [f64; 3] {
         let weight = |i: usize| DOUBT * self.products[i][i] + 1e-9 * self.steps;
         let matrix = std::array::from_fn(|i| {
@@ -132,11 +132,11 @@ impl Rate {
     }
 }
 
-/// Solves three equations whose matrix is symmetric, by Cramer's rule.
+/// Solves three linear equations with a symmetric matrix, by Cramer's rule.
 fn solve(matrix: &[[f64; 3]; 3], right: &[f64; 3]) -> [f64; 3] {
     let whole = determinant(matrix);
     std::array::from_fn(|unknown| {
-        // The matrix is symmetric: a row in the place of a row does as well as a column.
+        // The matrix is symmetric, so replacing a row is as good as replacing a column.
         let mut replaced = *matrix;
         replaced[unknown] = *right;
         let value = determinant(&replaced) / whole;
@@ -171,7 +171,7 @@ mod tests {
             let close = near(found.prefill, truth.prefill) && near(found.decode, truth.decode);
             assert!(close, "{what}: {found:?}");
         }
-        // Of decodes alone the cost of a prompt token can only be guessed.
+        // The cost of a prompt token can only be guessed if all measurements are decodes.
         let mut rate = Rate::default();
         (0..20).for_each(|_| rate.observe(0, 4, 4_000_000));
         let found = rate.cost().unwrap();

@@ -1,25 +1,26 @@
-//! The sequences that hold blocks: who they are, what is promised to them, and which of them gives way first. Keeps the
-//! tenants' books of places and blocks. Knows nothing of steps and budgets.
+//! The sequences that hold blocks: their list, the blocks promised to them, and the order of preemption. Accounts
+//! running slots and blocks to tenants. Knows nothing of steps and budgets.
 
 use std::cmp::Reverse;
 
 use crate::fair::{FairQueue, SCALE};
 use crate::sequence::{Class, SeqId, Sequence, Slab, State, blocks_for};
 
-/// Everyone who runs. Each has a place, and its tenant is charged for the place and the blocks unless it stands still.
+/// All running sequences. Each has a running slot. Its tenant is charged for the slot and the blocks unless it is
+/// paused.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
-    /// In the order of admission.
+    /// Ids in the order of admission.
     list: Vec<SeqId>,
-    /// How many were admitted so far.
+    /// Number of admissions so far.
     admissions: u64,
-    /// Of the list, those that stand still.
+    /// How many of the listed sequences are paused.
     still: usize,
     /// Blocks that their known tokens need and that they have not taken yet.
     promised: usize,
 }
 
-/// What there is of places and blocks in all.
+/// The total number of running slots and of blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Whole {
     pub(crate) places: usize,
@@ -27,32 +28,33 @@ pub(crate) struct Whole {
 }
 
 impl Running {
-    /// How many there are, those that stand still included.
+    /// Number of running sequences, paused ones included.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// How many of them stand still.
+    /// Number of running sequences that are paused.
     pub(crate) fn still(&self) -> usize {
         self.still
     }
 
-    /// How many of them are computed.
+    /// Number of running sequences that are not paused.
     pub(crate) fn computed(&self) -> usize {
         self.list.len() - self.still
     }
 
-    /// Blocks that are free and yet spoken for.
+    /// Free blocks that are promised to running sequences.
     pub(crate) fn promised(&self) -> usize {
         self.promised
     }
 
-    /// Everyone, in the order of admission.
+    /// All running sequences, in the order of admission.
     pub(crate) fn of<'a>(&'a self, sequences: &'a Slab) -> impl Iterator<Item = (SeqId, &'a Sequence)> {
         self.list.iter().filter_map(|&id| sequences.get(id).map(|sequence| (id, sequence)))
     }
 
-    /// A sequence takes a place with the blocks that it found. What its known tokens need beyond them is promised to it.
+    /// Gives a sequence a running slot, with the blocks that it found. Promises it the blocks that its known tokens
+    /// need beyond those.
     pub(crate) fn enter(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
         self.admissions += 1;
         self.list.push(id);
@@ -61,11 +63,11 @@ impl Running {
         sequence.promised = blocks_for(sequence.known().len()) - sequence.blocks.len();
         self.promised += sequence.promised;
         tenants.runs(sequence.tenant, sequence.class, true);
-        // A pool has fewer blocks than half of what a machine word counts, here and below.
+        // The cast cannot overflow, here and below: a pool has fewer blocks than half of what a machine word can count.
         tenants.holds(sequence.tenant, sequence.class, sequence.blocks.len() as isize);
     }
 
-    /// A sequence has taken so many blocks more, the promised ones first.
+    /// Records that a sequence has taken `blocks` more blocks, promised ones first.
     pub(crate) fn grew(&mut self, sequence: &mut Sequence, blocks: usize, tenants: &mut FairQueue) {
         tenants.holds(sequence.tenant, sequence.class, blocks as isize);
         let kept = sequence.promised.min(blocks);
@@ -73,8 +75,8 @@ impl Running {
         self.promised -= kept;
     }
 
-    /// A sequence that does not stand still loses its place and what was promised to it. Its blocks are still to be given
-    /// back.
+    /// Takes the slot and the promised blocks of a sequence that is not paused. The caller must still give back its
+    /// blocks.
     pub(crate) fn leave(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
         self.promised -= std::mem::take(&mut sequence.promised);
         tenants.runs(sequence.tenant, sequence.class, false);
@@ -82,7 +84,8 @@ impl Running {
         self.list.retain(|&other| other != id);
     }
 
-    /// A sequence stands still: its place and blocks are anybody's and count as nobody's. Or it goes on (`false`).
+    /// Pauses (`true`) or resumes (`false`) a sequence. Any sequence may take the slot and blocks of a paused one, and
+    /// no tenant is charged for them.
     pub(crate) fn rests(&mut self, sequence: &Sequence, rests: bool, tenants: &mut FairQueue) {
         let blocks = sequence.blocks.len() as isize;
         tenants.runs(sequence.tenant, sequence.class, !rests);
@@ -94,8 +97,8 @@ impl Running {
         }
     }
 
-    /// The one least entitled to its blocks: what stands still before what does not, idle work before other, then of the
-    /// tenant that holds most for its weight, then the youngest.
+    /// The sequence least entitled to its blocks. Paused sequences come first, then idle work, then the tenant that
+    /// holds most for its weight, then the youngest sequence.
     pub(crate) fn least_entitled(&self, sequences: &Slab, tenants: &FairQueue) -> Option<SeqId> {
         let burden =
             |s: &Sequence| (tenants.blocks(s.tenant) as u64).saturating_mul(SCALE) / tenants.weight(s.tenant);
@@ -103,7 +106,7 @@ impl Running {
         self.of(sequences).min_by_key(|(_, s)| entitled(s)).map(|(id, _)| id)
     }
 
-    /// Who stands still and gives way first: idle work before other, then the youngest.
+    /// The paused sequence to preempt first: idle work before other work, then the youngest.
     pub(crate) fn still_victim(&self, sequences: &Slab) -> Option<SeqId> {
         if self.still == 0 {
             return None;
@@ -112,7 +115,7 @@ impl Running {
         still.min_by_key(|(id, s)| (s.class, Reverse(s.admitted), *id)).map(|(id, _)| id)
     }
 
-    /// The youngest of idle work that does not stand still.
+    /// The youngest idle sequence that is not paused.
     pub(crate) fn idle_victim(&self, sequences: &Slab, tenants: &FairQueue) -> Option<SeqId> {
         if tenants.all_running() == self.computed() {
             return None;
@@ -121,9 +124,10 @@ impl Running {
         idle.min_by_key(|(id, s)| (Reverse(s.admitted), *id)).map(|(id, _)| id)
     }
 
-    /// One of a tenant beyond its fair share, where the one that waits, which needs so many blocks (0: it lacks only a
-    /// place), would stay within its own. So neither places nor blocks are kept by who came first. As nobody is put below
-    /// its share, nothing goes back and forth.
+    /// The youngest sequence of a tenant beyond its fair share, if the waiting sequence stays within its own tenant's
+    /// share. The waiting sequence needs `needs_blocks` blocks; 0 means that it lacks only a running slot. So early
+    /// arrivals cannot keep slots and blocks. No tenant is pushed below its share, so sequences do not displace each
+    /// other in turn.
     pub(crate) fn beyond_share(
         &self,
         waiting: &Sequence,
@@ -144,7 +148,7 @@ impl Running {
         candidates.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }
 
-    /// For tests: the list.
+    /// For tests: the ids of all running sequences.
     pub(crate) fn audit(&self) -> &[SeqId] {
         &self.list
     }

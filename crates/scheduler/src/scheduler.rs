@@ -1,5 +1,5 @@
-//! The scheduler's state, and what comes in from outside a step: new sequences, aborts, questions.
-//! Each part of the state keeps its own books; here one sequence is taken from part to part.
+//! The scheduler's state, and the calls that arrive between steps: new sequences, aborts, queries. Each part keeps its
+//! own state; this file moves sequences from part to part.
 
 mod admit;
 mod commit;
@@ -23,9 +23,9 @@ use crate::step::StepPlan;
 use crate::waiting::Waiting;
 use crate::work::{Work, WorkDone};
 
-/// Steps' worth of tokens that a tenant which was quiet may have ahead of the others.
+/// How far a tenant that was away may be ahead of the others, in steps' worth of tokens.
 const BURST_STEPS: usize = 2;
-/// The part of the pool's tokens by which one may be further that has less than its share of the pool.
+/// Divisor of the pool's tokens. A tenant below its share of the pool may be ahead by this further part.
 const LEAD_OF_POOL: usize = 4;
 
 /// Decides what each step computes. See the crate's documentation.
@@ -34,62 +34,62 @@ pub struct Scheduler {
     config: SchedulerConfig,
     /// Every living sequence, by its id.
     sequences: Slab,
-    /// Whose turn it is, and what each tenant holds.
+    /// The tenants' turns, and what each tenant holds.
     tenants: FairQueue,
     waiting: Waiting,
     running: Running,
-    /// Which idle work is served although others want all there is.
+    /// The idle sequence that is served although other work needs all capacity.
     ageing: Ageing,
     prefixes: Prefixes,
-    /// What steps cost lately.
+    /// Recent step costs.
     rate: Rate,
-    /// What they were spent on.
+    /// The work that steps were spent on.
     work: WorkDone,
     plan: StepPlan,
-    /// Tokens of the step's budget that its plan has not given away yet.
+    /// Tokens of the step's budget that the plan has not assigned yet.
     left: usize,
     /// Reused between steps.
     scratch: Vec<SeqId>,
 }
 
-/// How busy a scheduler is.
+/// The load of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Sequences that are being computed.
     pub running: usize,
-    /// Sequences that stand still ([`Scheduler::pause`]).
+    /// Sequences that are paused ([`Scheduler::pause`]).
     pub paused: usize,
     /// Sequences that wait.
     pub waiting: usize,
     /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// Blocks in all.
+    /// All blocks.
     pub blocks_total: usize,
     /// Blocks that no sequence holds.
     pub blocks_free: usize,
-    /// Of those, the ones with a cached prefix.
+    /// Free blocks that hold a cached prefix.
     pub blocks_cached: usize,
-    /// Tokens computed per second lately; 0 while unknown.
+    /// Recent tokens computed per second; 0 while unknown.
     pub tokens_per_second: u32,
-    /// Prompt tokens per second in a step of nothing else; 0 while unknown.
+    /// Prompt tokens per second in a step that computes nothing else; 0 while unknown.
     pub prefill_tokens_per_second: u32,
-    /// Tokens generated per second at the present batch; 0 while unknown.
+    /// Tokens generated per second at the current batch size; 0 while unknown.
     pub decode_tokens_per_second: u32,
 }
 
-/// How a sequence came to leave.
+/// Why a sequence left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gone {
-    /// At its own end.
+    /// It ended by itself.
     Ended,
-    /// Nobody wants it any more.
+    /// Its caller no longer wants it.
     Aborted,
-    /// What it computed is not to be trusted.
+    /// Its results cannot be trusted.
     Failed,
 }
 
 impl Scheduler {
-    /// A scheduler of `block_count` KV blocks, all empty.
+    /// Creates a scheduler with `block_count` KV blocks, all empty.
     ///
     /// # Errors
     /// [`ConfigProblems`] with every value that cannot work.
@@ -116,7 +116,7 @@ impl Scheduler {
     /// Queues one sequence. See [`Self::add_group`].
     ///
     /// # Errors
-    /// [`AddRefusal`]; nothing has been queued then.
+    /// [`AddRefusal`]. Nothing has been queued then.
     pub fn add(&mut self, spec: &SequenceSpec, now_ns: u64) -> Result<SeqId, AddRefusal> {
         let mut ids = Vec::with_capacity(1);
         self.add_group(spec, 1, now_ns, &mut ids)?;
@@ -124,10 +124,10 @@ impl Scheduler {
     }
 
     /// Queues `count` sequences of one spec, all or none, and appends their ids to `ids`. They share the prompt: the
-    /// first computes it, the others take it from the cache.
+    /// first one computes it, and the others take it from the cache.
     ///
     /// # Errors
-    /// [`AddRefusal`]; nothing has been queued then.
+    /// [`AddRefusal`]. Nothing has been queued then.
     pub fn add_group(
         &mut self,
         spec: &SequenceSpec,
@@ -148,27 +148,28 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes a step that was computed outside of any plan: so that the waits of a cold engine are foretold by what its model
-    /// does on this machine. `prefill` prompt tokens, or `decode` sequences of one token each, took `elapsed_ns`.
+    /// Records a step that was computed outside of any plan, so that a cold engine can forecast waits from its model's
+    /// speed on this machine. `prefill` prompt tokens, or `decode` sequences of one token each, took `elapsed_ns`.
     pub fn calibrate(&mut self, prefill: usize, decode: usize, elapsed_ns: u64) {
         if elapsed_ns > 0 {
             self.rate.observe(prefill, decode, elapsed_ns);
         }
     }
 
-    /// Forgets a sequence, wherever it is. Its blocks are free at once. What it computed of them is findable no longer,
-    /// unless others have built on it or wait for it (or [`SchedulerConfig::keep_aborted`]). `false`: it had ended already.
+    /// Drops a sequence in any state. Its blocks are free at once. Blocks that it computed itself are no longer
+    /// findable, unless others have built on them or wait for them, or [`SchedulerConfig::keep_aborted`] is set.
+    /// Returns `false` if the sequence had ended already.
     pub fn abort(&mut self, id: SeqId) -> bool {
         self.drop_sequence(id, Gone::Aborted)
     }
 
-    /// Forgets a sequence whose computation went wrong. Nothing that it computed stays findable, unless others have built
-    /// on it. `false`: it had ended already.
+    /// Drops a sequence whose computation failed. Nothing that it computed stays findable, unless others have built on
+    /// it. Returns `false` if the sequence had ended already.
     pub fn fail(&mut self, id: SeqId) -> bool {
         self.drop_sequence(id, Gone::Failed)
     }
 
-    /// Takes a sequence out of everything it stands in.
+    /// Removes a sequence from every list and count.
     fn drop_sequence(&mut self, id: SeqId, gone: Gone) -> bool {
         self.unpause(id);
         let Some(sequence) = self.sequences.get(id) else { return false };
@@ -197,8 +198,8 @@ impl Scheduler {
         true
     }
 
-    /// A running sequence loses its place and its blocks, and whoever waits for its prefix waits no more. What it computed
-    /// itself stays findable, or (not `keep`) does not unless others have built on it.
+    /// Takes a running sequence's slot and blocks, and wakes the sequences that wait for its prefix. With `keep`, the
+    /// blocks that it computed itself stay findable. Without it they do not, unless others have built on them.
     fn stop(&mut self, id: SeqId, keep: bool) {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         self.running.leave(id, sequence, &mut self.tenants);
@@ -206,7 +207,7 @@ impl Scheduler {
         self.waiting.wake_followers(id, usize::MAX, &mut self.sequences, &mut self.tenants);
     }
 
-    /// How many tokens of a prompt, from the first on, lie in the prefix cache: whole blocks, and never the last token.
+    /// Number of leading prompt tokens that are in the prefix cache. Counts whole blocks, and never the last token.
     pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.prefixes.cached_tokens(keys)
     }
@@ -216,29 +217,31 @@ impl Scheduler {
         self.waiting.len(&self.tenants)
     }
 
-    /// Sequences that are computed, whoever's; and of these and those that wait, a tenant's: what a newcomer of it finds.
+    /// What a new sequence of a tenant finds: the computed sequences of all tenants, and the tenant's own running and
+    /// queued sequences.
     pub fn ahead_of(&self, tenant: u64) -> (usize, usize) {
         let own = self.tenants.running(tenant) + self.tenants.queued_by(tenant).0;
         (self.running.computed(), own)
     }
 
-    /// What steps were spent on since the start, and the part of it that was a tenant's. That part is told only while somebody
-    /// waits, and counts from when somebody began to: differences of it mean something to who waits.
+    /// The work of all steps since the start, and the tenant's part of it. The tenant's part is kept only while a
+    /// sequence waits, and counts from when the first one began to wait. A waiting sequence should use differences of
+    /// it.
     pub fn work_of(&self, tenant: u64) -> (Work, Work) {
         self.work.seen(tenant)
     }
 
-    /// What steps were spent on since the start.
+    /// The work of all steps since the start.
     pub const fn work(&self) -> Work {
         self.work.all()
     }
 
-    /// Whether there is nothing to compute and nobody waits. Some may stand still.
+    /// Whether there is nothing to compute and no sequence waits. Some sequences may be paused.
     pub fn is_idle(&self) -> bool {
         self.running.computed() == 0 && self.waiting() == 0
     }
 
-    /// How busy it is.
+    /// The current load.
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.outlook().speeds();
         let pool = self.prefixes.pool();
@@ -257,7 +260,7 @@ impl Scheduler {
         }
     }
 
-    /// The limits it works within.
+    /// The limits of this scheduler.
     pub fn config(&self) -> &SchedulerConfig {
         &self.config
     }

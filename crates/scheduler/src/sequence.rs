@@ -1,5 +1,5 @@
-//! One sequence: what it consists of, how far it is computed, which blocks it holds; and where sequences are kept.
-//! Knows nothing of other sequences.
+//! One sequence: its tokens, how many of them are computed, and its blocks. Also the [`Slab`] that stores all
+//! sequences. A sequence knows nothing of other sequences.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use headrace_domain::{BLOCK_TOKENS, BlockKey, CachePin, CacheSalt, PrefixKeys};
 use crate::nearest::chain_content;
 use crate::pins::Pinned;
 
-/// Generated tokens that are computed in one step in the place of one.
+/// Most generated tokens that are computed in one step as if they were one.
 const MOST_AT_ONCE: usize = 64;
 
-/// Names a sequence for as long as it lives; a later sequence in the same slot has another name.
+/// The id of a living sequence. A later sequence in the same slot has another id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId {
     index: u32,
@@ -19,24 +19,24 @@ pub struct SeqId {
 }
 
 impl SeqId {
-    /// The slot: small, and unique among living sequences. For tables beside the scheduler's own.
+    /// Index of the slot: small, and unique among living sequences. For tables kept beside the scheduler's own.
     pub const fn slot(self) -> usize {
         self.index as usize
     }
 }
 
-/// How a sequence stands to others.
+/// The priority class of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Class {
-    /// Only when nothing else waits; gives way within a step.
+    /// Runs only if no other work waits, and yields within one step.
     Idle,
-    /// The usual.
+    /// The default.
     #[default]
     Normal,
 }
 
 impl Class {
-    /// In the order in which they are served.
+    /// The classes in the order in which they are served.
     pub(crate) const SERVED: [Self; 2] = [Self::Normal, Self::Idle];
 
     pub(crate) const fn index(self) -> usize {
@@ -44,36 +44,35 @@ impl Class {
     }
 }
 
-/// What is to be computed.
+/// A request to compute a sequence.
 #[derive(Debug, Clone)]
 pub struct SequenceSpec {
-    /// The prompt's ids; at least one.
+    /// The prompt's token ids, at least one.
     pub prompt: Arc<[u32]>,
-    /// Most tokens that will be appended.
+    /// Upper bound on the tokens that will be appended.
     pub max_new: u32,
-    /// Separates prefix caches.
+    /// Separates the prefix caches of different tenants.
     pub salt: CacheSalt,
-    /// The keys of the prompt's blocks, where they are known already; those of another prompt or salt are passed over.
+    /// The keys of the prompt's blocks, if they are known already. Keys of another prompt or salt are ignored.
     pub keys: Option<PrefixKeys>,
-    /// Whom to charge.
+    /// The tenant to charge.
     pub tenant: u64,
     /// The tenant's share relative to others; 0 counts as 1.
     pub weight: u32,
-    /// How it stands to others.
+    /// The priority class.
     pub class: Class,
-    /// When its first token must be there, in the caller's nanoseconds: refused if that cannot be, and dropped if it
-    /// has not started by then. In a group it binds the first sequence.
+    /// Deadline of the first token, in the caller's nanoseconds. A sequence that cannot meet it is refused, and one
+    /// that has not started by then is dropped. In a group it applies to the first sequence.
     pub start_deadline_ns: Option<u64>,
-    /// Whether the first sequence of this spec needs the logits of every prompt position. Such a sequence takes
-    /// nothing from the prefix cache: what is cached has no logits.
+    /// Whether the first sequence of this spec needs the logits of every prompt position. Such a sequence takes nothing
+    /// from the prefix cache, because cached blocks have no logits.
     pub score_prompt: bool,
-    /// Prefixes of the prompt that are to be kept.
+    /// Prefixes of the prompt to pin in the cache.
     pub pins: Arc<[CachePin]>,
 }
 
 impl SequenceSpec {
-    /// A prompt of a tenant's, and everything else as usual: its keys are not known yet, it weighs 1, may wait for as long as
-    /// it takes and is not scored.
+    /// Creates a spec with defaults: no known keys, weight 1, normal class, no deadline, no scoring and no pins.
     pub fn new(tenant: u64, salt: CacheSalt, prompt: impl Into<Arc<[u32]>>, max_new: u32) -> Self {
         Self {
             prompt: prompt.into(),
@@ -90,25 +89,25 @@ impl SequenceSpec {
     }
 }
 
-/// Where a sequence is.
+/// The list that a sequence is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// In its tenant's queue.
     Waiting,
-    /// Out of the queue until that sequence has computed the prefix they share.
+    /// Out of the queue until that sequence has computed their shared prefix.
     Deferred(SeqId),
-    /// Holds blocks.
+    /// Running: holds blocks.
     Running,
-    /// Paused, and in no list.
+    /// Paused, without blocks and in no list.
     Parked,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) prompt: Arc<[u32]>,
-    /// Prompt and output; empty until first admitted, so that a long queue costs no copies.
+    /// Prompt and output. Empty until the sequence is first admitted, so that a long queue costs no copies.
     tokens: Vec<u32>,
-    /// The keys of the prompt's blocks, until `keys` needs them.
+    /// The keys of the prompt's blocks, until they are moved into `keys`.
     given_keys: Option<PrefixKeys>,
     pub(crate) max_new: u32,
     pub(crate) salt: CacheSalt,
@@ -116,41 +115,41 @@ pub(crate) struct Sequence {
     pub(crate) class: Class,
     pub(crate) deadline: Option<u64>,
     pub(crate) scoring: bool,
-    /// Prompt positions whose logits were handed out, so that a recompute does not ask again.
+    /// End of the prompt positions whose logits were returned, so that a recompute does not ask for them again.
     pub(crate) scored: usize,
     pub(crate) state: State,
-    /// Stands still: running or parked.
+    /// Whether it is paused, in [`State::Running`] or [`State::Parked`].
     pub(crate) paused: bool,
-    /// Tokens whose keys and values are stored.
+    /// Number of tokens whose keys and values are stored.
     pub(crate) computed: usize,
     pub(crate) blocks: Vec<u32>,
-    /// Keys of the full blocks of `known()`, as far as they were needed.
+    /// Keys of the leading full blocks of `known()`, as many as were needed so far.
     pub(crate) keys: Vec<BlockKey>,
-    /// The same tokens chained without the salt, as far as they were needed.
+    /// Content hashes of the same blocks, chained without the salt, as many as were needed so far.
     pub(crate) contents: Vec<u64>,
-    /// Blocks that its known tokens still need: spoken for, not yet taken.
+    /// Blocks that its known tokens still need: promised, not yet taken.
     pub(crate) promised: usize,
-    /// What it counts in the queue's token bound while it waits.
+    /// Tokens that it counts towards the queue's token bound while it waits.
     pub(crate) queued_tokens: u64,
-    /// How often another one started before it although it came first.
+    /// How often a later sequence started before it.
     pub(crate) bypassed: u32,
-    /// Number of its admission: higher is younger.
+    /// Its admission number. The higher, the younger.
     pub(crate) admitted: u64,
     pub(crate) started: bool,
-    /// Blocks that it found in the cache when it started: those behind them it computed itself.
+    /// Number of blocks found in the cache at its start. It computed the blocks after them itself.
     pub(crate) found: usize,
-    /// What of its prompt is to be kept.
+    /// The prefixes of its prompt to pin.
     pub(crate) pins: Arc<[CachePin]>,
-    /// What becomes of that.
+    /// The blocks reserved for those pins, and the blocks over the limit.
     pub(crate) pinned: Pinned,
-    /// Places for blocks to be kept that are spoken for and not taken yet, and up to which block.
+    /// Blocks reserved in the pin limits and not yet pinned, and the end of the block range that they are for.
     pub(crate) reserved: usize,
     pub(crate) reserved_to: usize,
-    /// Prompt tokens that its tenant need not be charged for any more: found in the cache, or charged.
+    /// Prompt tokens that its tenant is no longer charged for: found in the cache, or charged already.
     pub(crate) charged: usize,
-    /// Who waits for its prefix, and for how many blocks of it.
+    /// The sequences that wait for its prefix, and how many blocks of it each needs.
     pub(crate) followers: Vec<(SeqId, usize)>,
-    /// Blocks of its prompt that it announced as being computed: `[from, to)`.
+    /// Range of the known blocks that it announced as being computed: `[from, to)`.
     pub(crate) announced: (usize, usize),
 }
 
@@ -164,7 +163,7 @@ impl Sequence {
             salt: spec.salt,
             tenant: spec.tenant,
             class: spec.class,
-            // A group has started when its first has.
+            // A group counts as started when its first sequence has started.
             deadline: spec.start_deadline_ns.filter(|_| first),
             scoring: spec.score_prompt && first,
             scored: 0,
@@ -175,13 +174,13 @@ impl Sequence {
             keys: Vec::new(),
             contents: Vec::new(),
             promised: 0,
-            // The others of a group take the first one's prefix from the cache.
+            // The other sequences of a group take the first one's prefix from the cache.
             queued_tokens: if first { spec.prompt.len() as u64 } else { 1 },
             bypassed: 0,
             admitted: 0,
             started: false,
             found: 0,
-            // The others of a group find what the first one keeps.
+            // The other sequences of a group find the blocks that the first one pins.
             pins: if first { Arc::clone(&spec.pins) } else { Arc::default() },
             pinned: Pinned::default(),
             reserved: 0,
@@ -192,7 +191,7 @@ impl Sequence {
         }
     }
 
-    /// Every token known so far: the target of what is to be computed.
+    /// Every token known so far. All of them are to be computed.
     pub(crate) fn known(&self) -> &[u32] {
         if self.tokens.is_empty() { &self.prompt } else { &self.tokens }
     }
@@ -202,16 +201,16 @@ impl Sequence {
         self.tokens.push(token);
     }
 
-    /// Copies the prompt, once it is worth it.
+    /// Copies the prompt into `tokens`, on the first call only.
     pub(crate) fn own_tokens(&mut self) {
         if self.tokens.is_empty() {
-            // Room for a few more, not for `max_new`, which may be huge and stay unused.
+            // Reserves space for a few more tokens, not for `max_new`, which may be huge and stay unused.
             self.tokens.reserve(self.prompt.len() + 64);
             self.tokens.extend_from_slice(&self.prompt);
         }
     }
 
-    /// For tests of the checks.
+    /// For tests of the invariants: overwrites the leading tokens with the prompt's.
     #[cfg(test)]
     pub(crate) fn replace_tokens(&mut self) {
         let prompt = std::sync::Arc::clone(&self.prompt);
@@ -222,29 +221,30 @@ impl Sequence {
         self.known().len().saturating_sub(self.computed)
     }
 
-    /// Whether it computes when nobody else wants to.
+    /// Whether it is idle work, computed only if no other work waits.
     pub(crate) fn is_idle_work(&self) -> bool {
         self.class == Class::Idle
     }
 
-    /// Whether it goes on by what was generated last: one token, or a few that were known together.
+    /// Whether it is not paused and continues from its latest generated tokens: one, or a few that became known
+    /// together.
     pub(crate) fn decodes(&self) -> bool {
         !self.paused && self.goes_on()
     }
 
-    /// Whether many of its known tokens are still to be computed.
+    /// Whether it is not paused and has more to compute than recently generated tokens.
     pub(crate) fn prefills(&self) -> bool {
         !self.paused && self.remaining() > 0 && !self.goes_on()
     }
 
-    /// Whether what is still to be computed of it are tokens just generated.
+    /// Whether only recently generated tokens are left to compute.
     pub(crate) fn goes_on(&self) -> bool {
         let few = self.computed >= self.prompt.len() && self.remaining() <= MOST_AT_ONCE;
         self.remaining() == 1 || (few && self.remaining() > 0)
     }
 
-    /// Whether a chunk that starts at `start` covers prompt positions whose logits are still wanted: all but the last
-    /// predict a prompt token.
+    /// Whether a chunk that starts at `start` covers prompt positions whose logits are still needed. All but the last
+    /// position predict a prompt token.
     pub(crate) fn scores_at(&self, start: usize) -> bool {
         let upto = self.prompt.len().saturating_sub(1);
         self.scoring && self.scored < upto && start < upto
@@ -255,7 +255,7 @@ impl Sequence {
         self.known().len() - self.prompt.len()
     }
 
-    /// Computes keys so that at least the first `blocks` full blocks have theirs.
+    /// Computes keys until at least the first `blocks` full blocks have one.
     pub(crate) fn ensure_keys(&mut self, blocks: usize) {
         if let Some(given) = self.given_keys.take_if(|_| blocks > 0) {
             self.keys.clear();
@@ -269,7 +269,7 @@ impl Sequence {
         }
     }
 
-    /// Chains the tokens of at least the first `blocks` full blocks, whatever the salt.
+    /// Computes content hashes, without the salt, until at least the first `blocks` full blocks have one.
     pub(crate) fn ensure_contents(&mut self, blocks: usize) {
         while self.contents.len() < blocks {
             let at = self.contents.len() * BLOCK_TOKENS;
@@ -280,8 +280,8 @@ impl Sequence {
     }
 }
 
-/// Full blocks of a prefix that may be taken from the cache: at least the last token is always computed, since its
-/// logits are wanted.
+/// Number of full blocks of a prefix that may be taken from the cache. At least the last token is always computed,
+/// because its logits are needed.
 pub const fn usable_blocks(tokens: usize) -> usize {
     tokens.saturating_sub(1) / BLOCK_TOKENS
 }

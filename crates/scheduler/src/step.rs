@@ -1,34 +1,34 @@
-//! What one step is: the chunks to be computed, what they refer to, and what came of them. Knows nothing of how a step is
-//! chosen.
+//! The types of one step: the chunks to compute, the tokens and blocks that they refer to, and their outcomes. Knows
+//! nothing of how a step is chosen.
 
 use headrace_domain::CacheMiss;
 
 use crate::pins::Pinned;
 use crate::sequence::SeqId;
 
-/// Which logits of a chunk are wanted.
+/// The logits that a chunk must produce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitsNeed {
-    /// None: only keys and values. An inner chunk where nothing is shared anyway.
+    /// None: the chunk only stores keys and values. Used for an inner chunk if the prefix cache is off.
     None,
-    /// The last position's: at the end of the known tokens the next one is sampled from it, and it vouches for what it
-    /// stands on. What is not a number at one position is not a number at any later one, so finite logits at the end
-    /// of a chunk mean that every block up to there may be shared.
+    /// The last position's. At the end of the known tokens, the next token is sampled from it. It also vouches for the
+    /// positions before it: a value that is not a number makes every later position not a number. So finite logits at
+    /// the end of a chunk mean that every block up to there may be shared.
     Last,
-    /// Every position's: the prompt is scored.
+    /// Every position's, because the prompt is scored.
     All,
 }
 
 /// A run of one sequence's tokens to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedChunk {
-    /// Whose.
+    /// The sequence of the tokens.
     pub seq: SeqId,
     /// Position of the first token.
     pub start: usize,
-    /// Tokens, at least one.
+    /// Number of tokens, at least one.
     pub len: usize,
-    /// Which logits are wanted.
+    /// The logits that the chunk must produce.
     pub logits: LogitsNeed,
     /// Whether the chunk ends with the last known token, so that a next one can be sampled.
     pub reaches_end: bool,
@@ -37,43 +37,43 @@ pub struct PlannedChunk {
 /// A sequence whose first chunk is in this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started {
-    /// Which.
+    /// The sequence.
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
-    /// What becomes of the blocks that it computes and that are to be kept.
+    /// How many of the blocks to compute are to be pinned, and how many exceed a limit on pins.
     pub pinned: Pinned,
-    /// Why not more did; `None`: all that can did.
+    /// Why no more prompt tokens came from the cache. `None` if every cacheable token did.
     pub miss: Option<CacheMiss>,
 }
 
-/// A waiting sequence that was dropped because its start deadline had passed. It is gone.
+/// A waiting sequence that was dropped because its start deadline had passed. Its id is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expired {
-    /// Which.
+    /// The sequence.
     pub seq: SeqId,
-    /// Nanoseconds after which what still waits before another like it will be computed; at least a second.
+    /// Nanoseconds until the work that waits ahead of a similar sequence is computed. At least a second.
     pub retry_after_ns: u64,
 }
 
 /// One step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepPlan {
-    /// What is to be computed; one chunk per sequence at most.
+    /// The chunks to compute, at most one per sequence.
     pub chunks: Vec<PlannedChunk>,
-    /// Sequences that begin with this step.
+    /// Sequences that start with this step.
     pub started: Vec<Started>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
-    /// Sequences of idle work that are served as normal work from this step on, until they end or stand still.
+    /// Idle sequences that are served as normal work from this step on, until they end or are paused.
     pub raised: Vec<SeqId>,
-    /// Sequences that came too late for this step or any other.
+    /// Sequences that were dropped because their start deadline passed.
     pub expired: Vec<Expired>,
-    /// When it was planned, in the caller's nanoseconds.
+    /// When the step was planned, in the caller's nanoseconds.
     pub planned_ns: u64,
 }
 
-/// A planned chunk with what it refers to.
+/// The tokens and blocks of a planned chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkView<'a> {
     /// The tokens to compute.
@@ -82,19 +82,19 @@ pub struct ChunkView<'a> {
     pub blocks: &'a [u32],
 }
 
-/// What the engine made of a planned chunk.
+/// The result of computing a planned chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Keys and values are stored; more of the sequence's known tokens remain, or none was sampled.
+    /// Keys and values are stored. More known tokens of the sequence remain, or no token was sampled.
     Advanced,
-    /// Stored, and this token follows. Only for a chunk that reached the last known token.
+    /// Keys and values are stored, and this token follows. Only for a chunk that reached the last known token.
     Token(u32),
-    /// Stored, and the sequence has ended.
+    /// Keys and values are stored, and the sequence has ended.
     Ended,
-    /// Stored but for the last position, which is to be computed again: no token could be sampled from it yet. Only for a chunk that
-    /// reached the last known token.
+    /// Keys and values are stored except at the last position. That position is computed again, because no token could
+    /// be sampled from it yet. Only for a chunk that reached the last known token.
     Repeat,
-    /// Not to be trusted: the sequence ends and nothing of this step enters the cache.
+    /// The result cannot be trusted: the sequence ends, and nothing of this step enters the cache.
     Failed,
 }
 

@@ -1,23 +1,23 @@
-//! The sequences that wait for a place: their queue, their deadlines, those that wait for another's prefix, and those that
-//! stand still and hold nothing. Knows nothing of blocks and budgets.
+//! The sequences that wait for a running slot: the queue, the deadlines, the sequences that wait for another's prefix,
+//! and the paused ones without blocks. Knows nothing of blocks and budgets.
 
 use std::collections::BTreeSet;
 
 use crate::fair::FairQueue;
 use crate::sequence::{Class, SeqId, Sequence, Slab, State};
 
-/// The counts of those that wait. Their order is the tenants', in [`FairQueue`].
+/// Counts of the waiting sequences. Their order is kept by tenant, in [`FairQueue`].
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// (deadline, id) of those in the queue or deferred that have one.
+    /// (deadline, id) of the queued or deferred sequences with a deadline.
     deadlines: BTreeSet<(u64, SeqId)>,
-    /// Tokens of those in the queue or deferred.
+    /// Tokens of the queued or deferred sequences.
     tokens: u64,
-    /// Those that wait for a prefix which another one computes.
+    /// Number of deferred sequences, which wait for a prefix that another sequence computes.
     deferred: usize,
-    /// Of these, idle work.
+    /// Number of deferred sequences that are idle work.
     deferred_idle: usize,
-    /// Those that stand still.
+    /// Number of paused sequences without blocks.
     parked: usize,
 }
 
@@ -27,33 +27,33 @@ impl Waiting {
         Class::SERVED.iter().map(|&class| tenants.len(class)).sum::<usize>() + self.deferred
     }
 
-    /// Whether nobody but idle work waits.
+    /// Whether only idle work waits.
     pub(crate) fn is_only_idle(&self, tenants: &FairQueue) -> bool {
         self.len(tenants) == tenants.len(Class::Idle) + self.deferred_idle
     }
 
-    /// Tokens of those in the queue or deferred.
+    /// Tokens of the queued or deferred sequences.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Sequences that stand still and hold nothing.
+    /// Number of paused sequences without blocks.
     pub(crate) fn parked(&self) -> usize {
         self.parked
     }
 
-    /// Somebody whose start deadline has passed.
+    /// A sequence whose start deadline has passed.
     pub(crate) fn overdue(&self, now_ns: u64) -> Option<SeqId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline < now_ns).map(|&(_, id)| id)
     }
 
-    /// A new sequence stands behind its tenant's others.
+    /// Puts a new sequence behind its tenant's others.
     pub(crate) fn arrive(&mut self, id: SeqId, sequence: &Sequence, tenants: &mut FairQueue) {
         self.count(id, sequence);
         tenants.push_back(sequence.tenant, sequence.class, id, sequence.queued_tokens);
     }
 
-    /// One that ran, or stood still, stands before its tenant's others.
+    /// Puts a sequence that was running or paused ahead of its tenant's others.
     pub(crate) fn come_back(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
         sequence.state = State::Waiting;
         self.count(id, sequence);
@@ -65,7 +65,7 @@ impl Waiting {
         self.deadlines.extend(sequence.deadline.map(|deadline| (deadline, id)));
     }
 
-    /// A sequence in the queue or deferred is in neither any more.
+    /// Removes a sequence from the queue or from the deferred ones.
     pub(crate) fn take_out(&mut self, id: SeqId, sequences: &mut Slab, tenants: &mut FairQueue) {
         let Some(sequence) = sequences.get(id) else { return };
         let (tenant, class, tokens) = (sequence.tenant, sequence.class, sequence.queued_tokens);
@@ -85,7 +85,7 @@ impl Waiting {
         }
     }
 
-    /// A sequence leaves the queue until `leader` has computed the first `blocks` blocks, which both share.
+    /// Takes a sequence out of the queue until `leader` has computed their `blocks` first shared blocks.
     pub(crate) fn defer(
         &mut self,
         id: SeqId,
@@ -102,8 +102,8 @@ impl Waiting {
         }
     }
 
-    /// Those stand at the heads of their queues again whose shared prefix is now computed, or will not be
-    /// (`computed_blocks` = `usize::MAX`).
+    /// Returns followers to the heads of their queues once their shared prefix is computed. With `computed_blocks` =
+    /// `usize::MAX`, wakes all of them, because it will not be computed.
     pub(crate) fn wake_followers(
         &mut self,
         leader: SeqId,
@@ -116,7 +116,7 @@ impl Waiting {
             return;
         }
         let mut followers = std::mem::take(&mut sequence.followers);
-        // From the back, so that whoever came first stands first again.
+        // From the back, so that the earliest arrival is first again.
         for &(id, blocks) in followers.iter().rev() {
             if blocks > computed_blocks {
                 continue;
@@ -140,13 +140,13 @@ impl Waiting {
         }
     }
 
-    /// A sequence, in no list any more, stands still.
+    /// Parks a paused sequence that is in no list any more.
     pub(crate) fn park(&mut self, sequence: &mut Sequence) {
         sequence.state = State::Parked;
         self.parked += 1;
     }
 
-    /// One that stood still goes on, or is gone. It is in no list yet.
+    /// Stops counting a sequence as parked, because it resumes or is gone. It is in no list yet.
     pub(crate) fn unpark(&mut self) {
         self.parked -= 1;
     }

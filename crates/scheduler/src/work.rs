@@ -1,27 +1,27 @@
-//! What steps were spent on, in all and by tenant: so that whoever waited can be told for what. Tenants are told apart only while
-//! somebody waits. Knows no sequences and no queue.
+//! Accounts for the work of each step, in total and by tenant, so that a caller can see what its wait was spent on.
+//! Tenants are accounted separately only while a sequence waits. Knows no sequences and no queue.
 
 use crate::rate::StepCost;
 use crate::tables::ByTenant;
 
-/// Tenants told apart at once; what further ones computed counts in the sums alone.
+/// Most tenants accounted separately. The work of further tenants counts in the totals alone.
 const TENANTS_TOLD_APART: usize = 1024;
 
-/// What was computed, and the time that it took. A step that did both is shared out by what either costs lately.
+/// Computed tokens, and the time that they took. A step with both kinds of token is split by their recent costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
-    /// Prompt tokens, and those of recomputed answers.
+    /// Prompt tokens, and recomputed tokens of answers.
     pub prefill_tokens: u64,
     /// Generated tokens.
     pub decode_tokens: u64,
-    /// Nanoseconds of steps that the prompts took.
+    /// Nanoseconds of step time spent on prompts.
     pub prefill_ns: u64,
-    /// Nanoseconds of steps that generating took.
+    /// Nanoseconds of step time spent on generated tokens.
     pub decode_ns: u64,
 }
 
 impl Work {
-    /// What came since.
+    /// The work done since `earlier`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Work {
         self.decode_ns = self.decode_ns.saturating_add(other.decode_ns);
     }
 
-    /// The part of a step's work that so many of its tokens were.
+    /// The part of this step's work that belongs to `prefill` and `decode` of its tokens.
     fn part(self, prefill: usize, decode: usize) -> Self {
         let (prefill, decode) = (prefill as u64, decode as u64);
         let of =
@@ -53,7 +53,7 @@ impl Work {
     }
 }
 
-/// Sums since the start, and since somebody began to wait.
+/// Totals since the start, and by tenant since a sequence began to wait.
 #[derive(Debug, Default)]
 pub(crate) struct WorkDone {
     all: Work,
@@ -61,7 +61,8 @@ pub(crate) struct WorkDone {
 }
 
 impl WorkDone {
-    /// A step of so many prompt and generated tokens took `elapsed_ns`; `cost` is looked at where it had both.
+    /// Records a step of `(prefill, decode)` tokens that took `elapsed_ns`. Calls `cost` only if the step had both
+    /// kinds.
     pub(crate) fn step(
         &mut self,
         (prefill, decode): (usize, usize),
@@ -77,7 +78,7 @@ impl WorkDone {
                     let all = prompts + cost.decode * decode as f64;
                     if all > 0.0 { prompts / all } else { 0.5 }
                 });
-                // Between 0 and the whole: the share is.
+                // Between 0 and `elapsed_ns`, because the share is between 0 and 1.
                 ((elapsed_ns as f64 * share.clamp(0.0, 1.0)) as u64).min(elapsed_ns)
             }
         };
@@ -91,24 +92,24 @@ impl WorkDone {
         step
     }
 
-    /// So many tokens of a step were a tenant's.
+    /// Credits `prefill` and `decode` tokens of a step to a tenant.
     pub(crate) fn of_tenant(&mut self, tenant: u64, step: Work, prefill: usize, decode: usize) {
         if self.by_tenant.len() < TENANTS_TOLD_APART || self.by_tenant.contains_key(&tenant) {
             self.by_tenant.entry(tenant).or_default().add(step.part(prefill, decode));
         }
     }
 
-    /// Nobody waits: nobody will ask what came before this.
+    /// Forgets the tenants. Called when no sequence waits, because then no caller will ask about earlier work.
     pub(crate) fn forget_tenants(&mut self) {
         self.by_tenant.clear();
     }
 
-    /// In all, and a tenant's part of what is told apart.
+    /// The total, and the tenant's part of the work that was accounted by tenant.
     pub(crate) fn seen(&self, tenant: u64) -> (Work, Work) {
         (self.all, self.by_tenant.get(&tenant).copied().unwrap_or_default())
     }
 
-    /// In all.
+    /// The total.
     pub(crate) const fn all(&self) -> Work {
         self.all
     }

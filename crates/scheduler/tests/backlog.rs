@@ -1,7 +1,7 @@
-//! The fairness bound in a seeded world where every tenant always has work waiting: however prompts, answers, weights and
-//! the pool are, the service that any two get for their weight differs by a constant, over any stretch of time. And the
-//! same check against schedulers that are broken in one way each, to see that it can fail.
-//! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed.
+//! Tests the fairness bound in a seeded world where every tenant always has work waiting. For any prompts, answers,
+//! weights and pool sizes, the service per weight of any two tenants differs by at most a constant, over any stretch of
+//! time. The same check runs against schedulers with one defect each, to show that it can fail. `HEADRACE_SEEDS=n` runs
+//! more seeds. A failure prints its seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,24 +15,24 @@ mod common;
 
 use common::{Rng, each_seed, seeds};
 
-/// Seeds without `HEADRACE_SEEDS`.
+/// Number of seeds if `HEADRACE_SEEDS` is not set.
 const SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2000 };
 const LONGEST_PROMPT: u64 = 150;
 const LONGEST_ANSWER: u64 = 40;
-/// Sequences that each tenant has waiting at least.
+/// Fewest sequences that each tenant has waiting.
 const BACKLOG: usize = 8;
 
-/// What is wrong with the scheduler that is checked.
+/// The defect of the scheduler under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// It serves tenants as if they weighed the same.
+    /// It ignores the tenants' weights.
     Weights,
-    /// It charges tokens that came from the cache, so that who repeats itself is served less.
+    /// It charges tokens that came from the cache, so a tenant that repeats prompts is served less.
     ChargesCached,
-    /// One tenant has more than its weight.
+    /// It serves one tenant beyond its weight.
     Favourite,
-    /// It takes whoever came first.
+    /// It serves sequences in the order of arrival.
     FirstCome,
 }
 
@@ -40,7 +40,7 @@ struct Live {
     tenant: usize,
     left: u64,
     prompt: usize,
-    /// Prompt tokens that count as served: found, or computed once.
+    /// Prompt tokens counted as served: found in the cache, or computed once.
     counted: usize,
 }
 
@@ -50,10 +50,10 @@ struct World {
     broken: Broken,
     weights: Vec<u32>,
     live: HashMap<SeqId, Live>,
-    /// Tokens that each tenant was served.
+    /// Tokens served, per tenant.
     service: Vec<f64>,
     next: u32,
-    /// How many wait, per tenant.
+    /// Number of waiting sequences, per tenant.
     waiting: Vec<usize>,
     steps: usize,
     pool_tokens: usize,
@@ -91,10 +91,10 @@ impl World {
         }
     }
 
-    /// How far service for weight may drift over any stretch. At any moment a tenant may be ahead by what it holds in the
-    /// pool, which goes on while another's turn has come, by the lead of one below its share of the pool (a quarter of
-    /// it), by a burst of two steps, and by a request that passed; and the stretch may lead from one tenant's greatest
-    /// lead to the other's.
+    /// How far service per weight may drift over any stretch. At any moment a tenant may be ahead by the sum of four
+    /// parts. It may continue with what it holds in the pool. A tenant below its share of the pool may lead by a
+    /// quarter of the pool. Then come a burst of two steps, and one request that passed. The stretch may start at one
+    /// tenant's greatest lead and end at the other's, hence the factor of two.
     fn bound(&self) -> f64 {
         let held = (self.pool_tokens as u64).max(LONGEST_PROMPT);
         let lead = held + held / 4 + 2 * self.step_tokens as u64 + LONGEST_PROMPT + LONGEST_ANSWER;
@@ -103,7 +103,7 @@ impl World {
 
     fn refill(&mut self) {
         for tenant in 0..self.weights.len() {
-            // Who sends more has no more of it: the first tenant sends three times what is needed.
+            // Sending more earns no more service: the first tenant sends three times what is needed.
             let wanted = if tenant == 0 { 3 * BACKLOG } else { BACKLOG };
             for _ in self.waiting[tenant]..wanted {
                 self.send(tenant);
@@ -112,7 +112,7 @@ impl World {
     }
 
     fn send(&mut self, tenant: usize) {
-        // The second tenant repeats itself: the first hundred tokens of its prompts are the same.
+        // The second tenant repeats itself: its prompts share their first hundred tokens.
         let repeats = tenant == 1;
         let len = (1 + self.rng.below(LONGEST_PROMPT - 1)) as usize;
         let len = if repeats { len.max(100) } else { len };
@@ -141,7 +141,7 @@ impl World {
         for started in &plan.started {
             let live = self.live.get_mut(&started.seq).unwrap();
             self.waiting[live.tenant] -= 1;
-            // A check that counts what was found as served sees a scheduler that charges for it.
+            // To simulate a scheduler that charges for cached tokens, this check counts them as served.
             live.counted = if self.broken == Broken::ChargesCached { 0 } else { started.cached_tokens };
         }
         let mut outcomes = Vec::new();
@@ -171,12 +171,12 @@ impl World {
         self.scheduler.commit(&outcomes, 0);
         self.steps += 1;
         if self.steps.is_multiple_of(64) {
-            // The books are checked after every step elsewhere.
+            // Other tests check the invariants after every step.
             self.scheduler.check_invariants().unwrap();
         }
     }
 
-    /// The widest that the service of two tenants drifted apart over any stretch, as a part of the bound.
+    /// The largest drift between two tenants' service over any stretch, as a fraction of the bound.
     fn run(&mut self) -> f64 {
         let bound = self.bound();
         let pairs: Vec<(usize, usize)> =

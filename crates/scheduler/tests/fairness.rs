@@ -1,5 +1,5 @@
-//! What one tenant feels of another's flood, in virtual time: a step costs so much, a prompt token so much, a generated
-//! one so much. And whether what callers are told about waiting is true.
+//! How much one tenant notices of another's flood, in virtual time with fixed costs per step, prompt token and
+//! generated token. Also tests whether the waits that callers are given are true.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,15 +12,15 @@ mod common;
 
 use common::Rng;
 
-/// About a small model on two cores.
+/// About the speed of a small model on two cores.
 const FIXED_NS: u64 = 8_000_000;
 const PREFILL_NS: u64 = 1_000_000;
 const DECODE_NS: u64 = 1_500_000;
-/// The tenant whose wait is measured.
+/// The tenant whose latency is measured.
 const QUIET: u64 = 2;
 const SECOND: u64 = 1_000_000_000;
 
-/// Who sends what.
+/// A tenant's stream of requests.
 #[derive(Clone)]
 struct Sender {
     tenant: u64,
@@ -29,7 +29,7 @@ struct Sender {
     prompt: (u64, u64),
     output: (u64, u64),
     every_ns: f64,
-    /// Tokens at the beginning that all its prompts share.
+    /// Leading tokens that all its prompts share.
     shared: usize,
     timeout_ns: Option<u64>,
 }
@@ -46,11 +46,11 @@ struct Live {
     started: bool,
 }
 
-/// What was seen of one sequence.
+/// Measurements of one sequence.
 #[derive(Clone, Copy)]
 struct Seen {
     tenant: u64,
-    /// From arrival to the first chunk and the first token.
+    /// Nanoseconds from arrival to the first chunk. `ttft_ns` counts to the first token.
     queued_ns: u64,
     ttft_ns: u64,
     foretold: Option<(u64, u64)>,
@@ -62,9 +62,9 @@ struct World {
     now: u64,
     live: HashMap<SeqId, Live>,
     seen: Vec<Seen>,
-    /// What was foretold of a sequence: until its first chunk, and until its first token.
+    /// Forecasts per sequence: nanoseconds until the first chunk, and until the first token.
     foretold: HashMap<SeqId, (u64, u64)>,
-    /// Whether to ask before each arrival.
+    /// Whether to ask for a forecast before each arrival.
     asks: bool,
     queued: HashMap<SeqId, u64>,
     refused: HashMap<u64, u64>,
@@ -117,7 +117,7 @@ impl World {
         let spec = SequenceSpec {
             keys: self.asks.then(|| PrefixKeys::of(&salt, &prompt)),
             prompt,
-            // Callers ask for more than answers have.
+            // Callers ask for more tokens than answers have.
             max_new: (output * 2) as u32,
             salt,
             tenant: from.tenant,
@@ -127,7 +127,7 @@ impl World {
             score_prompt: false,
             pins: Default::default(),
         };
-        // With no time at all every request is refused, and nothing is kept of it but the answer.
+        // Once costs are known, a deadline of now is refused. Only the refusal's forecast is kept.
         let at_once = SequenceSpec { start_deadline_ns: Some(at), ..spec.clone() };
         let foretold = match self.asks.then(|| self.scheduler.add(&at_once, at)) {
             Some(Err(AddRefusal::TooLate { wait_ns, prefill_ns, .. })) => {
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// One step; `false`: there was nothing to do.
+    /// Runs one step. Returns `false` if there was nothing to do.
     fn step(&mut self) -> bool {
         let plan = self.scheduler.plan(self.now).clone();
         for expired in &plan.expired {
@@ -207,7 +207,7 @@ impl World {
         true
     }
 
-    /// Runs the senders until `quiet` requests of the quiet tenant (or of the first sender) have been answered.
+    /// Runs the senders until `answers` requests of tenant `of` have got their first token.
     fn run(&mut self, senders: &[Sender], of: u64, answers: usize) {
         let mut streams: Vec<(Rng, u64)> =
             senders.iter().map(|s| (Rng(s.tenant * 7919 + self.rng.0), 0)).collect();
@@ -236,7 +236,7 @@ impl World {
     }
 }
 
-/// The quiet tenant's requests, a tenth of the machine or so.
+/// Requests of the quiet tenant, which need about a tenth of the machine.
 fn quiet(prompt: (u64, u64), weight: u32) -> Sender {
     let work = (prompt.0 + prompt.1) as f64 / 2.0 * PREFILL_NS as f64 + 30.0 * (FIXED_NS + DECODE_NS) as f64;
     Sender { weight, ..sender(QUIET, prompt, (10, 50), work * 8.0) }
@@ -280,7 +280,7 @@ fn a_flood_a_hundred_times_the_load_moves_p99_ttft_by_at_most_one_and_a_half_of_
         "A sends", "solo p99", "p99", "ratio", "allowed", "refused"
     );
     for (what, own, others) in rows {
-        // As many as make the hundredth part more than a handful, and fewer of those that take long.
+        // Enough answers for a meaningful p99, and fewer if each takes long.
         let answers = if own.prompt.0 > 1000 { 150 } else { 600 };
         let mut alone = World::new(config(), 1024, 5);
         alone.run(std::slice::from_ref(&own), QUIET, answers);
@@ -336,7 +336,7 @@ fn what_is_foretold_of_the_wait_is_near_the_truth() {
         world.asks = true;
         let of = senders.last().unwrap().tenant;
         world.run(&senders, of, 400);
-        // Of those that waited long enough to care; the first ones teach the costs.
+        // Only waits that matter. The first sequences are skipped, because they teach the costs.
         let told = world.seen.iter().skip(20).filter(|seen| seen.ttft_ns > SECOND / 4);
         let (mut ratios, mut waited, mut foretold) = (Vec::new(), 0.0, 0.0);
         for seen in told {
@@ -386,7 +386,7 @@ fn a_timeout_that_cannot_be_met_is_refused_at_once_and_its_retry_after_is_honest
         let retry = retry_after_ns.expect("this prompt alone fits");
         assert!(retry >= SECOND && retry + timeout >= wait_ns + prefill_ns);
     }
-    // A prompt that takes longer than its time by itself is told so: waiting would not help.
+    // A prompt that alone takes longer than the deadline gets no retry delay, because waiting would not help.
     let long = Sender { timeout_ns: Some(SECOND), ..sender(1, (3000, 3000), (5, 5), 1.0) };
     while world.step() {}
     let at = world.now;
@@ -415,7 +415,7 @@ fn idle_work_that_fills_places_and_blocks_yields_within_one_step() {
     }
 }
 
-/// Four tenants keep the engine full for ever, two others have idle work alone.
+/// Four tenants keep the engine full for ever. Two others send only idle work.
 #[test]
 fn idle_work_ends_beside_a_flood_that_never_does_tenant_by_tenant() {
     let mut world = World::new(SchedulerConfig { max_running: 8, ..config() }, 512, 1);
@@ -431,7 +431,7 @@ fn idle_work_ends_beside_a_flood_that_never_does_tenant_by_tenant() {
     };
     refill(&mut world);
     (0..20).for_each(|_| assert!(world.step()));
-    // A heap of one tenant does not stand before the one call of another.
+    // Many sequences of one tenant do not delay another tenant's only one.
     let (at, heap) = (world.now, 6);
     (0..heap).for_each(|_| assert!(world.arrive(&idle(1), &mut Rng(1), at).is_some()));
     let single = world.arrive(&idle(2), &mut Rng(1), at).unwrap();
@@ -446,10 +446,10 @@ fn idle_work_ends_beside_a_flood_that_never_does_tenant_by_tenant() {
         assert!(world.now - at < 120 * SECOND, "idle work stands still beside a flood: {raised:?}");
     }
     assert_eq!(raised.len(), heap + 1, "each is raised once");
-    // Two turns: a second of patience, and its 16 steps among those of the flood.
+    // Two raises: a second of patience each, and 16 steps among those of the flood.
     let single_ended = single_ended.unwrap();
     assert!(single_ended < 12 * SECOND, "the other tenant's one call took {single_ended} ns");
-    // What it may take of the flood's time is bounded: one place of eight.
+    // The time taken from the flood is bounded: one running slot of eight.
     let flood: usize = world.seen.iter().filter(|seen| seen.tenant >= 10).count();
     assert!(flood >= 7 * (heap + 1), "{flood} of the flood began beside {} of idle work", heap + 1);
 }
@@ -472,7 +472,7 @@ fn idle_work_whose_reader_stops_makes_way_for_other_idle_work() {
     assert!(world.scheduler.pause(first));
     world.scheduler.check_invariants().unwrap();
     assert_eq!(raised(&mut world), second);
-    // It stood still, and has to wait for its turn again.
+    // It was paused, so it must wait for its turn again.
     assert!(world.scheduler.resume(first));
     world.scheduler.check_invariants().unwrap();
     while world.live.contains_key(&second) {

@@ -1,4 +1,4 @@
-//! Why a prompt was not all in the cache: each reason, and the token at which it shows. One scene a row.
+//! Every reason for a cache miss, with the token at which the miss begins. One scene per row.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ fn spec(tenant: u64, prompt: &[u32]) -> SequenceSpec {
     spec_of(tenant, prompt, 1)
 }
 
-/// Computes one sequence to its end; what it found, and why not more.
+/// Computes one sequence to its end. Returns the cached tokens and the reason for a miss.
 fn run(s: &mut Scheduler, spec: &SequenceSpec) -> (usize, Option<CacheMiss>) {
     run_at(s, spec, 0)
 }
@@ -108,7 +108,7 @@ fn what_nobody_asked_for_in_its_lifetime_has_expired() {
     let job = spec(1, &numbers(0, 100));
     let reason = |found: (usize, Option<CacheMiss>)| (found.0, found.1.map(|m| (m.reason, m.token)));
     run_at(&mut s, &job, 0);
-    // Each use begins its life anew.
+    // Each use renews the lifetime.
     for now in [1_000, 2_000] {
         assert_eq!(reason(run_at(&mut s, &job, now)), (96, None), "{now}");
     }
@@ -120,7 +120,7 @@ fn what_nobody_asked_for_in_its_lifetime_has_expired() {
 fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rely_on_it() {
     let config = SchedulerConfig { max_chunk: 32, step_tokens: 64, ..SchedulerConfig::default() };
     for (keep_aborted, fail, steps, expected) in [
-        // In prefill, in decode.
+        // Aborted in prefill, then in decode.
         (false, false, 2, 0),
         (false, false, 6, 0),
         (true, false, 2, 64),
@@ -145,7 +145,7 @@ fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rel
         assert_eq!(s.cached_prefix(&keys), expected, "keep {keep_aborted}, fail {fail}, {steps} steps");
         let load = s.load();
         assert_eq!((load.blocks_free, load.blocks_cached), (64, expected / 16));
-        // Once another has built on them they are that one's too.
+        // Once another sequence has built on the blocks, they stay findable.
         let id = s.add(&job, 0).unwrap();
         (0..6).for_each(|_| step(&mut s));
         let other = s.add(&job, 0).unwrap();

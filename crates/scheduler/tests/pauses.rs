@@ -1,5 +1,4 @@
-//! Sequences that stand still because nobody takes what they generate: what they keep, what they give up, what others have
-//! of it. One scene a test.
+//! Paused sequences: what they keep, what they give up, and what other sequences gain. One scene per test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -26,7 +25,7 @@ fn what_stands_still_keeps_its_blocks_until_somebody_lacks_them() {
     assert!(s.resume(a));
     assert_eq!(step(&mut s, 2), [(a, 1)], "nothing is computed twice");
 
-    // A newcomer that fits beside it leaves it its blocks, one that does not takes them.
+    // A newcomer takes the blocks of the paused sequence only if it does not fit beside them.
     assert!(s.pause(a));
     let b = s.add(&spec(2, 900, 60, 9), 3).unwrap();
     assert_eq!(step(&mut s, 3), [(b, 60)]);
@@ -36,7 +35,7 @@ fn what_stands_still_keeps_its_blocks_until_somebody_lacks_them() {
     assert_eq!(s.current().preempted, [a], "and not the younger one, whose tenant holds more");
     assert_eq!((s.load().paused, s.load().waiting), (1, 0), "it is no part of the queue");
 
-    // It comes back at the head of its queue, and what the cache has lost is computed again.
+    // It resumes at the head of its queue, and blocks that the cache has lost are computed again.
     let d = s.add(&spec(1, 3000, 10, 9), 5).unwrap();
     assert!(s.resume(a));
     assert!(s.abort(b) && s.abort(c));
@@ -90,14 +89,14 @@ fn nobody_waits_for_the_prefix_of_what_stands_still() {
     assert!(s.pause(ids[0]));
     assert_eq!(step(&mut s, 1), [(ids[1], 40)], "from the 32 tokens that were cached");
     assert_eq!(s.current().started[0].cached_tokens, 32);
-    // Once it goes on, those who come may wait for it again.
+    // Once it resumes, newcomers may wait for it again.
     assert!(s.abort(ids[1]) && s.resume(ids[0]));
     s.add(&spec(1, 0, 200, 5), 0).unwrap();
     assert_eq!(step(&mut s, 2), [(ids[0], 40)]);
     assert_eq!(s.load().waiting, 1);
 }
 
-/// Tenants whose calls all stand still have no share: those who are there divide everything.
+/// Tenants whose sequences are all paused have no share. The others divide everything.
 #[test]
 fn tenants_that_stand_still_leave_the_shares_to_the_others() {
     let mut s = Scheduler::new(SchedulerConfig { max_running: 4, ..config() }, 64).unwrap();
@@ -115,7 +114,7 @@ fn tenants_that_stand_still_leave_the_shares_to_the_others() {
     assert_eq!((of(&first), of(&second)), (2, 2), "half of the places each");
 }
 
-/// As one that was quiet: it has earned a burst and no more.
+/// Like a tenant that was away: it has earned a burst and no more.
 #[test]
 fn a_tenant_that_stood_still_has_earned_no_more_than_a_burst() {
     let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();

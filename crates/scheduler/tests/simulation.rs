@@ -1,6 +1,6 @@
-//! A seeded world around the scheduler: arrivals, tenants, cancels, failures, readers that stop and come back, and pools
-//! that are too small, with every KV slot simulated. After each step the books must agree and every slot read must hold what its reader expects.
-//! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed.
+//! A seeded world around the scheduler, with every KV slot simulated. It has arrivals, tenants, cancels, failures,
+//! readers that stop and come back, and pools that are too small. After each step the invariants must hold, and every
+//! slot that is read must have the expected content. `HEADRACE_SEEDS=n` runs more seeds. A failure prints its seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,12 +16,12 @@ mod common;
 
 use common::{Rng, each_seed, mix, seeds};
 
-/// Seeds without `HEADRACE_SEEDS`: fewer in an unoptimized build.
+/// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
 
-/// The most tokens of others of its class that a running sequence stands still for: tenants with lower counters have
-/// their turn first, and a counter is ahead by what the pool holds (912 tokens at most here) and a burst (1024), times the
-/// weights (1 to 4) of three other tenants.
+/// Most tokens of other sequences of its class that may be computed before a running sequence advances. Tenants with
+/// lower counters go first. A counter may be ahead by the pool's tokens (at most 912 here) and a burst (1024), times
+/// the weights (1 to 4) of three other tenants.
 const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
 
 #[derive(Debug)]
@@ -34,15 +34,15 @@ struct Known {
     class: Class,
     /// Idle work that is served as normal work.
     raised: bool,
-    /// Holds blocks.
+    /// Whether it holds blocks.
     runs: bool,
-    /// Stands still.
+    /// Whether it is paused.
     paused: bool,
-    /// Tokens computed for others of its class since it last came a step further while it ran.
+    /// Tokens computed for others of its class since it last advanced while running.
     still: usize,
 }
 
-/// What was seen of a world, or of several.
+/// Counts of events in one world, or in several.
 #[derive(Debug, Default)]
 struct Tally {
     ended: usize,
@@ -51,9 +51,9 @@ struct Tally {
     cached: usize,
     refused: usize,
     pauses: usize,
-    /// Sequences that lost their blocks while they stood still.
+    /// Sequences that lost their blocks while they were paused.
     parked: usize,
-    /// Sequences of idle work that were served as normal work.
+    /// Idle sequences that were served as normal work.
     raised: usize,
 }
 
@@ -61,7 +61,7 @@ struct World {
     scheduler: Scheduler,
     rng: Rng,
     now: u64,
-    /// What each slot of each block holds: a hash of the salt and every token up to there.
+    /// The content of each slot of each block: a hash of the salt and of every token up to there.
     slots: Vec<u64>,
     known: HashMap<SeqId, Known>,
     seen: Tally,
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// A busy time, and then what is left of it.
+    /// A busy phase, then a drain of what is left.
     fn run(mut self) -> Tally {
         for _ in 0..60 {
             for _ in 0..self.rng.below(4) {
@@ -134,7 +134,7 @@ impl World {
         self.seen
     }
 
-    /// What one of three wishes to be kept of its prompt.
+    /// Random pins, for one in three sequences.
     fn pins(&mut self) -> Arc<[CachePin]> {
         let many = if self.rng.one_in(3) { 1 + self.rng.below(3) } else { 0 };
         let life = [CacheLife::Minutes, CacheLife::Hour];
@@ -145,7 +145,7 @@ impl World {
 
     fn arrive(&mut self) {
         let tenant = self.rng.below(4);
-        // Few distinct prompts, so that tenants ask the same things.
+        // Few distinct prompts, so that tenants send the same ones.
         let (kind, len) = (self.rng.below(3), 1 + self.rng.below(200) as usize);
         let prompt: Arc<[u32]> = (0..len).map(|i| mix(kind * 1000 + i as u64) as u32 % 97).collect();
         let max_new = self.rng.below(60) as u32;
@@ -234,7 +234,7 @@ impl World {
         self.scheduler.check_invariants().unwrap();
     }
 
-    /// What stands still is not computed, and gives up what it holds before anybody else must.
+    /// Paused sequences are not computed, and are preempted before any others.
     fn check_paused(&mut self, plan: &StepPlan) {
         assert!(plan.chunks.iter().all(|chunk| !self.known[&chunk.seq].paused));
         let lost = |id: &SeqId, paused: bool| self.known[id].paused == paused;
@@ -249,7 +249,7 @@ impl World {
         assert_eq!(self.scheduler.load().paused, paused);
     }
 
-    /// One sequence of idle work at a time is served as normal work.
+    /// At most one idle sequence at a time is served as normal work.
     fn check_raised(&mut self, plan: &StepPlan) {
         for id in &plan.raised {
             let known = self.known.get_mut(id).unwrap();
@@ -261,7 +261,7 @@ impl World {
         assert!(raised <= 1, "{raised} are raised at once");
     }
 
-    /// A reader stops, or one comes back.
+    /// A reader stops or comes back.
     fn pause_or_resume(&mut self) {
         let mut ids: Vec<_> = self.known.keys().copied().collect();
         ids.sort();
@@ -282,7 +282,7 @@ impl World {
         self.scheduler.check_invariants().unwrap();
     }
 
-    /// Nobody who runs is passed over without end, and idle work runs only when nobody else could.
+    /// No running sequence is passed over without end, and idle work runs only if no other sequence could.
     fn check_turns(&mut self, plan: &StepPlan) {
         for id in &plan.preempted {
             let known = self.known.get_mut(id).unwrap();

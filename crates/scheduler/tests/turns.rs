@@ -1,4 +1,5 @@
-//! Who gets the next step: fairness, classes, bypass, shared prefixes, deadlines, bounds. One scene a test.
+//! Which sequence gets the next step: fairness, classes, bypass, shared prefixes, deadlines, bounds. One scene per
+//! test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -23,7 +24,7 @@ fn one_budget_serves_decodes_first_and_prefill_takes_the_rest() {
 
 #[test]
 fn tenants_take_turns_by_tokens_and_weight() {
-    // One place: each admission shows whose turn it is.
+    // One running slot, so each admission shows whose turn it is.
     let config = SchedulerConfig { max_running: 1, ..config() };
     for (weights, expected) in [([1, 1], [1, 2, 1, 2, 1, 2]), ([1, 3], [1, 2, 2, 2, 1, 2])] {
         let mut s = Scheduler::new(config.clone(), 64).unwrap();
@@ -59,10 +60,10 @@ fn a_tenant_that_was_away_has_earned_no_more_than_a_burst() {
     for _ in 0..40 {
         served(&mut s);
     }
-    // Had it kept its zero, it would be served forty times in a row now.
+    // If it had kept its counter of zero, it would be served forty times in a row now.
     let late: Vec<_> = (0..20).map(|i| s.add(&spec(2, i * 100, 32, 0), 0).unwrap()).collect();
     let turns: Vec<_> = (0..20).map(|_| late.contains(&served(&mut s))).collect();
-    // Two steps of 64 tokens are four prompts; from then on they take turns.
+    // A burst of two steps of 64 tokens is four prompts. From then on the tenants take turns.
     assert_eq!(turns[..4], [true; 4]);
     assert_eq!(turns[4..].iter().filter(|&&t| t).count(), 8, "{turns:?}");
 }
@@ -75,11 +76,11 @@ fn idle_work_gives_way_within_a_step() {
     let a = s.add(&idle, 0).unwrap();
     step(&mut s, 0);
     step(&mut s, 1);
-    // It needs more blocks than are left: the idle one loses its own.
+    // It needs more blocks than are left, so the idle sequence loses its own.
     let b = s.add(&spec(2, 900, 150, 20), 2).unwrap();
     assert_eq!(step(&mut s, 2), [(b, 64)]);
     assert_eq!(s.current().preempted, [a]);
-    // While somebody of another class waits for a place, idle work stands still even with budget left.
+    // While normal work waits for a running slot, idle work is not computed, even if budget is left.
     let c = s.add(&spec(2, 2000, 150, 1), 3).unwrap();
     for now in 3..6 {
         assert!(step(&mut s, now).iter().all(|&(id, _)| id == b));
@@ -116,7 +117,7 @@ fn a_cold_prefix_is_computed_once_for_all_who_share_it() {
     let mut s = Scheduler::new(SchedulerConfig { step_tokens: 512, max_chunk: 40, ..config() }, 64).unwrap();
     let mut ids = Vec::new();
     s.add_group(&spec(1, 0, 100, 5), 4, 0, &mut ids).unwrap();
-    // Another tenant asks the same and shares nothing.
+    // Another tenant sends the same prompt and shares nothing.
     let other = s.add(&spec(2, 0, 100, 5), 0).unwrap();
     assert_eq!(step(&mut s, 0), [(ids[0], 40), (other, 40)]);
     assert_eq!(step(&mut s, 1), [(ids[0], 40), (other, 40)]);
@@ -149,7 +150,7 @@ fn nobody_waits_for_the_prefix_of_idle_work() {
     assert_eq!(step(&mut s, 0), [(a, 40)]);
     let b = s.add(&spec(1, 0, 200, 5), 0).unwrap();
     assert_eq!(step(&mut s, 1)[0], (b, 40), "from the 32 tokens that were cached");
-    // Those who come now wait for the one that is sure to go on.
+    // Later sequences wait for the normal one, which is sure to continue.
     s.add(&spec(1, 0, 200, 5), 0).unwrap();
     assert_eq!(step(&mut s, 2), [(b, 40)]);
     assert_eq!(s.load().waiting, 1);
@@ -182,7 +183,7 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
     step(&mut s, 5_000_001);
     assert_eq!(s.current().expired, [Expired { seq: id, retry_after_ns: 1_000_000_000 }]);
     assert!(!s.abort(id));
-    // 30 + 1 + 1 tokens in 3 ms: 640 waiting tokens take longer than this deadline allows.
+    // 32 tokens took 3 ms, so 640 waiting tokens take longer than this deadline allows.
     s.add(&spec(1, 2000, 640, 5), 6_000_000).unwrap();
     late.start_deadline_ns = Some(20_000_000);
     assert!(
@@ -213,11 +214,11 @@ fn what_came_too_late_is_told_how_long_the_queue_still_is() {
     assert!(retry_after_ns > 20 * second, "{retry_after_ns}");
 }
 
-/// Before its first step has ended it knows what warming up took, and no more.
+/// Until its first step has ended, the scheduler knows only the warm-up measurements from `calibrate`.
 #[test]
 fn a_cold_scheduler_foretells_its_first_wait_as_it_will_be() {
     let millis = |count: u64| count * 1_000_000;
-    // What a step, a prompt token and a sequence take: bound by memory, by arithmetic, and something between.
+    // Milliseconds per step, prompt token and sequence: memory-bound, compute-bound, and in between.
     for (fixed, token, each) in [(200, 1, 2), (5, 10, 60), (60, 5, 30)] {
         let limits = SchedulerConfig { step_tokens: 512, max_running: 4, queue_sequences: 8, ..config() };
         let mut s = Scheduler::new(limits, 64).unwrap();
@@ -254,7 +255,7 @@ fn what_cannot_be_taken_is_refused_with_the_number_it_hit() {
     assert_eq!(s.add(&spec(1, 0, 150, 12), 0), Err(fits(162, 160)));
     assert!(s.add(&spec(1, 0, 150, 11), 0).is_ok(), "the last token needs no slot; nothing else waits");
     assert!(matches!(s.add(&spec(1, 0, 0, 5), 0), Err(AddRefusal::Invalid { .. })));
-    // The last eighth of the tokens is kept for others.
+    // The last eighth of the tokens is reserved for other tenants.
     let full = s.add(&spec(1, 0, 60, 5), 0);
     assert!(matches!(full, Err(AddRefusal::QueueFull { what: "tokens", limit: 88, .. })), "{full:?}");
     step(&mut s, 0);

@@ -1,10 +1,13 @@
-//! What it adds to a token that answers are held to a form: 16 answers at once, by a model with random weights and a vocabulary of
-//! 128,000, with and without. `cargo bench -p headrace-sim --bench forms`. Short blocks follow each other as without, with, with,
-//! without, so that what else the machine does falls on both; what is told is the median of the quotients of such pairs with its 95 %
-//! interval, by the clock and by the processor's time of all threads, of which the part that found masks is told by itself. Masks are
-//! found on a thread of their own beside the step, which takes the processor's time from it where all cores compute: a first argument
-//! says how many threads compute, in place of all, a second how many times four blocks are taken, in place of ten, and a third which forms
-//! are taken, by a part of their names.
+//! Measures what a form adds to the time of a token: 16 answers at once, on a model with random weights and a
+//! vocabulary of 128,000, with and without a form. Run `cargo bench -p headrace-sim --bench forms`.
+//!
+//! Short blocks run in the order without, with, with, without, so that other load on the machine affects both sides.
+//! The result is the median quotient of such pairs, with its 95 % interval. It is measured by the clock and by the CPU
+//! time of all threads. The share of the mask thread in the CPU time is printed separately. Masks are computed on their
+//! own thread beside the step, which takes CPU time from the step if all cores compute.
+//!
+//! The first argument is the number of compute threads (default all). The second is the number of rounds of four blocks
+//! (default ten). The third is a substring of the names of the forms to run.
 
 #[path = "../../model/benches/common/random.rs"]
 mod random;
@@ -74,7 +77,7 @@ fn main() -> Result<(), Failure> {
         let grammar = compiler.compile(&Arc::new(form), &Bounds::default())?;
         for temperature in [0.0, 1.0] {
             let mut round = |grammar, seed| round(&mut stepper, grammar, temperature, seed);
-            // The first touches its memory for the first time.
+            // Warm-up: the first round touches its memory for the first time.
             round(Some(&grammar), rounds)?;
             let (mut without, mut with) = (Vec::new(), Vec::new());
             for seed in 0..rounds {
@@ -101,7 +104,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Forms that no answer comes to the end of, and that leave much open at every token.
+/// Forms that no answer completes, and that allow many ids at every token.
 fn forms() -> [(&'static str, Form); 3] {
     let schema = |schema| {
         Form::JsonSchema(JsonForm { name: None, schema, strict: false, compact: false, white_space: None })
@@ -115,16 +118,16 @@ fn forms() -> [(&'static str, Form); 3] {
     ]
 }
 
-/// What a token took, the mean over the steps in which all answers had one more, in seconds.
+/// Mean seconds per token, over the steps in which every answer got one more token.
 struct Took {
     seconds: f64,
-    /// Of the processor, in all threads.
+    /// CPU time of all threads.
     processor: f64,
-    /// Of the processor, in the thread that finds masks.
+    /// CPU time of the thread that computes masks.
     masks: f64,
 }
 
-/// Nanoseconds of the processor's time that all threads took, and the one that finds masks. Zero where the system does not say.
+/// CPU time in nanoseconds of all threads, and of the mask thread. Zero if the system does not report it.
 fn threads_took() -> (f64, f64) {
     let (mut all, mut masks) = (0.0, 0.0);
     for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -159,7 +162,7 @@ fn round(
         })
         .collect();
     let _readers = readers?;
-    // The prompts.
+    // Runs the prompts.
     stepper.step();
     while stepper.load().waiting > 0 {
         stepper.step();
@@ -168,7 +171,7 @@ fn round(
     while stepper.step() != Progress::Idle {
         steps += 1;
     }
-    // What must come costs no step of its own: by tokens both are alike.
+    // Forced ids cost no step of their own, so both sides are compared per token.
     assert!(steps > 0);
     let (seconds, after, tokens) = (began.elapsed().as_secs_f64(), threads_took(), f64::from(TOKENS - 1));
     let of = |after: f64, before: f64| (after - before) / 1e9 / tokens;
@@ -205,7 +208,8 @@ fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The median in percent, and what lies within two standard deviations of its rank: its 95 % interval, whatever the distribution.
+/// The median in percent, with a distribution-free 95 % interval: the values within two standard deviations of its
+/// rank.
 fn told(sorted: &[f64]) -> String {
     let (middle, off) = (sorted.len() as f64 / 2.0, (sorted.len() as f64).sqrt());
     let at = |rank: f64| sorted.get((rank.max(0.0) as usize).min(sorted.len() - 1)).copied().unwrap_or(0.0);

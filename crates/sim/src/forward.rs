@@ -1,5 +1,5 @@
-//! A model without weights: its logits are a hash of the token history *as it stands in the KV blocks*, so that a wrong
-//! block table, a stale block or a missed write shows as a wrong token. Faults come on demand.
+//! A model without weights. Its logits are a hash of the token history *that is read back from the KV blocks*. So a
+//! wrong block table, a stale block or a missed write shows as a wrong token. Faults can be injected.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,59 +10,59 @@ use headrace_kernels::forward::{
 
 /// Half the width of the logits' range.
 const SPREAD: f32 = 4.0;
-/// What a block holds that nothing was written to, or whose writing failed.
+/// Content of a slot that was never written, or whose write failed.
 const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
-/// What a block holds whose values are not numbers: whoever reads it gets none either.
+/// Content of a slot whose values are not numbers. Every logit that reads it is not a number either.
 const NOT_FINITE: u64 = 0x7ff8_7ff8_7ff8_7ff8;
 
-/// What goes wrong.
+/// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The step panics.
     Panic,
-    /// Keys and values of the culprit's chunk (or of the whole call) are NaN, and with them every logit that sees them.
+    /// Keys and values of the chunk (or of the whole call) are NaN, and so is every position that sees them.
     NotFinite,
-    /// Keys and values are right, and the culprit's logits are infinite: upwards, or all of them downwards.
+    /// Keys and values are right, but logits are infinite: id 3 is +∞, or all ids are -∞.
     Infinite {
-        /// Upwards.
+        /// Whether the infinite logit is positive.
         up: bool,
     },
-    /// The step gives an error.
+    /// The step returns an error.
     Error,
 }
 
-/// How much was computed; shared with the test that looks.
+/// A count of computed tokens, shared with the test that reads it.
 #[derive(Debug, Clone, Default)]
 pub struct Computed(Arc<AtomicU64>);
 
 impl Computed {
-    /// Tokens so far, each time that one was computed.
+    /// Tokens computed so far. A recomputed token counts again.
     pub fn tokens(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// When it goes wrong.
+/// When a fault occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// In this call of `step`, the first being 1.
+    /// In call number n of `step`, counted from 1.
     Call(u64),
-    /// Whenever a chunk holds this id.
+    /// Whenever a chunk contains this id.
     Token(u32),
 }
 
-/// What shall go wrong; shared with the test that decides so.
+/// The injected faults, shared with the test that injects them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Vec<(Trigger, Fault)>>>);
 
 impl Faults {
-    /// From now on.
+    /// Injects a fault from now on.
     pub fn add(&self, trigger: Trigger, fault: Fault) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((trigger, fault));
     }
 
-    /// No more of it.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -77,7 +77,7 @@ impl Faults {
     }
 }
 
-/// The scripted model. The same history gives the same logits, whatever else is in the batch.
+/// The scripted model. The same history gives the same logits in any batch.
 #[derive(Debug)]
 pub struct ScriptedForward {
     shape: ForwardShape,
@@ -88,7 +88,7 @@ pub struct ScriptedForward {
 }
 
 impl ScriptedForward {
-    /// A model of `vocab` ids with `block_count` KV blocks, for sequences of at most `max_positions`.
+    /// Creates a model of `vocab` ids with `block_count` KV blocks, for sequences of at most `max_positions` tokens.
     pub fn new(vocab: usize, max_positions: usize, block_count: usize) -> Self {
         let shape = ForwardShape {
             vocab,
@@ -102,12 +102,12 @@ impl ScriptedForward {
         Self { shape, slots, faults: Faults::default(), computed: Computed::default(), calls: 0 }
     }
 
-    /// The handle by which things go wrong.
+    /// The handle for injecting faults.
     pub fn faults(&self) -> Faults {
         self.faults.clone()
     }
 
-    /// The count of what is computed.
+    /// The count of computed tokens.
     pub fn computed(&self) -> Computed {
         self.computed.clone()
     }
@@ -143,7 +143,7 @@ impl ScriptedForward {
         Err(ForwardError::BadBatch { chunk: at, message })
     }
 
-    /// Reads the history back from the blocks and writes the wanted rows from `row` on.
+    /// Reads the history back from the blocks, and writes the wanted logits from row `row` on.
     fn answer(&self, chunk: &SequenceChunk<'_>, fault: Option<Fault>, row: &mut usize, out: &mut Logits) {
         let end = chunk.start + chunk.tokens.len();
         let (mut history, mut nan) = (0u64, false);
@@ -189,7 +189,7 @@ impl Forward for ScriptedForward {
         let fatal = faults.iter().flatten().find(|fault| matches!(fault, Fault::Panic | Fault::Error));
         for (at, chunk) in batch.iter().enumerate() {
             self.check(at, chunk)?;
-            // A step that fails leaves what it was to write in disorder.
+            // A failed step leaves garbage in the slots that it would have written.
             let spoilt = match (fatal, faults.get(at)) {
                 (Some(_), _) => Some(GARBAGE),
                 (None, Some(Some(Fault::NotFinite))) => Some(NOT_FINITE),
@@ -199,7 +199,7 @@ impl Forward for ScriptedForward {
                 .map_err(|message| ForwardError::BadBatch { chunk: at, message })?;
         }
         match fatal {
-            // Not `panic!`, which a hook would print for every simulated fault.
+            // Not `panic!`, because a panic hook would print every simulated fault.
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new("a scripted panic")),
             Some(_) => return Err(ForwardError::Failed { message: "a scripted error".to_owned() }),
             None => {}
@@ -213,7 +213,7 @@ impl Forward for ScriptedForward {
     }
 }
 
-/// A 64-bit finalizer (splitmix64's).
+/// A 64-bit finalizer (from splitmix64).
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

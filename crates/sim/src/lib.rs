@@ -1,5 +1,5 @@
-//! A seeded world for tests, simulations and benchmarks: a model that is a pure function of what its KV blocks hold,
-//! a small vocabulary, and an engine that answers at once. Knows nothing of sockets or weights.
+//! A seeded world for tests, simulations and benchmarks: a model that is a pure function of the contents of its KV
+//! blocks, a small vocabulary, and an engine that answers at once. Knows nothing of sockets or weights.
 
 mod forward;
 mod scripted_engine;

@@ -1,4 +1,4 @@
-//! An engine that answers at once with fixed tokens: what remains of a call is the path around the engine.
+//! An engine that answers at once with fixed tokens. The rest of a call's time is spent outside the engine.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use headrace_engine_api::{
     channel,
 };
 
-/// Every answer is the same; every event is there before `submit` returns, however many may wait unread.
+/// Gives the same answer to every job. Every event is sent before `submit` returns, regardless of the bound on unread
+/// bytes.
 #[derive(Debug)]
 pub struct ScriptedEngine {
     capabilities: Capabilities,
@@ -17,8 +18,8 @@ pub struct ScriptedEngine {
 }
 
 impl ScriptedEngine {
-    /// Each answer is `tokens_per_answer` ids (or `max_tokens`, if that is less) of `text_per_token` each, one event a
-    /// token.
+    /// Creates an engine whose answers have `tokens_per_answer` ids, or `max_tokens` if that is less. Each token is one
+    /// event with the text `text_per_token`.
     pub fn new(capabilities: Capabilities, tokens_per_answer: u32, text_per_token: &str) -> Self {
         let text_per_token = text_per_token.to_owned();
         Self { capabilities, tokens_per_answer, text_per_token }

@@ -1,5 +1,5 @@
-//! A grammar without a language: what may come next is a hash of what came. It has choices, runs of ids that must come, places
-//! where the answer may end, and an end; and it can be made to fail.
+//! A grammar without a language: the allowed ids are a hash of the ids so far. It has choices, runs of forced ids,
+//! places where the answer may end, and an end. It can be made to fail.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
 
 use crate::forward::mix;
 
-/// Ids at most in a run that must come.
+/// Most ids in a forced run.
 const LONGEST_RUN: u64 = 6;
 
-/// A hash as a grammar.
+/// A grammar made of a hash.
 #[derive(Debug, Clone)]
 pub struct ToyGrammar {
-    /// Which grammar it is.
+    /// Identifies the grammar.
     pub seed: u64,
-    /// Ids that may come: those below this.
+    /// Ids below this bound may be allowed.
     pub ids: u32,
     /// The id that ends an answer.
     pub end: u32,
-    /// After so many ids it is complete.
+    /// The grammar is complete after this many ids.
     pub longest: usize,
-    /// At so many ids it cannot go on.
+    /// Number of ids after which the grammar fails.
     pub fails_at: Option<usize>,
-    /// Units of work for each id that it takes.
+    /// Units of work for each accepted id.
     pub units_per_id: u64,
-    /// What it says that it was compiled of.
+    /// The form that it claims to be compiled from.
     pub form: Arc<Form>,
 }
 
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl ToyGrammar {
-    /// Grammar number `seed` over ids below `ids`, of which `end` ends an answer.
+    /// Creates grammar number `seed` over the ids below `ids`. The id `end` ends an answer.
     pub fn new(seed: u64, ids: u32, end: u32) -> Self {
         let longest = 5 + (mix(seed) % 40) as usize;
         Self { seed, ids, end, longest, fails_at: None, units_per_id: 0, form: Arc::new(Form::JsonObject) }
@@ -90,7 +90,7 @@ impl GrammarState for State {
             None if self.is_over() => vec![self.grammar.end],
             None => (0..self.grammar.ids).filter(|id| self.may_come(*id)).collect(),
         };
-        // Something may always come.
+        // At least one id must be allowed.
         let ids = if ids.is_empty() { vec![0] } else { ids };
         for id in ids {
             if let Some(word) = allowed.get_mut(id as usize / 32) {

@@ -1,8 +1,8 @@
-//! A vocabulary without a tokenizer: most ids are a letter or two, some are a piece of a character that needs several.
+//! A vocabulary without a tokenizer. Most ids are one or two letters; some are part of a multi-byte character.
 
 use headrace_engine::{Decode, TextOf};
 
-/// Pieces that ids take in turn. The last four make "é" and "€" in two pieces each, in whatever order they come.
+/// Text pieces, repeated over the ids. The last four are the two halves of "é" and of "€", in any order.
 const PIECES: [&[u8]; 16] = [
     b"a",
     b"b",
@@ -22,7 +22,7 @@ const PIECES: [&[u8]; 16] = [
     b"\xac",
 ];
 
-/// Ids to text.
+/// Maps ids to text.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ToyVocabulary;
 

@@ -1,6 +1,6 @@
-//! Same bits, on the demo model: ids, texts, log-probabilities and finish reasons are identical alone and in a batch of
-//! 32, for every chunk size, with a cold and a warm cache, on one thread and two, after preemption, and for readers that
-//! take something only when all else stands still.
+//! Same bits, on the demo model. Ids, texts, log-probabilities and finish reasons of a job alone equal those in a batch
+//! of 32. They are the same for every chunk size, with a cold and a warm cache, on one thread and on two. Preemption
+//! and readers that read only when everything is paused do not change them either.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,11 +27,11 @@ use headrace_tokenizer::Tokenizer;
 use support::{Answer, Bench, job, salt};
 
 const CONTEXT: usize = 512;
-/// Enough for all at once.
+/// Enough blocks for all jobs at once.
 const PLENTY: usize = 1024;
-/// Enough for any one of them, and far from enough for all.
+/// Enough blocks for any one job, and far too few for all.
 const SCARCE: usize = 40;
-/// The setup in which little may wait to be read.
+/// The setup with a small bound on unread bytes.
 const READERS_BEHIND: &str = "too few blocks, and readers far behind";
 
 struct Setup {
@@ -59,7 +59,7 @@ impl Rig {
         self.bench_in(setup, ComputeMode::Exact, KvType::F32, None, None)
     }
 
-    /// The same in any compute mode and format, with a fault in the kernels if asked.
+    /// [`Self::bench`] in any compute mode and format, with an optional fault in the kernels.
     fn bench_in(
         &self,
         setup: &Setup,
@@ -91,7 +91,7 @@ impl Rig {
         Bench::new(model, Arc::new(text), &self.checkpoint.config().eos, scheduler)
     }
 
-    /// 32 jobs: eight prompts, most with a beginning in common, each asked in four ways.
+    /// 32 jobs: eight prompts, most of them with a common beginning, each with four sampling settings.
     fn jobs(&self) -> Vec<Job> {
         let rules = "You answer questions about an LLM API in one short sentence. ".repeat(4);
         let questions = [
@@ -139,7 +139,7 @@ fn ways(seed: u64) -> [Sampling; 4] {
     ]
 }
 
-/// All at once; every answer, and how often somebody lost its blocks.
+/// Runs all jobs at once. Returns the answers, the number of preemptions, and the number of cached input tokens.
 fn together(bench: &mut Bench, jobs: &[Job]) -> (Vec<Answer>, u32, u64) {
     let mut readers: Vec<_> = jobs.iter().map(|job| bench.submit(job.clone())).collect();
     bench.run_unread(&mut readers);
@@ -149,18 +149,18 @@ fn together(bench: &mut Bench, jobs: &[Job]) -> (Vec<Answer>, u32, u64) {
     (readers.into_iter().map(|reader| reader.answer).collect(), preemptions, cached)
 }
 
-/// A way in which kernels break same bits. Each has been the bug of some engine.
+/// A defect that breaks same bits in kernels. Each one has been a real bug in some engine.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Sums are cut by the number of rows: a batch mate moves the last bit.
+    /// Sums are split by the number of rows, so that another sequence in the batch changes the last bit.
     Batch,
-    /// Attention's splits stand where the chunk begins.
+    /// Attention is split at the beginning of the chunk.
     Chunk,
-    /// Each thread sums its share.
+    /// Each thread sums its own share.
     Threads,
 }
 
-/// A model whose logits move by one unit in the last place when the fault says so.
+/// A model that moves its logits by one unit in the last place if the fault applies.
 struct Broken {
     inner: Model,
     fault: Fault,
@@ -253,7 +253,7 @@ fn output_does_not_depend_on_batch_chunks_cache_threads_or_preemption() {
     }
 }
 
-/// Two threads, small chunks, a warm cache and company, against alone on one thread.
+/// Two threads, small chunks, a warm cache and other jobs. Compared with [`ALONE`] on one thread.
 const CROWDED: Setup =
     Setup { name: "crowded", threads: 2, max_chunk: 24, blocks: PLENTY, prefix_cache: true };
 const ALONE: Setup = Setup { name: "alone", threads: 1, max_chunk: 512, blocks: PLENTY, prefix_cache: false };

@@ -1,23 +1,23 @@
-//! A page for each code that an operator can be refused with: what happened, why, what to do, an example. Must not know files or
-//! terminals, or how an answer is encoded.
+//! A documentation page for each error code of operators: what happened, why, what to do, an example. Must not know
+//! files or terminals, or how a response is encoded.
 
 use headrace_domain::AdminCode;
 
 use super::admin_causes::{AdminCause, cause};
 
-/// What there is to say of a code.
+/// The page of a code.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminErrorPage {
     code: AdminCode,
 }
 
 impl AdminErrorPage {
-    /// Of a code.
+    /// The page of this code.
     pub const fn of(code: AdminCode) -> Self {
         Self { code }
     }
 
-    /// By its name.
+    /// The page of the code with this name.
     pub fn named(name: &str) -> Option<Self> {
         AdminCode::named(name).map(Self::of)
     }
@@ -32,12 +32,12 @@ impl AdminErrorPage {
         self.cause().who.words()
     }
 
-    /// What usually causes it.
+    /// The usual cause.
     pub const fn why(&self) -> &'static str {
         self.cause().why
     }
 
-    /// A message of it; `None`: it is told on the control socket alone.
+    /// A sample message. `None` if the code occurs only on the control socket.
     pub const fn message(&self) -> Option<&'static str> {
         if self.code.statuses().is_empty() { None } else { Some(self.cause().message) }
     }
@@ -53,12 +53,13 @@ impl AdminErrorPage {
         }
     }
 
-    /// Its statuses: `400, 422`; empty: it is told on the control socket alone.
+    /// The code's statuses, such as `400, 422`. Empty if it occurs only on the control socket.
     pub fn statuses(&self) -> String {
         self.code.statuses().iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// As Markdown, with an example's body as `body` writes it: of the code, the message, the remedy and the field.
+    /// Renders the page as Markdown. `body` writes an example body from the code, the message, the remedy and the
+    /// field.
     pub fn markdown(&self, body: impl Fn(AdminCode, &str, &str, Option<&str>) -> String) -> String {
         let (code, AdminCause { message, remedy, field, .. }) = (self.code, self.cause());
         let mut page = format!("# `{code}`\n\n");
@@ -83,7 +84,7 @@ impl AdminErrorPage {
         page
     }
 
-    /// As text for a terminal of so many columns.
+    /// Renders the page as text for a terminal of `columns` columns.
     pub fn text(&self, columns: usize) -> String {
         let code = self.code;
         let mut page = crate::render::Page::new(columns);

@@ -1,19 +1,19 @@
-//! Of each code of operators: who can change it, what usually causes it, and an answer as programs read it. Must not know how a
+//! For each error code of operators: who can change it, the usual cause, and a sample response. Must not know how a
 //! page looks.
 
 use headrace_domain::AdminCode;
 
 use super::who::Who;
 
-/// What a page says beside the table of codes.
+/// The facts of a page that are not in the table of codes.
 pub(super) struct AdminCause {
     pub(super) who: Who,
-    /// What usually brings it about.
+    /// The usual cause.
     pub(super) why: &'static str,
-    /// A message of it, and what it says to do; empty where none is answered.
+    /// A sample message, and its remedy. Empty if the code is never sent as a response.
     pub(super) message: &'static str,
     pub(super) remedy: &'static str,
-    /// The field that is named, if one is.
+    /// The field that the response names, if any.
     pub(super) field: Option<&'static str>,
 }
 
@@ -26,7 +26,7 @@ macro_rules! field {
     };
 }
 
-/// A row: code, who, why, message, remedy, and the field where one is named. A code without a row does not compile.
+/// A row: code, who, why, message, remedy, and the field if the response names one. A missing row is a compile error.
 macro_rules! causes {
     ($($code:ident $who:ident $why:literal $message:literal $remedy:literal $($field:literal)?;)*) => {
         pub(super) const fn cause(code: AdminCode) -> &'static AdminCause {

@@ -1,17 +1,17 @@
-//! Of each code: who can change it, what usually causes it, and a message as callers read it. Must not know how a page looks.
+//! For each code: who can change it, the usual cause, and a sample message. Must not know how a page looks.
 
 use headrace_domain::Code;
 
 use super::who::Who;
 
-/// What a page says beside the table of refusals.
+/// The facts of a page that are not in the table of refusals.
 pub(super) struct Cause {
     pub(super) who: Who,
-    /// What usually brings it about.
+    /// The usual cause.
     pub(super) why: &'static str,
-    /// A message of it; empty where no caller is told the name.
+    /// A sample message. Empty if callers never receive this code.
     pub(super) message: &'static str,
-    /// The parameter that is named, if one is.
+    /// The parameter that the message names, if any.
     pub(super) param: Option<&'static str>,
 }
 
@@ -24,7 +24,7 @@ macro_rules! param {
     };
 }
 
-/// A row: code, who, why, message, and the parameter where one is named. A code without a row does not compile.
+/// A row: code, who, why, message, and the parameter if the message names one. A missing row is a compile error.
 macro_rules! causes {
     ($($code:ident $who:ident $why:literal $message:literal $($param:literal)?;)*) => {
         pub(super) const fn cause(code: Code) -> &'static Cause {

@@ -1,28 +1,28 @@
-//! Who can do something about a refusal, in words. Must not know codes.
+//! The people who can do something about a refusal, in words. Must not know codes.
 
-/// Who can do something about a refusal.
+/// The person who can do something about a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever makes the call.
+    /// The developer who makes the call.
     Caller,
-    /// Whoever gives out the key: limits, rights, money.
+    /// The person who issues the key: limits, rights, money.
     KeyOwner,
-    /// Whoever runs the server.
+    /// The person who runs the server.
     Operator,
     /// The caller, by asking for less, or the operator, by allowing more.
     Both,
-    /// Nobody needs to: it passes, or nobody sees it.
+    /// No action is needed: it passes, or no caller sees it.
     Nobody,
-    /// The operator who asks for something.
+    /// The operator who sends the request.
     Asker,
-    /// An operator who gives out roles.
+    /// An operator who assigns roles.
     Owner,
-    /// Whoever runs the machine and its configuration.
+    /// The person who runs the machine and its configuration.
     Machine,
 }
 
 impl Who {
-    /// In words.
+    /// The description in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Caller => "Whoever makes the call, by changing the request or the client.",

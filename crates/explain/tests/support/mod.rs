@@ -1,15 +1,15 @@
-//! Calls to explain: the stored examples of the room `trace`, and one of them with a delay put into a stage.
+//! Calls to explain: the stored examples of the crate `trace`, and one of them with a delay added to a stage.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use headrace_domain::{RequestId, Stage, StageSpan, TraceRecord};
 use headrace_trace::decode_record;
 
-/// Nanoseconds.
+/// Nanoseconds per millisecond.
 pub(crate) const MS: u64 = 1_000_000;
 
 macro_rules! stored {
     ($($name:literal $path:literal;)*) => {
-        /// Every stored example, by name, of this version and of the first.
+        /// Every stored example with its name, of this version and of the first.
         pub(crate) fn stored() -> Vec<(&'static str, &'static str)> {
             vec![$(($name, include_str!(concat!("../../../trace/tests/data/", $path)).trim_end()),)*]
         }
@@ -37,17 +37,17 @@ pub(crate) fn completed() -> TraceRecord {
     decode_record(stored()[0].1).unwrap()
 }
 
-/// The same under another id.
+/// The same call under another id.
 pub(crate) fn numbered(record: TraceRecord, n: u64) -> TraceRecord {
     TraceRecord { request_id: RequestId::from_bits(record.request_id.bits() + u128::from(n)), ..record }
 }
 
-/// The call, had `stage` taken so much longer.
+/// The call with `stage` taking `nanos` longer.
 pub(crate) fn delayed(stage: Stage, nanos: u64) -> TraceRecord {
     let mut record = completed();
     record.duration_ns += nanos;
     let first = record.first_token_ns.unwrap();
-    // What runs beside generating makes that longer, too.
+    // A stage that runs beside generation makes it longer too.
     let whole = record.stages.iter().any(|span| span.stage == stage && span.inside.is_none());
     let share = record.stages.iter_mut().find(|span| span.stage == stage && span.inside.is_some() && !whole);
     let longer = match share {

@@ -1,4 +1,4 @@
-//! An index against plain lists of tokens, whatever servers tell.
+//! Compares the index with plain lists of tokens, for any events.
 
 use headrace_domain::CacheSalt;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ const MOST: usize = 40;
 
 #[derive(Debug, Clone)]
 enum Told {
-    /// Of a prompt's blocks, from one to another.
+    /// The blocks `from..to` of a prompt.
     Stored {
         prompt: usize,
         from: usize,
@@ -36,7 +36,7 @@ fn salt(tenant: &str) -> CacheSalt {
     CacheSalt::derive(&[7; 32], tenant, "m", None)
 }
 
-/// A prompt under whoever's label, which parts from the others after so many tokens.
+/// A prompt under a tenant's label, which differs from the others after some tokens.
 struct Prompt {
     whose: Whose,
     tenant: &'static str,
@@ -50,7 +50,7 @@ impl Prompt {
         Self { whose, tenant, ids }
     }
 
-    /// As a server names its block: by whose it is and all tokens up to its end.
+    /// The server's hash of a block: of its owner and all tokens up to its end.
     fn hash(&self, block: usize, size: usize) -> u128 {
         let mut hasher = std::hash::DefaultHasher::new();
         (self.tenant, &self.ids[..(block + 1) * size]).hash(&mut hasher);
@@ -73,7 +73,7 @@ fn prompts() -> Vec<Prompt> {
     ]
 }
 
-/// What is there: the hash of each block, whose it is, and all tokens up to its end; as often as it is there.
+/// The cached blocks: for each copy its hash, its owner, and all tokens up to its end.
 #[derive(Default)]
 struct Plain {
     blocks: Vec<(u128, Whose, Vec<u32>)>,
@@ -95,7 +95,7 @@ impl Plain {
         self.blocks.iter().enumerate().filter(|(at, block)| first(*at, block.0)).count()
     }
 
-    /// Tokens in whole blocks from the beginning on, each of which is there.
+    /// Number of leading tokens in whole blocks that are all cached.
     fn held(&self, whose: Whose, ids: &[u32], size: usize) -> usize {
         let there =
             |end: &usize| self.blocks.iter().any(|(_, of, tokens)| *of == whose && *tokens == ids[..*end]);
@@ -157,7 +157,7 @@ fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
             let anyones = plain.held(Whose::Untold, &prompt.ids, size);
             prop_assert_eq!(index.held(&prompt.keys()), Held { own, anyones });
         }
-        // Nothing is left of what is gone.
+        // Nothing is left of removed blocks.
         if plain.blocks.is_empty() {
             prop_assert!(index.marks.is_empty());
         }
@@ -166,7 +166,7 @@ fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// Whatever is told, in blocks of whatever size, the index says what plain lists of tokens say.
+    /// For any events and any block size, the index agrees with plain lists of tokens.
     #[test]
     fn an_index_says_what_plain_lists_say(
         size in prop::sample::select(vec![1usize, 4, 10, 16, 24, 32, 64]),

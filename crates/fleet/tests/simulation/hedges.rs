@@ -1,4 +1,4 @@
-//! Calls that are put to a second worker where the first one is late, in virtual time: four workers, of which one stalls now and then.
+//! Hedged calls in virtual time: five workers, one that stalls now and then, and one that is drained.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ use crate::server::SECOND;
 
 const MS: u64 = SECOND / 1_000;
 
-/// A server of which nothing is known but how it is called.
+/// A server that reports nothing useful.
 struct Silent(RelayFacts);
 
 impl Relay for Silent {
@@ -40,9 +40,9 @@ impl Relay for Silent {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Arrives,
-    /// An attempt of a call says its first word.
+    /// An attempt of a call has its first output.
     Speaks(usize, usize),
-    /// A call has waited as long as it has patience.
+    /// A call has waited for its hedge delay.
     Waited(usize),
     Ends(usize),
 }
@@ -57,7 +57,7 @@ struct One {
 struct Seen {
     firsts: Vec<u64>,
     races: usize,
-    /// Calls that were put to a worker that was drained.
+    /// Calls that were hedged on a drained worker.
     to_drained: usize,
 }
 
@@ -67,7 +67,7 @@ impl Seen {
     }
 }
 
-/// 50 calls a second for five minutes. One call in twelve of worker `c` stalls for two seconds; `d` is out of service.
+/// 50 calls a second for five minutes. One in twelve calls of worker `c` stalls for two seconds. Worker `d` is drained.
 fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
     let clock = Arc::new(ManualClock::default());
     let model = ModelName::new("m").unwrap();

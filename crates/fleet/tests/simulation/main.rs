@@ -1,5 +1,5 @@
-//! Fleets in virtual time: gateways that know nothing of each other, servers that report late, die and come back.
-//! What must hold holds whatever the seed says. `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed, and
+//! Fleets in virtual time: gateways that know nothing of each other, and servers that report late, die and come back.
+//! The assertions hold for every seed. `HEADRACE_SEEDS=n` runs more seeds. A failure prints its seed, and
 //! `HEADRACE_SEED=n` runs that one alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -46,12 +46,12 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// With 8 workers and reports up to a second old: one gateway or many that know nothing of each other, calls that last longer than
-/// a report is fresh and calls that are over before the next one; and without any report.
+/// Eight workers, with reports up to a second old or none, and one or many independent gateways. Calls last longer than
+/// a report is fresh, or end before the next one.
 #[test]
 fn nobody_herds_after_stale_reports() {
     let (long, short) = ((4 * SECOND, 48, 60 * SECOND), (SECOND / 2, 400, 30 * SECOND));
-    // The most that a worker has over the mean: in the mean over the run, and at its worst moment.
+    // Limits on the busiest worker's load over the mean: averaged over the run, and at the worst moment.
     for (gateways, report_every_ns, (decode_ns, rate, until_ns), most, most_ever) in [
         (1, Some(SECOND), long, 1.1, 1.3),
         (4, Some(SECOND), long, 1.15, 1.3),
@@ -72,7 +72,7 @@ fn nobody_herds_after_stale_reports() {
             println!("{told}");
             assert!(herding <= most && worst <= most_ever, "{told}");
             assert_eq!(seen.failed, 0);
-            // Nobody starves.
+            // No worker starves.
             let each = seen.calls as f64 / seen.by_server.len() as f64;
             let least = *seen.by_server.iter().min().unwrap() as f64;
             assert!(least >= 0.8 * each, "{:?}", seen.by_server);
@@ -80,7 +80,7 @@ fn nobody_herds_after_stale_reports() {
     }
 }
 
-/// Agents with shared system prompts and conversations that grow, on workers that say nothing of their caches.
+/// Agents with shared system prompts and growing conversations, on workers that do not report their caches.
 #[test]
 fn agents_find_nine_tenths_of_what_could_be_cached() {
     for report_every_ns in [Some(SECOND), None] {
@@ -107,7 +107,7 @@ fn agents_find_nine_tenths_of_what_could_be_cached() {
     }
 }
 
-/// A prober finds a server that is back sooner than the calls that try it.
+/// A prober finds a recovered server sooner than trial calls do.
 #[test]
 fn who_answers_a_probe_is_tried_at_once() {
     let death = Some((2, Death::Refuses, 30 * SECOND, 70 * SECOND));
@@ -121,7 +121,7 @@ fn who_answers_a_probe_is_tried_at_once() {
     });
 }
 
-/// One of eight dies and comes back: by what calls learn alone.
+/// One of eight servers dies and comes back. The fleet learns it from calls alone.
 #[test]
 fn a_dead_worker_gets_trials_alone_and_calls_again_when_it_is_back() {
     let hangs = Death::Hangs { timeout_ns: 3 * SECOND };
@@ -148,10 +148,10 @@ fn a_dead_worker_gets_trials_alone_and_calls_again_when_it_is_back() {
                 assert!((1..=8).contains(&while_dead), "{while_dead} trials");
                 assert_eq!(seen.most_trials_at_once, 1);
                 assert_eq!(seen.failed, 0);
-                // The longest that a breaker stays open, and a call.
+                // The longest open time of a breaker, and one call.
                 assert!(back_after_ns.unwrap() <= 40 * SECOND, "{back_after_ns:?}");
                 let of_late = seen.answered_back_ns.iter().filter(|&&at_ns| at_ns > until_ns - 10 * SECOND);
-                // 48 calls a second over eight.
+                // 48 calls a second over eight workers.
                 assert!(of_late.count() >= 30, "it gets its share again");
             });
         }

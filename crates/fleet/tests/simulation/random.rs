@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed.
+//! Seeded random numbers.
 
 /// SplitMix64.
 pub(crate) struct Random(u64);
@@ -19,7 +19,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// Exponential, in nanoseconds.
+    /// Exponentially distributed, in nanoseconds.
     pub(crate) fn exponential_ns(&mut self, mean_ns: u64) -> u64 {
         let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (-(1.0 - unit).ln() * mean_ns as f64) as u64

@@ -1,5 +1,5 @@
-//! A server of a model, as a gateway sees one: it computes prompts one after the other, decodes many at a time, has a bounded
-//! prefix cache that it says nothing of, and reports its load now and then. It can die and come back.
+//! A model server as a gateway sees it. It computes prompts one after the other, decodes many at a time, and has a
+//! bounded prefix cache that it does not report. It reports its load at intervals. It can die and come back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,33 +10,33 @@ use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, Reporte
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
 
-/// How a server does not answer.
+/// How a dead server behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Death {
-    /// Nobody listens: a call fails at once.
+    /// Connections are refused: a call fails at once.
     Refuses,
-    /// Nobody answers: a call fails after this time.
+    /// No response comes: a call fails after this time.
     Hangs { timeout_ns: u64 },
 }
 
 pub(crate) struct Server {
     pub(crate) death: Option<Death>,
-    /// How often it died.
+    /// Number of deaths so far.
     pub(crate) deaths: u32,
-    /// Calls there now: not begun, begun.
+    /// Calls there now: waiting for their first output, and running.
     pub(crate) waiting: u32,
     pub(crate) running: u32,
     waiting_tokens: u64,
     block_ns: u64,
     prefill_free_ns: u64,
-    /// When each block was used last.
+    /// When each block was last used.
     cache: HashMap<BlockKey, u64>,
     cache_blocks: usize,
     report: (u64, LoadReport),
     pub(crate) calls: u64,
 }
 
-/// What becomes of a call that a server took.
+/// The fate of a call that the server accepted.
 pub(crate) struct Taken {
     pub(crate) first_ns: u64,
     pub(crate) hit_blocks: usize,
@@ -69,7 +69,7 @@ impl Server {
         let hit_blocks = keys.keys().iter().take_while(|key| self.cache.contains_key(*key)).count();
         let blocks = keys.ids().len().div_ceil(BLOCK_TOKENS) - hit_blocks;
         self.prefill_free_ns = self.prefill_free_ns.max(now_ns) + blocks as u64 * self.block_ns;
-        // The first blocks count as used last, so that a prompt is given up from its end.
+        // The first blocks get the latest time, so that a prompt is evicted from its end.
         for (at, key) in keys.keys().iter().enumerate() {
             self.cache.insert(*key, now_ns * 1000 + 999 - at.min(999) as u64);
         }
@@ -94,7 +94,7 @@ impl Server {
         self.running -= 1;
     }
 
-    /// Everything that it had is lost.
+    /// The server dies and loses all calls and its cache.
     pub(crate) fn die(&mut self, death: Death) {
         self.death = Some(death);
         self.deaths += 1;
@@ -102,7 +102,7 @@ impl Server {
         self.cache.clear();
     }
 
-    /// A dead one does not report.
+    /// Updates the load report. A dead server does not report.
     pub(crate) fn report(&mut self, now_ns: u64) {
         if self.death.is_none() {
             let (running, waiting, waiting_tokens) = (self.running, self.waiting, self.waiting_tokens);
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// What a gateway has of a server.
+/// A gateway's view of a server.
 pub(crate) struct Remote {
     pub(crate) server: Arc<Mutex<Server>>,
     pub(crate) clock: Arc<ManualClock>,

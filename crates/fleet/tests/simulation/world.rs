@@ -1,5 +1,5 @@
-//! A world of a seed, in virtual time: gateways that know nothing of each other, servers that all of them send to, and callers.
-//! It counts what must hold.
+//! A seeded world in virtual time: independent gateways, the servers that all of them use, and callers. It collects the
+//! numbers that the tests assert.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -13,22 +13,22 @@ use headrace_fleet::{Failure, Fleet, Outcome, Placement, Site, Tried, Worker};
 use crate::random::Random;
 use crate::server::{Death, MS, Remote, SECOND, Server};
 
-/// How a world is made.
+/// The parameters of a world.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) gateways: usize,
     pub(crate) servers: usize,
-    /// Reports are made once in so long; `None`: never.
+    /// Interval of load reports. `None` if there are none.
     pub(crate) report_every_ns: Option<u64>,
-    /// Single calls: how often they come, and how long they decode in the mean.
+    /// Mean interval of single calls; `decode_ns` is their mean decode time.
     pub(crate) arrivals_every_ns: Option<u64>,
     pub(crate) decode_ns: u64,
-    /// Conversations that run at a time; each begins anew when it is over.
+    /// Number of parallel conversations. Each one starts anew when it is over.
     pub(crate) conversations: usize,
-    /// A server, how it dies, when, and when it is back.
+    /// A server, how it dies, when, and when it comes back.
     pub(crate) death: Option<(usize, Death, u64, u64)>,
-    /// Gateways ask the servers how they are, once in so long.
+    /// Interval of the gateways' health probes. `None` if there are none.
     pub(crate) probe_every_ns: Option<u64>,
     pub(crate) until_ns: u64,
 }
@@ -55,7 +55,7 @@ struct Call {
     keys: PrefixKeys,
     decode_ns: u64,
     tokens: u64,
-    /// How often the server had died when it took it.
+    /// The server's number of deaths when it accepted the call.
     life: u32,
     began: bool,
     conversation: Option<usize>,
@@ -66,20 +66,20 @@ struct Conversation {
     turns: u64,
 }
 
-/// What was seen.
+/// Measurements of a run.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Of each sample, the most that a server had, over the mean.
+    /// For each sample, the busiest server's calls over the mean.
     pub(crate) herding: Vec<f64>,
     pub(crate) hit_blocks: usize,
     pub(crate) ideal_blocks: usize,
-    /// When calls went to the one that is to die, that were no trials, from its death on.
+    /// When calls other than trials were sent to the dying server, from its death on.
     pub(crate) sent_to_dead_ns: Vec<u64>,
     pub(crate) trials_ns: Vec<u64>,
     pub(crate) most_trials_at_once: usize,
-    /// When calls were answered by it once it was back.
+    /// When the server answered calls after it came back.
     pub(crate) answered_back_ns: Vec<u64>,
-    /// Calls that had not begun, and found nobody, or no leave to be tried again.
+    /// Calls without output that found no worker, or no retry in the budget.
     pub(crate) failed: usize,
     pub(crate) calls: usize,
     pub(crate) by_server: Vec<u64>,
@@ -97,13 +97,13 @@ pub(crate) struct World {
     conversations: Vec<Conversation>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     number: u64,
-    /// All that was ever computed anywhere.
+    /// All blocks that were ever computed by any server.
     computed: HashSet<BlockKey>,
     trials: HashMap<usize, ()>,
     seen: Seen,
 }
 
-/// Tokens of the prompts that all agents of a kind share.
+/// System prompt tokens, shared by all agents of a kind.
 const SYSTEM_TOKENS: u32 = 2000;
 const SYSTEMS: u64 = 3;
 
@@ -215,7 +215,7 @@ impl World {
             Event::Arrival => {
                 let wait = self.random.exponential_ns(self.plan.arrivals_every_ns.unwrap());
                 self.after(wait, Event::Arrival);
-                // Prompts of their own: nothing of them is ever cached.
+                // Random prompts, which are never cached.
                 let (len, own) = (16 * (1 + self.random.below(16)), self.random.next() as u32);
                 self.call((0..len as u32).map(|at| own.wrapping_add(at)).collect(), None);
             }
@@ -240,7 +240,7 @@ impl World {
         self.after(100 * MS, Event::Sample);
     }
 
-    /// The next turn of an agent: what was said so far, and a little more.
+    /// The next turn of an agent: the conversation so far, and some more tokens.
     fn turn(&mut self, at: usize) {
         let conversation = &mut self.conversations[at];
         if conversation.turns == 0 {
@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// Whether the server that took it has died since.
+    /// Whether the server has died since it accepted the call.
     fn is_orphan(&self, at: usize) -> bool {
         let call = &self.calls[at];
         self.servers[call.server].lock().unwrap().deaths != call.life
@@ -363,7 +363,7 @@ impl World {
         self.over(at);
     }
 
-    /// A call came to nothing there. One that had not begun goes elsewhere.
+    /// Handles a lost call. A call without output goes to another worker.
     fn lost(&mut self, at: usize, failure: Failure) {
         self.trials.remove(&at);
         let call = &mut self.calls[at];

@@ -1,16 +1,16 @@
-//! A vocabulary that is made up: bytes, and words of syllables with and without a space, digits and punctuation, in about the shares of
-//! a real one.
+//! A made-up vocabulary: bytes, words of syllables with and without a space, digits and punctuation, in about the
+//! shares of a real one.
 
 use serde_json::{Map, Value, json};
 
-/// Its ids.
+/// Number of ids.
 pub(crate) const VOCAB: usize = 128_000;
 
 /// SplitMix64.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    /// A number below another.
+    /// A number in `0..n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,7 +20,7 @@ impl Rng {
     }
 }
 
-/// GPT-2's alphabet of bytes.
+/// GPT-2's character for a byte.
 fn letter(byte: u8) -> char {
     let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let before = (0..byte).filter(|b| !matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)).count() as u32;
@@ -28,7 +28,7 @@ fn letter(byte: u8) -> char {
     char::from_u32(code).unwrap_or('?')
 }
 
-/// `tokenizer.json` of [`VOCAB`] ids, the last of which ends an answer.
+/// A `tokenizer.json` with [`VOCAB`] ids. The last id ends an answer.
 pub(crate) fn tokenizer_json() -> String {
     const SYLLABLES: [&str; 24] = [
         "an", "ber", "con", "de", "er", "fi", "ga", "in", "lo", "men", "na", "or", "pre", "qu", "re", "sta",

@@ -1,27 +1,28 @@
-//! Kinds of bytes that matter from a state on: far behind `(yes|no): .{20,300}` an `e` is a letter like any other. Each kind is known by
-//! one class of bytes that is of it.
+//! Kinds of bytes: two bytes are of one kind in a state if no state from there on distinguishes them. For example, far
+//! behind `(yes|no): .{20,300}` an `e` is a letter like any other. Each kind is represented by one of its byte classes.
 
 use std::collections::HashMap;
 
 use super::table::Table;
 
-/// Passes over all states, in which what is known of one reaches those before it.
+/// Most passes over all states. Each pass carries the distinctions of a state to the states before it.
 const MOST_PASSES: usize = 16;
 
-/// For each class of bytes the class that stands for its kind: the first one.
+/// For each byte class, the first class of the same kind.
 pub(super) type Kinds = Vec<u8>;
 
-/// Kinds by state.
+/// The kinds of all states. Equal ones are stored once.
 #[derive(Default)]
 pub(super) struct AllKinds {
     all: Vec<Kinds>,
     number_of: HashMap<Kinds, u32>,
-    /// Those that hold apart what either holds apart.
+    /// The coarsest kinds that keep the distinctions of both, by the numbers of the two.
     both: HashMap<(u32, u32), u32>,
 }
 
 impl AllKinds {
-    /// The kinds that most states share, and which states those are. `None`: they are not found in so many passes.
+    /// The kinds that most states share, and for each state whether it has them. Returns `None` if they are not stable
+    /// after [`MOST_PASSES`] passes.
     pub(super) fn most_shared(table: &Table) -> Option<(Kinds, Vec<bool>)> {
         let mut kinds = Self::default();
         let mut of: Vec<u32> =
@@ -34,7 +35,7 @@ impl AllKinds {
             }
         }
         let mut shared = vec![0u32; kinds.all.len()];
-        // The first is the dead one.
+        // The first state is the dead one.
         for number in of.iter().skip(1) {
             *shared.get_mut(*number as usize)? += 1;
         }
@@ -43,10 +44,10 @@ impl AllKinds {
         Some((kinds.all.get(most as usize)?.clone(), its))
     }
 
-    /// Holds apart in each state what a state behind it holds apart. Whether that changed anything.
+    /// Adds to each state the distinctions that its next states make. Returns whether anything changed.
     fn pass(&mut self, table: &Table, of: &mut [u32]) -> bool {
         let mut changed = false;
-        // States have higher numbers than those from which they were come to first.
+        // A state has a higher number than the state from which it was first reached.
         for (state, row) in table.next.chunks_exact(table.classes).enumerate().rev() {
             let Some(former) = of.get(state).copied() else { continue };
             let mut now = former;
@@ -93,7 +94,7 @@ impl AllKinds {
     }
 }
 
-/// For each place the first one that is equal.
+/// For each value, the index of the first equal one.
 fn firsts<T: PartialEq>(values: &[T]) -> Kinds {
     let mut different: Vec<(u8, &T)> = Vec::new();
     let first = |(at, value)| match different.iter().find(|(_, other)| *other == value) {

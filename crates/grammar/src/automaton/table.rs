@@ -1,4 +1,4 @@
-//! The states of an expression and how bytes lead from one to the next. Knows no vocabulary.
+//! The states of an expression, and the transitions between them by byte. Knows no vocabulary.
 
 use std::collections::HashMap;
 
@@ -10,26 +10,27 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use crate::bounds::{AUTOMATON_BYTES, AUTOMATON_NFA_BYTES, AUTOMATON_SET_BYTES};
 
-/// A state from which no match is reached.
+/// A state that cannot reach a match.
 pub(super) const DEAD: u32 = 0;
-/// The one at the beginning.
+/// The initial state.
 pub(super) const FIRST: u32 = 1;
 
-/// What an expression matches as a whole, byte by byte.
+/// The transition table of an expression that must match a whole text.
 pub(super) struct Table {
     class_of: [u8; 256],
-    /// How many classes of bytes there are.
+    /// Number of byte classes.
     pub(super) classes: usize,
-    /// The next state, by state and class of the byte.
+    /// The next state, by state and byte class.
     pub(super) next: Vec<u32>,
-    /// Whether an answer may end, by state.
+    /// By state: whether an answer may end there.
     pub(super) accepts: Vec<bool>,
 }
 
 impl Table {
-    /// `None`: it is too large, or needs more than an automaton.
+    /// Builds the table of an expression. Returns `None` if it is too large, or the expression needs more than an
+    /// automaton.
     pub(super) fn of(pattern: &str) -> Option<Self> {
-        // llguidance's word for what ends a text and is no part of it.
+        // In llguidance `<stop>` marks a text that ends the match and is not part of it.
         if pattern.contains("<stop>") {
             return None;
         }
@@ -59,7 +60,7 @@ impl Table {
             }
         }
         let first = dfa.start_state(&start::Config::new().anchored(Anchored::Yes)).ok()?;
-        // Numbered in the order in which they are come to; the dead one is 0.
+        // States are numbered in the order in which they are reached. The dead state is 0.
         let (mut states, mut number_of) = (vec![first], HashMap::from([(first, FIRST)]));
         let mut next = vec![DEAD; bytes.len()];
         let mut at = 0;
@@ -87,7 +88,7 @@ impl Table {
         Some(table)
     }
 
-    /// Makes dead whatever leads to no match.
+    /// Replaces every state that cannot reach a match with the dead one.
     fn bury(&mut self) {
         let mut from = vec![Vec::new(); self.accepts.len()];
         for (state, row) in self.next.chunks_exact(self.classes).enumerate() {
@@ -132,7 +133,8 @@ impl Table {
     }
 }
 
-/// An expression matches a whole text, so what says that it begins and ends there says nothing. `None`: it looks about elsewhere.
+/// Removes anchors at both ends, which mean nothing because an expression matches a whole text. Returns `None` if it
+/// has other look-around.
 fn without_anchors(hir: Hir) -> Option<Hir> {
     let hir = match hir.into_kind() {
         HirKind::Concat(mut parts) => {

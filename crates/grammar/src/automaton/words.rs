@@ -1,12 +1,12 @@
-//! A vocabulary as some states of an automaton tell it apart: a trie of kinds of bytes, in which thousands of words are one. Words of
-//! which no state knows two neighbours are left out.
+//! A vocabulary reduced to what some states of an automaton tell apart. It is a trie over kinds of bytes, in which
+//! thousands of words become one. Words with two neighbouring kinds that no state allows in sequence are left out.
 
 use llguidance::toktrie::TokTrie;
 
 use super::table::{DEAD, Table};
 use crate::bounds::AUTOMATON_WORD_NODES;
 
-/// The trie, each node before its children.
+/// The trie. Each node comes before its children.
 pub(super) struct Words {
     nodes: Vec<Node>,
     /// Ids by node, in the order of the nodes.
@@ -17,14 +17,14 @@ pub(super) struct Words {
 struct Node {
     class: u8,
     depth: u32,
-    /// Where the nodes below it end.
+    /// Index after the last node below this one.
     end: u32,
-    /// Where its ids begin.
+    /// Index of the first of its ids.
     ids: u32,
 }
 
 impl Words {
-    /// `None`: there are too many nodes.
+    /// Builds the trie. Returns `None` if it has too many nodes.
     pub(super) fn of(trie: &TokTrie, table: &Table, kinds: &[u8]) -> Option<Self> {
         let kind = |class: u8| kinds.get(usize::from(class)).copied().unwrap_or(class);
         let follows = Follows::of(table, kind);
@@ -50,7 +50,7 @@ impl Words {
         growing.laid_out()
     }
 
-    /// Adds the ids whose words a state can go on with.
+    /// Adds the ids that a state allows.
     pub(super) fn allowed(&self, table: &Table, state: u32, mask: &mut [u32]) {
         let mut states = vec![state; self.deepest + 1];
         let mut at = 0;
@@ -83,7 +83,7 @@ pub(super) fn allow(mask: &mut [u32], id: u32) {
     }
 }
 
-/// Which kind may stand behind which, in any state.
+/// Which kinds may follow which, in any state.
 struct Follows {
     any: [u64; 4],
     behind: Vec<[u64; 4]>,
@@ -92,7 +92,7 @@ struct Follows {
 impl Follows {
     fn of(table: &Table, kind: impl Fn(u8) -> u8) -> Self {
         let rows = || table.next.chunks_exact(table.classes);
-        // What each state can go on with.
+        // The kinds that each state allows.
         let open: Vec<[u64; 4]> = rows()
             .map(|row| {
                 let mut set = [0; 4];
@@ -130,10 +130,10 @@ fn put(set: &mut [u64; 4], class: u8) {
     }
 }
 
-/// The trie while it grows: 0 is no node but the root, and no id.
+/// The trie under construction. Index 0 means no node, except for the root, and no id.
 struct Growing {
     nodes: Vec<Grown>,
-    /// Ids, each with the place of the one before it, plus one.
+    /// Each id with the index of the previous one of its node, plus one.
     ids: Vec<(u32, u32)>,
 }
 
@@ -198,7 +198,7 @@ impl Growing {
 }
 
 impl Words {
-    /// Says where the nodes end of which all is laid out.
+    /// Sets the end of the open nodes from `depth` on, whose children are all laid out.
     fn close(&mut self, open: &mut Vec<usize>, depth: usize) {
         let end = self.nodes.len() as u32;
         for at in open.drain(depth.min(open.len())..) {

@@ -1,4 +1,4 @@
-//! Masks of an automaton are those that llguidance finds, bit by bit.
+//! Masks of an automaton equal llguidance's, bit by bit. Also tests the limits on time and memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -101,7 +101,7 @@ fn masks_of_an_automaton_are_those_of_the_matcher() {
             for _ in 0..60 {
                 let [of_fast, of_slow] = &mut masks;
                 if slow.mask(of_slow).is_err() {
-                    // Too much work for it; an automaton has no such end.
+                    // Too much work for the matcher. An automaton has no such limit.
                     break;
                 }
                 fast.mask(of_fast).unwrap();
@@ -111,7 +111,7 @@ fn masks_of_an_automaton_are_those_of_the_matcher() {
                 assert_eq!((fast.forced(), fast.is_over()), (slow.forced(), slow.is_over()), "{}", at());
                 compared += 1;
                 let open = found;
-                // Among so many, the ends of an expression are not come to by chance.
+                // With this many ids, the end of an expression is not reached by chance.
                 let most = if rng.below(3) == 0 { 5 } else { usize::MAX };
                 let id = open[rng.below(open.len().min(most) as u64) as usize];
                 ids.push(id);
@@ -149,7 +149,7 @@ fn expressions_too_large_for_an_automaton_are_followed_all_the_same() {
     }
 }
 
-/// A form is too costly by what it takes to compile, and not by what else the machine does meanwhile.
+/// A form is too costly by its own CPU time, not by other load on the machine.
 #[test]
 fn a_thread_is_waited_for_by_the_time_that_it_computes() {
     if !cfg!(target_os = "linux") {
@@ -158,7 +158,7 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
     let effort = Arc::new(Effort::default());
     let bounds = |millis| Bounds { compile_time: Duration::from_millis(millis), ..Bounds::default() };
     let (past, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
-    // Nobody let it begin.
+    // The thread has not started.
     assert_eq!(longer(&bounds(100), &effort, later), Ok(Duration::from_millis(100)));
     assert_eq!(longer(&bounds(100), &effort, past), Err(GrammarFault::Busy));
     let ((asleep, told), (wake, woken)) = (sync_channel(1), sync_channel::<()>(1));
@@ -173,7 +173,7 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
         let _ = woken.recv();
     });
     told.recv().unwrap();
-    // It has a minute, of which it took some milliseconds, and then none that it has not taken.
+    // The thread has a minute and has used some milliseconds. Then it has no time left.
     std::thread::sleep(Duration::from_millis(20));
     let left = longer(&bounds(60_000), &effort, later).unwrap();
     assert!((58_000..60_000).contains(&left.as_millis()), "{left:?}");
@@ -185,7 +185,7 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
     assert_eq!(longer(&bounds(100), &effort, later), Ok(LEAST_WAIT));
 }
 
-/// A form that no caller waits for any more ends with its caller: between its parts, and within what llguidance can stop.
+/// Work on a form stops when its caller gives up: between its parts, and where llguidance can be cancelled.
 #[test]
 fn what_no_caller_waits_for_is_not_compiled_further() {
     let (compiler, _) = demo();
@@ -202,7 +202,7 @@ fn what_no_caller_waits_for_is_not_compiled_further() {
     assert!(parser.is_cancelled(), "and a parser that runs is stopped, too");
 }
 
-/// Memory is asked for once for each form that is compiled, and not for one that is kept.
+/// Memory is reserved once for each form that is compiled, and not for a cached one.
 #[test]
 fn memory_is_reserved_before_a_form_is_compiled() {
     let (compiler, _) = demo();

@@ -1,5 +1,5 @@
-//! Grammars of calls, which are written in Lark with schemas in them, written anew in GBNF: for servers that know no other notation. Must
-//! not know which family writes its calls how.
+//! Translates grammars of calls, written in Lark with embedded schemas, into GBNF for servers that know no other
+//! notation. Must not know which model family uses which call syntax.
 
 use serde_json::Value;
 
@@ -7,14 +7,15 @@ use super::literal::literal;
 use super::schema::Schemas;
 use crate::fault::GrammarFault;
 
-/// What some families put before a call: its number.
+/// The number that some families put before a call, in Lark and in GBNF.
 const NUMBER: (&str, &str) = ("/[0-9]{1,3}/", "[0-9]{1,3}");
 
-/// The grammar of calls that must come, in GBNF. It lets through nothing that the other does not, and less where GBNF has no words for
-/// it: one way to set spaces, no properties that a schema does not name, escapes only where JSON needs them.
+/// Translates the grammar of required calls into GBNF. The result allows only what the original allows, and in some
+/// cases less. Spacing is fixed, properties that a schema does not name are excluded, and characters are escaped only
+/// if JSON requires it.
 ///
 /// # Errors
-/// What GBNF cannot say: text that is free up to a mark, special tokens, and the keywords of a schema that would need more than that.
+/// What GBNF cannot express: free text up to a mark, special tokens, and some schema keywords.
 pub fn calls_as_gbnf(lark: &str) -> Result<String, GrammarFault> {
     let mut out = String::new();
     let mut schemas = Schemas::default();
@@ -40,7 +41,7 @@ pub fn calls_as_gbnf(lark: &str) -> Result<String, GrammarFault> {
     Ok(out)
 }
 
-/// A rule's name. GBNF's have no underscores, and its first rule has a name of its own.
+/// Converts a rule's name. GBNF names have no underscores, and the first rule has a name of its own.
 fn name_of(name: &str) -> String {
     if name == "start" { "root".to_owned() } else { name.replace('_', "-") }
 }

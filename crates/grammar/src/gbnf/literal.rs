@@ -1,6 +1,6 @@
-//! Texts in GBNF. Knows no rules.
+//! Text literals in GBNF. Knows no rules.
 
-/// A text in quotes.
+/// Quotes a text for GBNF.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -1,19 +1,19 @@
-//! Numbers between bounds, digit by digit. Knows no schema but its bounds.
+//! Numbers between bounds, as digit expressions. Knows only the bounds of a schema.
 
 use serde_json::{Map, Value};
 
-/// The largest whole number of so many digits as a double keeps apart.
+/// The largest number of 15 digits. A double represents every whole number up to it.
 const LARGEST: i64 = 999_999_999_999_999;
 
-/// Numbers that may come.
+/// The numbers that a schema allows.
 pub(super) enum Between {
-    /// Any of few digits.
+    /// Any number with few digits.
     Any,
-    /// Those of an expression.
+    /// The numbers that match an expression.
     These(String),
 }
 
-/// The numbers between the bounds of a schema; `None`: there are none, or none that could be written.
+/// The numbers between the bounds of a schema. `None` if there are none, or none that can be written.
 pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> {
     let bound =
         |key: &str| map.get(key).and_then(Value::as_f64).filter(|bound| bound.abs() <= LARGEST as f64);
@@ -22,7 +22,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
     if [least, above, most, below].iter().all(Option::is_none) {
         return Some(Between::Any);
     }
-    // Whole numbers, both ends included.
+    // As whole numbers, both ends included.
     let low = [least.map(f64::ceil), above.map(|above| above.floor() + 1.0)];
     let high = [most.map(f64::floor), below.map(|below| below.ceil() - 1.0)];
     let low = low.into_iter().flatten().fold(-(LARGEST as f64), f64::max) as i64;
@@ -33,7 +33,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
         ways.extend(wholes((-high).max(1), -low).map(|digits| format!("\"-\" {digits}")));
     }
     if !whole {
-        // With a fraction they are further from zero, and must still be within.
+        // A fraction moves a number further from zero, and it must stay within the bounds.
         let fraction = "\".\" [0-9]{1,15}";
         let inner = high.saturating_sub(1).min(LARGEST);
         ways.extend(wholes(low.max(0), inner).map(|digits| format!("{digits} {fraction}")));
@@ -41,7 +41,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
             wholes((-high).max(0), (-low).saturating_sub(1))
                 .map(|digits| format!("\"-\" {digits} {fraction}")),
         );
-        // Below the next whole number, where that itself may not come.
+        // Fractions below a whole exclusive maximum.
         if let Some(end) =
             below.filter(|end| end.fract() == 0.0 && *end > 0.0 && most.is_none_or(|most| most >= *end))
         {
@@ -50,7 +50,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
                 ways.push(format!("\"{last}\" {fraction}"));
             }
         }
-        // Above a whole number, where that itself may not come.
+        // Fractions above a whole exclusive minimum.
         if let Some(end) =
             above.filter(|end| end.fract() == 0.0 && *end >= 0.0 && least.is_none_or(|least| least <= *end))
         {
@@ -63,7 +63,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
     (!ways.is_empty()).then(|| Between::These(format!("({})", ways.join(" | "))))
 }
 
-/// Whole numbers from one that is not negative to another.
+/// Whole numbers from `low`, which is not negative, to `high`. `None` if `low` is above `high`.
 fn wholes(low: i64, high: i64) -> Option<String> {
     if low > high {
         return None;
@@ -72,7 +72,7 @@ fn wholes(low: i64, high: i64) -> Option<String> {
     let mut from = low;
     while from <= high {
         let digits = from.to_string();
-        // The last one of as many digits.
+        // The last number with as many digits.
         let end = "9".repeat(digits.len()).parse::<i64>().map_or(high, |last| last.min(high));
         ways.push(same_length(&digits, &end.to_string()));
         from = end.saturating_add(1);
@@ -80,7 +80,7 @@ fn wholes(low: i64, high: i64) -> Option<String> {
     Some(format!("({})", ways.join(" | ")))
 }
 
-/// Numbers of one length.
+/// Numbers from `low` to `high`, which have the same length.
 fn same_length(low: &str, high: &str) -> String {
     let (Some(first), Some(last)) = (low.chars().next(), high.chars().next()) else { return String::new() };
     let (low_rest, high_rest) = (low.get(1..).unwrap_or_default(), high.get(1..).unwrap_or_default());
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// What an expression takes, by its meaning as a regular expression.
+    /// Converts an expression into a regular expression.
     fn regex(is: &str) -> String {
         let is: String = is.chars().filter(|c| !matches!(c, ' ' | '"')).collect();
         format!("^(?:{})$", is.replace('.', "\\."))

@@ -1,4 +1,4 @@
-//! Regular expressions of texts in GBNF, as the texts stand in JSON. Must not know schemas.
+//! Regular expressions as GBNF, for texts as they are written in JSON. Must not know schemas.
 
 use std::fmt::Write;
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::literal::literal;
 use crate::bounds::{AUTOMATON_BYTES, AUTOMATON_SET_BYTES};
 
-/// What a server repeats at most: llama.cpp takes no more of it.
+/// Most repetitions: llama.cpp accepts no more.
 pub(super) const MOST_TIMES: u64 = 1_000;
-/// The rule of one character.
+/// The name of the rule for one character.
 pub(super) const CHAR: &str = "json-char";
-/// Of which `.` and white space are not the same in all dialects of expressions, and what JSON writes by its number alone.
+/// Characters left out, because dialects disagree whether `.` and `\s` match them, or JSON escapes them only by number.
 const LEFT_OUT: [(char, char); 6] = [
     ('\0', '\u{8}'),
     ('\u{b}', '\u{c}'),
@@ -24,14 +24,14 @@ const LEFT_OUT: [(char, char); 6] = [
     ('\u{feff}', '\u{feff}'),
 ];
 
-/// The expression of a text's characters, all of which match `pattern` somewhere, as it stands in JSON Schema; it may name [`CHAR`].
-/// Not every text that matches is let through. `None`: it says more than GBNF can.
+/// The expression for the characters of a text that matches `pattern` somewhere, as in JSON Schema. It may use
+/// [`CHAR`]. It may not allow every text that matches. `None` if GBNF cannot express the pattern.
 pub(super) fn of(pattern: &str) -> Option<String> {
     let hir = regex_syntax::parse(&llguidance::regex_to_lark(pattern, "dw")).ok()?;
     anywhere(&hir)
 }
 
-/// The expression of a format's texts, of the usual ones at least.
+/// The expression for texts of a format. It covers the usual ones.
 pub(super) fn of_format(format: &str) -> Option<String> {
     const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
     const NAME: &str =
@@ -56,7 +56,7 @@ pub(super) fn of_format(format: &str) -> Option<String> {
     of(&pattern)
 }
 
-/// Whether `pattern` matches somewhere in a text, or cannot be tried.
+/// Whether `pattern` matches somewhere in a text. Also `true` if that cannot be determined.
 pub(super) fn may_match(pattern: &str, text: &str) -> bool {
     let pattern = llguidance::regex_to_lark(pattern, "dw");
     let config = dense::Config::new()
@@ -66,7 +66,7 @@ pub(super) fn may_match(pattern: &str, text: &str) -> bool {
     found.and_then(|dfa| dfa.try_search_fwd(&Input::new(text)).ok()).is_none_or(|found| found.is_some())
 }
 
-/// What stands around a match, where the expression does not say that the text begins and ends with it.
+/// Adds any characters before and after a match, unless the expression is anchored there.
 fn anywhere(hir: &Hir) -> Option<String> {
     let is = |part: &Hir, look| matches!(part.kind(), HirKind::Look(it) if *it == look);
     match hir.kind() {
@@ -126,14 +126,14 @@ fn expression(hir: &Hir) -> Option<String> {
             format!("({})", parts.join(" "))
         }
         HirKind::Alternation(parts) => {
-            // What one case cannot say the others may.
+            // If one alternative cannot be expressed, the others remain.
             let parts: Vec<String> = parts.iter().filter_map(expression).collect();
             (!parts.is_empty()).then(|| format!("({})", parts.join(" | ")))?
         }
     })
 }
 
-/// One of some characters, as JSON writes them.
+/// One character of a class, as JSON writes it.
 fn characters(class: &ClassUnicode) -> Option<String> {
     let has = |c: char| class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&c));
     let mut plain = class.clone();
@@ -151,7 +151,7 @@ fn characters(class: &ClassUnicode) -> Option<String> {
         }
         cases.push(set + "]");
     }
-    // `.` takes a carriage return here and elsewhere not.
+    // `.` matches a carriage return here, but not in other dialects.
     for (c, written, may) in [
         ('"', "\\\"", true),
         ('\\', "\\\\", true),
@@ -170,7 +170,7 @@ fn characters(class: &ClassUnicode) -> Option<String> {
     }
 }
 
-/// A character in a class, in a way that every reader of GBNF knows.
+/// Writes a character of a class in a form that every GBNF parser knows.
 fn put(set: &mut String, c: char) {
     // Writing to a string cannot fail.
     let _ = match u32::from(c) {

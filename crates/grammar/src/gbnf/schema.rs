@@ -1,4 +1,5 @@
-//! JSON of a prepared schema in GBNF. Texts that it lets through fit the schema; not all that fit are let through. Must not know calls.
+//! Translates a prepared schema into GBNF. Every text that the result allows fits the schema, but it may not allow
+//! every text that fits. Must not know calls.
 
 use std::fmt::Write;
 
@@ -10,10 +11,10 @@ use super::pattern::{self, MOST_TIMES};
 use crate::bounds::MAX_DEPTH_LEVELS;
 use crate::fault::GrammarFault;
 
-/// What of a prepared schema, which has no annotations, is read elsewhere.
+/// Keywords that are read elsewhere. A prepared schema has no annotations.
 const SILENT: [&str; 4] = ["$schema", "$defs", "x-guidance", "required"];
 const ANY: &str = "json-value";
-/// Rules that many schemas share, each with those that it needs.
+/// Rules that schemas share, each with the names of the rules that it needs.
 const SHARED: [(&str, &str, &[&str]); 7] = [
     (
         ANY,
@@ -27,13 +28,13 @@ const SHARED: [(&str, &str, &[&str]); 7] = [
     ),
     ("json-array", "\"[\" (json-value (\", \" json-value)*)? \"]\"", &[ANY]),
     ("json-string", "\"\\\"\" json-char* \"\\\"\"", &["json-char"]),
-    // No surrogates: half of one is no text.
+    // No escapes for surrogates, because half of a pair is not text.
     ("json-char", r#"[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u00" [01] [0-9a-f])"#, &[]),
     ("json-integer", "\"-\"? (\"0\" | [1-9] [0-9]{0,14})", &[]),
     ("json-number", "json-integer (\".\" [0-9]{1,15})?", &["json-integer"]),
 ];
 
-/// Schemas being written.
+/// Rules of the schemas written so far.
 #[derive(Default)]
 pub(super) struct Schemas {
     rules: String,
@@ -41,13 +42,13 @@ pub(super) struct Schemas {
 }
 
 impl Schemas {
-    /// The expression of a schema whose rules begin with `name`.
+    /// The expression of a schema. The names of its rules begin with `name`.
     pub(super) fn root(&mut self, name: &str, schema: &Value) -> Result<String, GrammarFault> {
         let known = schema.get("$defs").and_then(Value::as_object);
         let definitions = known.into_iter().flat_map(Map::keys).cloned().collect();
         let mut one = One { name, next: 0, known, definitions, all: self };
         let expression = one.value(schema, "")?;
-        // By their numbers: their names may hold what no rule's name may.
+        // Named by number, because a definition's name may have characters that a rule name cannot.
         for (at, (key, definition)) in known.into_iter().flatten().enumerate() {
             let is = one.value(definition, &format!("/$defs/{key}"))?;
             let _ = writeln!(one.all.rules, "{name}-def-{at} ::= {is}");
@@ -55,7 +56,7 @@ impl Schemas {
         Ok(expression)
     }
 
-    /// All rules but the schemas' own.
+    /// All rules, except those that the callers of [`Self::root`] write themselves.
     pub(super) fn rules(mut self) -> String {
         let mut at = 0;
         while let Some(name) = self.shared.get(at).copied() {
@@ -75,7 +76,7 @@ impl Schemas {
     }
 }
 
-/// One schema of them.
+/// One schema being translated.
 struct One<'a> {
     name: &'a str,
     next: usize,
@@ -93,7 +94,7 @@ impl One<'_> {
         name.to_owned()
     }
 
-    /// A rule of its own, by its name.
+    /// Adds a rule of its own, and returns the rule's name.
     fn rule(&mut self, is: &str) -> String {
         let name = format!("{}-{}", self.name, self.next);
         self.next += 1;
@@ -143,7 +144,7 @@ impl One<'_> {
         let kinds: Vec<&str> = match map.get("type") {
             Some(Value::String(kind)) => vec![kind],
             Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
-            // What is said of one kind is meant of that one.
+            // A keyword for one type implies that type.
             _ => match said.iter().find_map(|key| kind_of(key)) {
                 Some(kind) => vec![kind],
                 None if said.is_empty() => return Ok(self.shared(ANY)),
@@ -157,7 +158,8 @@ impl One<'_> {
         }
     }
 
-    /// A schema with what `allOf` says beside it, where no two of them say something of the same. `None`: there is no `allOf`.
+    /// Merges a schema with the parts of its `allOf`. Fails if two parts disagree about a keyword. Returns `None` if
+    /// there is no `allOf`.
     fn together(
         &self,
         map: &Map<String, Value>,
@@ -173,7 +175,7 @@ impl One<'_> {
             let Some(part) = part.as_object() else {
                 if *part == Value::Bool(true) { continue } else { return Err(at_once()) }
             };
-            // A part that leads to itself would be followed for ever.
+            // A part that refers to itself would be followed for ever.
             followed += 1;
             if followed > MAX_DEPTH_LEVELS {
                 return Err(at_once());
@@ -234,7 +236,7 @@ impl One<'_> {
         }
     }
 
-    /// A text that matches an expression, or is of a format.
+    /// A string that matches a pattern or a format.
     fn pattern(&mut self, key: &str, map: &Map<String, Value>, path: &str) -> Expression {
         if let Some(other) = ["format", "minLength", "maxLength"]
             .iter()
@@ -308,7 +310,7 @@ impl One<'_> {
         Ok(self.rule(&format!("{key} {value}")))
     }
 
-    /// Members in their order; whichever comes first has no comma before it.
+    /// Members in their order. Whichever comes first has no comma before it.
     fn members(&mut self, members: &[(String, bool)]) -> String {
         let (mut first, mut later) = (String::new(), String::new());
         for (at, (member, required)) in members.iter().enumerate().rev() {
@@ -344,7 +346,7 @@ impl One<'_> {
             None => None,
         };
         if known > 0 {
-            // All of the first ones, and no more: others may come, and need not.
+            // All of the first items and no more. Further items are allowed but never needed.
             let (enough, fits) = (known >= least, most.is_none_or(|most| known <= most));
             if !enough || !fits {
                 return Err(unsupported("prefixItems", path, "it stands beside bounds of another number"));
@@ -364,9 +366,9 @@ impl One<'_> {
     }
 }
 
-/// Adds what a part says. `None`: what is said already it says in another way.
+/// Merges a part into `all`. Returns `None` if they disagree about a keyword.
 fn add(all: &mut Map<String, Value>, part: &Map<String, Value>) -> Option<()> {
-    // Each speaks of what stands beside it, and not of the other's.
+    // These keywords refer to the keywords beside them, not to those of the other part.
     let closed = |map: &Map<String, Value>| {
         map.contains_key("items")
             || map.get("additionalProperties").is_some_and(|others| *others != Value::Bool(true))
@@ -396,7 +398,7 @@ fn add(all: &mut Map<String, Value>, part: &Map<String, Value>) -> Option<()> {
     Some(())
 }
 
-/// The kind that a keyword says something of.
+/// The type that a keyword applies to.
 fn kind_of(keyword: &str) -> Option<&'static str> {
     match keyword {
         "properties" | "additionalProperties" => Some("object"),
@@ -429,7 +431,7 @@ fn choice<'v>(values: impl Iterator<Item = &'v Value>, path: &str) -> Expression
     Ok(format!("({})", texts.join(" | ")))
 }
 
-/// How often something may come: at least, and at most.
+/// The least and the most number of items or characters.
 fn counts(
     map: &Map<String, Value>,
     keys: (&str, &str),

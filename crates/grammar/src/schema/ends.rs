@@ -1,14 +1,14 @@
-//! Whether a schema has anything finite that fits it. One that requires itself, for ever, has not: an answer held to it could not
-//! end.
+//! Checks that a schema has a finite value that fits. A schema that always requires itself has none, and an answer to
+//! it could not end.
 
 use serde_json::{Map, Value};
 
 use crate::bounds::MAX_DEPTH_LEVELS;
 use crate::fault::GrammarFault;
 
-/// Looks through a prepared schema, in which references lead to `definitions` by their number.
+/// Checks a prepared schema, in which references name `definitions` by number.
 pub(super) fn check(root: &Value, definitions: &Map<String, Value>) -> Result<(), GrammarFault> {
-    // A definition ends once everything that it needs does: more of them with each round, until none is new.
+    // A definition ends if everything that it requires ends. Each round finds more of them, until a round finds none.
     let mut ends = vec![false; definitions.len()];
     loop {
         let mut found = false;
@@ -53,7 +53,7 @@ fn schema_ends(schema: &Value, ends: &[bool], depth: usize) -> bool {
             return false;
         }
     }
-    // What is no object and no list ends by itself.
+    // A value that is neither an object nor a list ends by itself.
     let may_be = |kind: &str| match map.get("type") {
         None => false,
         Some(Value::String(only)) => only == kind,

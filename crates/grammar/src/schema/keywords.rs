@@ -1,16 +1,16 @@
-//! JSON Schema's keywords: what stands in each, and what is done with it. A table and nothing else.
+//! The table of JSON Schema's keywords: the kind of value of each, and how it is handled.
 
 use serde_json::{Map, Value};
 
-/// What stands in a keyword.
+/// The kind of a keyword's value.
 pub(super) enum Keyword {
-    /// Not one of JSON Schema's: it says nothing.
+    /// Not a keyword of JSON Schema. It is ignored.
     Unknown,
-    /// It says nothing about what fits.
+    /// A keyword that does not affect which values fit.
     Annotation,
-    /// Nothing here can hold an answer to it.
+    /// A keyword that cannot be enforced, with an alternative for the caller.
     Unsupported(&'static str),
-    /// What is compared with.
+    /// A value or a list of values.
     Value,
     Schema,
     SchemaOrList,
@@ -20,7 +20,7 @@ pub(super) enum Keyword {
     Reference,
     Pattern,
     Format,
-    /// A whole number that something is counted by.
+    /// A non-negative whole number.
     Count,
     Number,
 }
@@ -68,7 +68,7 @@ const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "a
 /// Checks the value of `type`, `enum` and `required`.
 ///
 /// # Errors
-/// What the keyword takes, and what it has.
+/// What the keyword takes, and what it has instead.
 pub(super) fn check_value(key: &str, value: &Value) -> Result<(), String> {
     let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
     let some = |fits: &dyn Fn(&Value) -> bool| {
@@ -89,7 +89,7 @@ pub(super) fn check_value(key: &str, value: &Value) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("it must be {takes}, and it is {}", shortened(value))) }
 }
 
-/// A value as JSON, cut where it is long.
+/// A value as JSON, truncated if it is long.
 fn shortened(value: &Value) -> String {
     const MOST_CHARS: usize = 60;
     let text = value.to_string();
@@ -99,7 +99,7 @@ fn shortened(value: &Value) -> String {
     }
 }
 
-/// Whether a keyword that is not supported holds for everything here.
+/// Whether an unsupported keyword has no effect here, so that it can be dropped.
 pub(super) fn changes_nothing(name: &str, value: &Value, beside: &Map<String, Value>) -> bool {
     let is_empty = value.as_object().is_some_and(Map::is_empty);
     match name {
@@ -124,7 +124,7 @@ pub(super) fn is_known_draft(said: &str) -> bool {
         )
 }
 
-/// One by which what stands beside a reference counts for nothing.
+/// Whether this draft ignores keywords beside `$ref`.
 pub(super) fn is_old_draft(said: &str) -> bool {
     matches!(
         said.trim_end_matches('#'),
@@ -134,7 +134,7 @@ pub(super) fn is_old_draft(said: &str) -> bool {
     )
 }
 
-/// A day of the calendar, with February as long as it is.
+/// A calendar date, with leap years.
 macro_rules! date {
     () => {
         concat!(
@@ -145,7 +145,7 @@ macro_rules! date {
     };
 }
 
-/// A time of RFC 3339 without leap seconds, which few readers take.
+/// A time of RFC 3339 without leap seconds, because few parsers accept them.
 macro_rules! time {
     () => {
         concat!(
@@ -155,14 +155,15 @@ macro_rules! time {
     };
 }
 
-/// The pattern of a format, where it is narrower here than llguidance's own.
+/// The pattern of a format, if it must be narrower than llguidance's own.
 pub(super) fn format_pattern(format: &str) -> Option<&'static str> {
     match format {
-        // Four labels at most, so that the whole name keeps to its 253 characters (RFC 1123).
+        // At most four labels, so that the whole name stays within 253 characters (RFC 1123).
         "hostname" => Some(
             "^[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?){0,3}$",
         ),
-        // At most 64 characters before the `@` (RFC 5321, 4.5.3.1.1), in one part or in up to three; after it a host name as above.
+        // At most 64 characters before the `@` (RFC 5321, 4.5.3.1.1), in one to three parts. After it comes a host name
+        // as above.
         "email" => Some(
             "^(?:[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,64}|[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,20}(?:\\.[a-zA-Z0-9!#$%&'*+\\-/=?\\^_`{|}~]{1,20}){1,2})@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?){0,3}$",
         ),

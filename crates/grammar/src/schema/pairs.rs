@@ -1,25 +1,26 @@
-//! How many pairs of properties a schema has. Compiling an object compares each of its properties with those behind it, so that the
-//! work grows with the square of their number. It is bounded before anything is compiled: that work cannot be stopped.
+//! Counts the pairs of properties in a schema. Compiling an object compares each property with those after it, so the
+//! work grows with the square of their number. It is limited before compilation, because that work cannot be stopped.
 
 use serde_json::{Map, Value};
 
 use crate::bounds::MAX_PROPERTY_PAIRS;
 use crate::fault::GrammarFault;
 
-/// Where the number of properties is bounded, a list of all is made for each property: so many times the work and the memory.
+/// If an object limits its number of properties, a list of all properties is built for each one. This multiplies work
+/// and memory.
 const BOUNDED_TIMES: u64 = 100;
-/// Objects without optional properties take this part of the work.
+/// Objects without optional properties cost this fraction of the work.
 const REQUIRED_PART: u64 = 3;
 
 /// The pairs of properties of the objects seen so far.
 #[derive(Debug, Default)]
 pub(super) struct PropertyPairs {
     pairs: u64,
-    /// Properties of all objects.
+    /// Properties of all objects, in total.
     properties: u64,
-    /// Whether objects may be merged into one with the properties of all of them.
+    /// Whether some objects may be merged into one, with the properties of all of them.
     merges: bool,
-    /// Whether an object bounds the number of its properties.
+    /// Whether some object limits its number of properties.
     bounds: bool,
 }
 
@@ -27,7 +28,7 @@ impl PropertyPairs {
     /// Adds a prepared schema.
     ///
     /// # Errors
-    /// [`GrammarFault::TooLarge`]: the schema has too many pairs with it.
+    /// [`GrammarFault::TooLarge`] if the schema now has too many pairs.
     pub(super) fn add(&mut self, schema: &Map<String, Value>, path: &str) -> Result<(), GrammarFault> {
         let properties = schema.get("properties").and_then(Value::as_object);
         let required = schema.get("required").and_then(Value::as_array);

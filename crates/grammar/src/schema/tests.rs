@@ -1,4 +1,4 @@
-//! Schemas as they are prepared: what is kept, what is refused, and in what words.
+//! Prepared schemas: which keywords are kept, which are refused, and the error messages.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn fault(schema: Value) -> String {
 
 #[test]
 fn keys_keep_their_order_and_annotations_go() {
-    // What rooms say to each other beside a schema is none of a caller's: it would stand in a grammar as it is.
+    // Internal `x-` keywords must not come from a caller, because they would enter the grammar as they are.
     let schema = json!({
         "title": "t", "type": "object", "x-guidance": {"lenient": true}, "x-text-grammar": "start: <[7]>",
         "properties": {"b": {"type": "string", "description": "d", "x-text-pattern": "/ | <[7]>"}, "a": {"default": 3}},
@@ -96,7 +96,8 @@ fn a_deep_schema_is_refused() {
     assert!(fault(schema).contains("levels of nesting"));
 }
 
-/// Of a tool that is not strict, what no grammar can enforce is left out. What remains allows all that the schema allows.
+/// For a tool that is not strict, keywords that no grammar can enforce are left out. The result allows everything the
+/// schema allows.
 #[test]
 fn a_loose_schema_leaves_out_what_cannot_be_enforced() {
     for (schema, expected) in [

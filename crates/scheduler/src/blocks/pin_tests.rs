@@ -1,4 +1,5 @@
-//! The pool beside a plain model of a cache in which tenants keep prefixes: whatever is asked, both know the same ones.
+//! Compares the pool with a plain model of a cache in which tenants pin prefixes. After any calls, both know the same
+//! prefixes.
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheLife, CacheSalt};
 
@@ -26,7 +27,7 @@ fn salt(tenant: u64) -> CacheSalt {
     CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None)
 }
 
-/// Every prefix has one block, and a tenant whose it is.
+/// A prefix of one block that belongs to one tenant.
 fn prefix(number: u32) -> CachedPrefix {
     let (salt, tokens) = (salt(tenant(number)), [number; BLOCK_TOKENS]);
     let key = BlockKey::chain(&salt, None, &tokens);
@@ -37,25 +38,25 @@ fn tenant(number: u32) -> u64 {
     u64::from(number) % TENANTS
 }
 
-/// A prefix that is cached, as the model knows it.
+/// A cached prefix in the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
     prefix: u32,
     kept: Option<CacheLife>,
-    /// When it was used last.
+    /// When it was last used.
     used_ns: u64,
-    /// When it joined those that are used up in their order.
+    /// When it joined the list of blocks that are reused in order.
     joined: u64,
     held: bool,
 }
 
-/// Everything in a list that is searched from its beginning.
+/// A model of the pool: one list that is searched from its beginning.
 #[derive(Debug, Default)]
 struct Model {
     entries: Vec<Entry>,
     now_ns: u64,
     clock: u64,
-    /// Blocks that hold nothing.
+    /// Number of blocks without a prefix.
     empty: usize,
 }
 
@@ -80,7 +81,7 @@ impl Model {
         }
     }
 
-    /// Room for one more; `false`: there is none.
+    /// Makes room for one more block. Returns `false` if every block is held.
     fn make_room(&mut self) -> bool {
         if self.empty > 0 {
             self.empty -= 1;
@@ -147,7 +148,7 @@ impl World {
         self.model.entries.iter_mut().find(|entry| entry.prefix == number).unwrap().held = true;
         if let Some(life) = life {
             self.model.wish(number, life, &self.config);
-            // Some are spoken for before they are there, as those are that are to be computed.
+            // Some pins are reserved before their block exists, as for blocks that will be computed.
             let reserved = found.is_none() && number.is_multiple_of(2);
             if !reserved {
                 self.pool.keep(block, life, tenant(number), false);

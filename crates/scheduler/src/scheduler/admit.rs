@@ -1,5 +1,5 @@
-//! Whether one that waits may begin now: for its prefix, for a place, and for blocks, for which others may have to give way.
-//! Knows nothing of what a step computes.
+//! Decides whether a waiting sequence may start now. It may have to wait for its prefix, a running slot, or blocks, and
+//! other sequences may be preempted for it. Knows nothing of what a step computes.
 
 use headrace_domain::BLOCK_TOKENS;
 
@@ -8,25 +8,25 @@ use crate::running::Whole;
 use crate::sequence::{Class, SeqId, blocks_for};
 use crate::step::Started;
 
-/// Tenants whose first sequences are looked at in one go when there is no room for those before them.
+/// Most tenants whose first sequences are examined in one call while earlier ones do not fit.
 const TENANTS_LOOKED_AT: usize = 8;
 
-/// What became of looking at one waiting sequence.
+/// The result of examining one waiting sequence.
 enum Look {
-    /// It is in the plan now.
+    /// It is in the plan.
     Admitted,
-    /// It left the queue to wait for another's prefix.
+    /// It left the queue to wait for another sequence's prefix.
     Deferred,
     /// It does not fit yet.
     TooBig,
-    /// There is no place for anybody of its class.
+    /// No running slot is free for its class.
     NoPlace,
 }
 
 impl Scheduler {
-    /// Admits one waiting sequence of a class (or lets one wait for another's prefix); `false`: none can be. One that
-    /// does not fit lets a bounded number of others pass; after that what becomes free is kept for it. But nothing is kept
-    /// for a tenant that has its fair share already.
+    /// Admits one waiting sequence of a class, or defers one until another has computed its prefix. Returns `false` if
+    /// neither is possible. A sequence that does not fit lets a bounded number of others pass. After that, freed
+    /// capacity is reserved for it, unless its tenant already has its fair share.
     pub(super) fn admit_one(&mut self, class: Class) -> bool {
         let window = self.config.max_bypass as usize + 1;
         let mut passed: Vec<SeqId> = Vec::new();
@@ -49,7 +49,7 @@ impl Scheduler {
             }
             if self.has_its_share(tenant) {
                 passed.truncate(before);
-                // Its turn it keeps: those who pass it have not been served much more.
+                // The tenant keeps its turn: only tenants that were served little more may pass it.
                 furthest = furthest.min(self.tenants.within_lead(counter));
             } else if looked.is_none() {
                 break;
@@ -59,7 +59,8 @@ impl Scheduler {
         admitted
     }
 
-    /// Admits one of a tenant's first sequences; `None`: no room, which is to be kept for them.
+    /// Admits or defers one of a tenant's first sequences. Returns `None` if there is no room and freed room must be
+    /// reserved for them.
     fn admit_of(&mut self, order: &[SeqId], passed: &mut Vec<SeqId>) -> Option<bool> {
         for &id in order {
             match self.look_at(id) {
@@ -82,11 +83,11 @@ impl Scheduler {
                 Look::NoPlace => return None,
             }
         }
-        // Other tenants' may pass all of these.
+        // Other tenants' sequences may pass all of these.
         Some(false)
     }
 
-    /// Whether a tenant holds its fair share of places or of blocks.
+    /// Whether a tenant holds its fair share of running slots or of blocks.
     fn has_its_share(&self, tenant: u64) -> bool {
         let whole = self.whole();
         self.tenants.running(tenant) >= self.tenants.share(tenant, whole.places).max(1)
@@ -99,7 +100,7 @@ impl Scheduler {
 
     fn look_at(&mut self, id: SeqId) -> Look {
         if self.plan.preempted.contains(&id) {
-            // Its blocks were needed in this very step.
+            // Its blocks were taken in this very step.
             return Look::NoPlace;
         }
         loop {
@@ -111,7 +112,7 @@ impl Scheduler {
             let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else { return Look::TooBig };
             let place = self.running.len() < self.config.max_running;
             let needed = blocks_for(known) - prefix.hits + prefix.hits_free;
-            // Some room for those that run to grow into, so that a newcomer is not thrown out at once.
+            // Keeps some blocks free for running sequences to grow into, so that a newcomer is not preempted at once.
             let spoken_for = self.running.promised() + self.running.computed().div_ceil(4);
             if place && needed <= self.prefixes.pool().free().saturating_sub(spoken_for) {
                 self.admit(id);
@@ -125,8 +126,8 @@ impl Scheduler {
         }
     }
 
-    /// Who gives way to one that waits, here and now: what stands still to whoever it is, idle work to any other, and what
-    /// goes beyond a fair share to those below theirs.
+    /// The sequence to preempt for a waiting one. A paused sequence yields to any other, and idle work yields to normal
+    /// work. A sequence of a tenant beyond its fair share yields to tenants below theirs.
     fn gives_way(&self, waiting: SeqId, needs_blocks: usize) -> Option<SeqId> {
         let (sequences, tenants) = (&self.sequences, &self.tenants);
         let still = self.running.still_victim(sequences);

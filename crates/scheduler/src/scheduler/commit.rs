@@ -1,13 +1,13 @@
-//! What follows from a computed step: counts advance, full blocks become findable, ended sequences leave.
-//! Blocks enter the prefix cache here and nowhere else, so that nothing half-computed or failed ever does.
+//! Applies a computed step: counts advance, full blocks become findable, ended sequences leave. Blocks enter the prefix
+//! cache here and nowhere else, so half-computed or failed blocks never do.
 
 use super::{Gone, Scheduler};
 use crate::sequence::{SeqId, State};
 use crate::step::{Outcome, PlannedChunk};
 
 impl Scheduler {
-    /// Takes the outcomes of the planned chunks, in their order; a missing one counts as [`Outcome::Failed`].
-    /// Sequences aborted since the plan are passed over.
+    /// Applies the outcomes of the planned chunks, in the chunks' order. A missing outcome counts as
+    /// [`Outcome::Failed`]. Sequences aborted since the plan are skipped.
     pub fn commit(&mut self, outcomes: &[Outcome], now_ns: u64) {
         let chunks = std::mem::take(&mut self.plan.chunks);
         let (mut prefill, mut decode) = (0, 0);
@@ -28,7 +28,7 @@ impl Scheduler {
         self.plan.chunks.clear();
     }
 
-    /// For what the step was spent, and whose that was where somebody waits. Before its sequences leave.
+    /// Accounts the step's work, by tenant too if a sequence waits. Must run before the step's sequences leave.
     fn note_work(&mut self, chunks: &[PlannedChunk], tokens: (usize, usize), elapsed_ns: u64) {
         let step = self.work.step(tokens, elapsed_ns, || self.rate.cost());
         if self.waiting.len(&self.tenants) == 0 {
@@ -58,7 +58,7 @@ impl Scheduler {
         match outcome {
             Outcome::Token(token) => self.extend(id, token),
             Outcome::Ended => {
-                // Its last token.
+                // Its last token is never appended, so it is charged here.
                 if let Some(ended) = self.sequences.get(id).filter(|s| chunk.reaches_end && s.max_new > 0) {
                     self.tenants.charge(ended.tenant, 1);
                 }
@@ -68,8 +68,9 @@ impl Scheduler {
         }
     }
 
-    /// Further tokens of a sequence that are known without being sampled: they follow those that it has, and are computed with them.
-    /// After a commit in which its chunk reached the end, also while it stands still since. Returns `false` if it has ended.
+    /// Appends tokens that are known without being sampled. They follow the sequence's tokens and are computed with
+    /// them. May be called after a commit in which its chunk reached the end, even if it was paused since. Returns
+    /// `false` if the sequence has ended.
     pub fn append(&mut self, id: SeqId, tokens: &[u32]) -> bool {
         let may = |state| matches!(state, State::Running | State::Parked);
         let Some(sequence) = self.sequences.get_mut(id).filter(|s| may(s.state)) else {
@@ -86,12 +87,13 @@ impl Scheduler {
         true
     }
 
-    /// A sequence has ended after its last step was committed. What it computed stays findable. Returns `false` if it had ended.
+    /// Ends a sequence whose last step was committed. What it computed stays findable. Returns `false` if it had ended
+    /// already.
     pub fn end(&mut self, id: SeqId) -> bool {
         self.drop_sequence(id, Gone::Ended)
     }
 
-    /// Charges the tenant of a sequence for other work than tokens, as if it were `tokens` tokens.
+    /// Charges a sequence's tenant for work that is not tokens, at the price of `tokens` tokens.
     pub fn charge(&mut self, id: SeqId, tokens: u64) {
         if let Some(sequence) = self.sequences.get(id) {
             self.tenants.charge(sequence.tenant, tokens);
@@ -105,14 +107,15 @@ impl Scheduler {
         }
         sequence.append(token);
         self.tenants.charge(sequence.tenant, 1);
-        // The engine ends a sequence at its own bound; what it said it would need at most is held to here.
+        // The engine ends a sequence at its own bound. This check enforces the bound that the spec declared.
         if sequence.generated() > sequence.max_new as usize {
             self.drop_sequence(id, Gone::Ended);
         }
     }
 }
 
-/// How many of a chunk's tokens are a prompt's, and how many generated ones. The tokens of a recompute cost what a prompt's do.
+/// Splits a chunk's tokens into (prompt, generated). Recomputed tokens count as prompt tokens, because they cost the
+/// same.
 const fn kinds(chunk: &PlannedChunk) -> (usize, usize) {
     match chunk.len {
         1 if chunk.reaches_end => (0, 1),

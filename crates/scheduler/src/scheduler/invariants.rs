@@ -1,4 +1,4 @@
-//! Whether the scheduler's books agree with each other: for tests and simulations, after every step.
+//! Checks that the scheduler's counts and lists agree with each other. Tests and simulations call it after every step.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,10 +17,10 @@ macro_rules! ensure {
 }
 
 impl Scheduler {
-    /// Checks every block, count and list against the others. Costs as much as there is state.
+    /// Checks every block, count and list against the others. Takes time proportional to the state.
     ///
     /// # Errors
-    /// What disagrees, in words.
+    /// Describes the first disagreement.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.check_blocks()?;
         self.check_sharing()?;
@@ -29,7 +29,7 @@ impl Scheduler {
         self.check_announced()
     }
 
-    /// Blocks are conserved: each is held as often as its count says or stands in the free list once.
+    /// Checks that blocks are conserved: each has as many holders as its count says, or is in a free list once.
     fn check_blocks(&self) -> Result<(), String> {
         let (blocks, free, index) = self.prefixes.pool().audit();
         let mut holders: HashMap<u32, u32> = HashMap::new();
@@ -82,7 +82,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Blocks that are kept are cached, counted for their tenants, and no more than there may be.
+    /// Checks that pinned blocks are cached, counted for their tenants, and within the limits.
     fn check_kept(&self, blocks: &[Block]) -> Result<(), String> {
         let mut by_tenant: HashMap<u64, usize> = HashMap::new();
         for block in blocks {
@@ -109,7 +109,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// No block is shared by two salts, and whoever shares one has the same tokens before and in it, all computed.
+    /// Checks that no two salts share a block, and that holders of a block have the same computed tokens up to its end.
     fn check_sharing(&self) -> Result<(), String> {
         let (blocks, _, _) = self.prefixes.pool().audit();
         let mut seen: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
@@ -142,7 +142,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Each sequence stands in exactly the one list that its state says.
+    /// Checks that each sequence is in exactly the list that its state names.
     fn check_queue(&self) -> Result<(), String> {
         let queued = self.tenants.audit()?;
         let ids: HashSet<_> = queued.iter().map(|&(id, ..)| id).collect();
@@ -187,7 +187,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What stands still is counted, announces nothing and counts for nobody's share.
+    /// Checks that paused sequences are counted, announce nothing and earn no share.
     fn check_shares(&self) -> Result<(), String> {
         let (mut still, mut parked) = (0, 0);
         let mut shares: HashMap<u64, (usize, usize, usize)> = HashMap::new();
@@ -246,7 +246,7 @@ mod tests {
         SequenceSpec::new(tenant, salt, (first..first + 50).collect::<Arc<[u32]>>(), 9)
     }
 
-    /// Two running sequences of two tenants that share nothing, one that waits, and some cached blocks.
+    /// Two running sequences of two tenants that share nothing, one waiting sequence, and some cached blocks.
     fn busy() -> Scheduler {
         let config = SchedulerConfig { max_running: 2, ..SchedulerConfig::default() };
         let mut s = Scheduler::new(config, 64).unwrap();
@@ -270,12 +270,12 @@ mod tests {
         s.sequences.get_mut(id).unwrap()
     }
 
-    /// The checks can fail: each book is falsified in turn.
+    /// Shows that the checks can fail: each row falsifies one count or list.
     #[test]
     fn a_falsified_book_is_caught() {
         type Falsify = fn(&mut Scheduler);
         let rows: [(&str, Falsify); 13] = [
-            // One reference fewer, or more, than holders.
+            // One reference fewer, or one more, than there are holders.
             ("references", |s| {
                 let id = s.running.audit()[0];
                 let mut stranger = Sequence::new(&spec(1, 0), true);

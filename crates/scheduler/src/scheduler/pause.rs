@@ -1,13 +1,14 @@
-//! Sequences that stand still because nobody takes what they generate. They are in no plan and ask for nothing. What they
-//! hold they keep until somebody needs it: then they are the first to give it up. Knows no readers and no bytes.
+//! Sequences that are paused because their reader has fallen behind. They are in no plan and ask for nothing. They keep
+//! what they hold until another sequence needs it, and are then the first to be preempted. Knows no readers and no
+//! bytes.
 
 use super::Scheduler;
 use crate::sequence::{SeqId, State};
 
 impl Scheduler {
-    /// A sequence stands still from the next plan on, wherever it is; a chunk that is planned already is still committed.
-    /// One that runs keeps its place and blocks until anybody else lacks them, one that waits leaves its queue. Its
-    /// tokens stay the same, however often this happens. `false`: it has ended, or stands still already.
+    /// Pauses a sequence from the next plan on, in any state. A chunk that is already planned is still committed. A
+    /// running sequence keeps its slot and blocks until another one lacks them. A waiting sequence leaves its queue.
+    /// Pausing never changes a sequence's tokens. Returns `false` if the sequence has ended, or is paused already.
     pub fn pause(&mut self, id: SeqId) -> bool {
         if self.sequences.get(id).is_none_or(|s| s.paused) {
             return false;
@@ -17,7 +18,7 @@ impl Scheduler {
         let (tenant, class, state) = (sequence.tenant, sequence.class, sequence.state);
         sequence.paused = true;
         if state == State::Running {
-            // Nobody is to wait for what is not being computed.
+            // No other sequence may wait for blocks that are not being computed.
             self.prefixes.withdraw(id, sequence, usize::MAX);
             self.running.rests(sequence, true, &mut self.tenants);
             self.waiting.wake_followers(id, usize::MAX, &mut self.sequences, &mut self.tenants);
@@ -31,8 +32,8 @@ impl Scheduler {
         true
     }
 
-    /// A paused sequence goes on: in its place if it still has it, else from its queue's head. `false`: it has ended, or
-    /// does not stand still.
+    /// Resumes a paused sequence: in its slot if it still has one, otherwise from the head of its queue. Returns
+    /// `false` if the sequence has ended, or is not paused.
     pub fn resume(&mut self, id: SeqId) -> bool {
         if !self.unpause(id) {
             return false;
@@ -46,7 +47,7 @@ impl Scheduler {
         true
     }
 
-    /// The books of a paused sequence become those of any other. `false`: it does not stand still.
+    /// Accounts for a paused sequence like any other again. Returns `false` if it is not paused.
     pub(super) fn unpause(&mut self, id: SeqId) -> bool {
         let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.paused) else { return false };
         sequence.paused = false;

@@ -1,5 +1,5 @@
-//! What the next step computes: running sequences first, then waiting ones, within one token budget.
-//! Decides; computes nothing and knows no time but the `now` it is given.
+//! Plans what the next step computes: running sequences first, then waiting ones, within one token budget. It only
+//! decides. It computes nothing, and knows no time but the `now_ns` that it is given.
 
 use super::{Gone, Scheduler};
 use crate::outlook::LEAST_RETRY_NS;
@@ -8,8 +8,8 @@ use crate::sequence::{Class, SeqId, Sequence, State, blocks_for};
 use crate::step::{ChunkView, Expired, LogitsNeed, PlannedChunk, StepPlan};
 
 impl Scheduler {
-    /// Plans the next step at `now_ns`. Empty if there is nothing to compute. To be followed by
-    /// [`Scheduler::commit`] unless it has no chunks.
+    /// Plans the next step at `now_ns`. The plan is empty if there is nothing to compute. If it has chunks, the caller
+    /// must call [`Scheduler::commit`] next.
     pub fn plan(&mut self, now_ns: u64) -> &StepPlan {
         self.plan.clear(now_ns);
         self.left = self.config.step_tokens;
@@ -19,7 +19,8 @@ impl Scheduler {
         self.plan_decodes(Class::Normal);
         self.plan_prefills(Class::Normal);
         let of_others = self.plan.chunks.len();
-        // Idle work gets what is left, and only if no other work waits for it. What this passes over is raised in time.
+        // Idle work gets the rest of the budget, and only if no other work waits. Idle work that is passed over is
+        // raised in time.
         if self.waiting.is_only_idle(&self.tenants) {
             self.plan_decodes(Class::Idle);
             self.plan_prefills(Class::Idle);
@@ -28,12 +29,12 @@ impl Scheduler {
         &self.plan
     }
 
-    /// The step planned last.
+    /// The most recently planned step.
     pub fn current(&self) -> &StepPlan {
         &self.plan
     }
 
-    /// The tokens and blocks of a planned chunk; `None` if its sequence was aborted since.
+    /// The tokens and blocks of a planned chunk. `None` if its sequence was aborted since.
     pub fn view(&self, chunk: &PlannedChunk) -> Option<ChunkView<'_>> {
         let sequence = self.sequences.get(chunk.seq)?;
         let end = chunk.start.checked_add(chunk.len)?;
@@ -42,7 +43,7 @@ impl Scheduler {
         Some(ChunkView { tokens, blocks })
     }
 
-    /// Plans the sequences that decode: each needs one token, and somebody is reading along.
+    /// Plans the decoding sequences. Each of them needs a token soon, because a reader follows its output.
     fn plan_decodes(&mut self, class: Class) {
         let mut order = std::mem::take(&mut self.scratch);
         order.clear();
@@ -57,8 +58,8 @@ impl Scheduler {
         self.scratch = order;
     }
 
-    /// Shares what is left of the budget between prefills that run and sequences that wait: chunk by chunk it goes to the
-    /// tenant served least, so that neither a long prompt nor a long queue of one stands before another's.
+    /// Divides the rest of the budget between running prefills and waiting sequences. Each chunk goes to the tenant
+    /// served least. So neither a long prompt nor a long queue of one tenant blocks another tenant.
     fn plan_prefills(&mut self, class: Class) {
         let mut prefills = Prefills::of(class, &self.running, &self.sequences, &self.tenants);
         let mut blocked = false;
@@ -78,7 +79,8 @@ impl Scheduler {
         }
     }
 
-    /// Plans a chunk of a running sequence, preempting the least entitled one (possibly this one) while blocks lack.
+    /// Plans a chunk of a running sequence. While blocks are missing, preempts the least entitled sequence, which may
+    /// be this one.
     pub(super) fn plan_chunk(&mut self, id: SeqId) {
         let Some(sequence) = self.sequences.get(id).filter(|s| s.state == State::Running) else { return };
         let (start, known) = (sequence.computed, sequence.known().len());
@@ -98,7 +100,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         self.prefixes.take(sequence, lacking);
         self.running.grew(sequence, lacking, &mut self.tenants);
-        // Prompt tokens are charged once: not those from the cache, nor a recompute that is not the tenant's doing.
+        // Prompt tokens are charged once. Cached tokens are free, and so is a recompute that the tenant did not cause.
         let upto = (start + len).min(sequence.prompt.len());
         let charge = upto.saturating_sub(sequence.charged);
         sequence.charged = sequence.charged.max(upto);
@@ -115,9 +117,9 @@ impl Scheduler {
         self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end });
     }
 
-    /// Frees a running sequence's blocks and puts it at the head of its queue (or, if it stands still, aside). It will be
-    /// computed again, from whatever of it the cache still has then. If it stood in this plan, its tokens go back to the
-    /// budget.
+    /// Frees a running sequence's blocks and puts it at the head of its queue, or parks it if it is paused. It will be
+    /// computed again, from what the cache still holds by then. If the current plan contains it, its tokens return to
+    /// the budget.
     pub(super) fn preempt(&mut self, id: SeqId) {
         let Some(sequence) = self.sequences.get(id) else { return };
         let paused = sequence.paused;
@@ -132,7 +134,7 @@ impl Scheduler {
         sequence.bypassed = 0;
         sequence.queued_tokens = sequence.known().len() as u64;
         if paused {
-            // That it is computed again is its own reader's doing.
+            // Its own slow reader caused the recompute, so it is charged again.
             sequence.charged = 0;
             self.waiting.park(sequence);
         } else {
@@ -150,7 +152,7 @@ impl Scheduler {
             }
             self.drop_sequence(id, Gone::Aborted);
         }
-        // Told once all are gone, and once for each tenant of a flood.
+        // Forecast only after all of them are gone, and once for consecutive sequences of one tenant.
         let mut told = None;
         for (seq, of) in gone {
             let retry_after_ns = match told {

@@ -1,12 +1,12 @@
-//! Serves a sequence of idle work as normal work, and takes that back. Decides nothing about when.
+//! Serves an idle sequence as normal work, and reverts that. Does not decide when.
 
 use super::Scheduler;
 use crate::ageing::IdleTurn;
 use crate::sequence::{Class, SeqId, Sequence, State};
 
 impl Scheduler {
-    /// Raises one sequence of idle work if idle work was passed over for too long. It competes for its tenant from now on, as
-    /// any other of that tenant.
+    /// Raises one idle sequence if idle work was passed over for too long. From then on it competes like any other
+    /// sequence of its tenant.
     pub(super) fn raise_idle(&mut self) {
         if !self.ageing.is_due(self.config.idle_patience_ns) {
             return;
@@ -19,7 +19,7 @@ impl Scheduler {
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.class = Class::Normal;
-        // As one that continues: its tenant has earned no more than a quiet one.
+        // Treated as a resumed sequence: its tenant has earned no more than a tenant that was away.
         self.tenants.rests(tenant, Class::Normal, false);
         if waits {
             self.waiting.come_back(id, sequence, &mut self.tenants);
@@ -30,7 +30,7 @@ impl Scheduler {
         self.plan.raised.push(id);
     }
 
-    /// A raised sequence is about to stand still: it is idle work again, so that another one can be raised.
+    /// Makes a raised sequence idle work again before it is paused, so that another one can be raised.
     pub(super) fn lower_raised(&mut self, id: SeqId) {
         if !self.ageing.lower(id) {
             return;
@@ -50,16 +50,16 @@ impl Scheduler {
         }
     }
 
-    /// Counts the place and the blocks of a running sequence for its tenant, or no longer (`false`).
+    /// Starts (`true`) or stops (`false`) counting a running sequence's slot and blocks for its tenant.
     fn count_running(&mut self, id: SeqId, begins: bool) {
         let Some(sequence) = self.sequences.get(id) else { return };
-        // A pool has fewer blocks than half of what a machine word counts.
+        // The cast cannot overflow: a pool has fewer blocks than half of what a machine word can count.
         let blocks = sequence.blocks.len() as isize;
         self.tenants.runs(sequence.tenant, Class::Normal, begins);
         self.tenants.holds(sequence.tenant, Class::Normal, if begins { blocks } else { -blocks });
     }
 
-    /// The tenant whose turn it is among those with idle work, and its sequence: one that runs before one that waits.
+    /// The next tenant with idle work, and its sequence to raise. A running sequence comes before a waiting one.
     fn next_to_raise(&mut self) -> Option<(u64, SeqId)> {
         let idle = |s: &&Sequence| s.class == Class::Idle && !s.paused;
         let running = self.running.of(&self.sequences).filter(|(_, s)| idle(s)).map(|(_, s)| s.tenant);
@@ -70,7 +70,8 @@ impl Scheduler {
         Some((tenant, id))
     }
 
-    /// What the plan did for idle work; `before` is the number of its chunks that are not idle work.
+    /// Reports to [`Ageing`](crate::ageing::Ageing) whether the plan served idle work. `before` is the number of its
+    /// chunks that are not idle work.
     pub(super) fn count_idle_turn(&mut self, before: usize) {
         let waits = self.tenants.len(Class::Idle) > 0;
         let runs = self.running.computed() > self.tenants.all_running();

@@ -1,4 +1,4 @@
-//! What the tests of the scheduler share: numbers that a seed repeats, small scenes.
+//! Shared by the scheduler's tests: seeded random numbers, and helpers for small scenes.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -10,7 +10,7 @@ use std::thread;
 use headrace_domain::CacheSalt;
 use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -19,12 +19,12 @@ impl Rng {
         mix(self.0)
     }
 
-    /// One of `0..n`.
+    /// A number in `0..n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// One of `low..=high`.
+    /// A number in `low..=high`.
     pub(crate) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -33,14 +33,14 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// Times between arrivals of a Poisson stream.
+    /// Time between two arrivals of a Poisson stream.
     pub(crate) fn exponential(&mut self, mean_ns: f64) -> u64 {
         let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (-(1.0 - unit).ln() * mean_ns) as u64
     }
 }
 
-/// Spreads every bit over all of them.
+/// Mixes a value so that every bit affects all others.
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,13 +48,13 @@ pub(crate) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `HEADRACE_SEEDS`, or so many.
+/// `HEADRACE_SEEDS`, or `usual` if it is not set.
 pub(crate) fn seeds(usual: u64) -> u64 {
     std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
-/// What `world` gives for each of the seeds `0..seeds`, in their order. They are shared out over the processors; where
-/// worlds fail, the first of them is named.
+/// Runs `world` for each of the seeds `0..seeds`, divided among the processors. Returns the results in seed order. If
+/// worlds fail, panics with the first failing seed.
 pub(crate) fn each_seed<T: Send>(seeds: u64, world: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let worker = || {
@@ -66,7 +66,7 @@ pub(crate) fn each_seed<T: Send>(seeds: u64, world: impl Fn(u64) -> T + Sync) ->
             }
             let run = catch_unwind(AssertUnwindSafe(|| world(seed)));
             if run.is_err() {
-                // The seeds before it run to their ends, those behind it are not begun.
+                // Earlier seeds run to their ends; later ones are not started.
                 next.fetch_max(seeds, Ordering::Relaxed);
             }
             runs.push((seed, run));
@@ -89,18 +89,18 @@ pub(crate) fn config() -> SchedulerConfig {
     SchedulerConfig { step_tokens: 64, max_running: 8, max_chunk: 64, ..SchedulerConfig::default() }
 }
 
-/// A prompt of a tenant's, of ids from `first` on.
+/// A prompt of a tenant, with ids counting up from `first`.
 pub(crate) fn spec(tenant: u64, first: u32, len: usize, max_new: u32) -> SequenceSpec {
     spec_of(tenant, (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(), max_new)
 }
 
-/// A prompt of a tenant's.
+/// A prompt of a tenant.
 pub(crate) fn spec_of(tenant: u64, prompt: impl Into<Arc<[u32]>>, max_new: u32) -> SequenceSpec {
     let salt = CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None);
     SequenceSpec::new(tenant, salt, prompt, max_new)
 }
 
-/// Plans and commits a step in which every sequence goes on; what was computed as (sequence, tokens).
+/// Plans and commits a step in which every sequence continues. Returns the chunks as (sequence, tokens).
 pub(crate) fn step(scheduler: &mut Scheduler, now: u64) -> Vec<(SeqId, usize)> {
     let plan = scheduler.plan(now).clone();
     let next = |reaches| if reaches { Outcome::Token(1) } else { Outcome::Advanced };

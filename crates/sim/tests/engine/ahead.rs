@@ -1,4 +1,4 @@
-//! What stood before a job and ran beside it, in virtual time: whose, and whether prompts or answers.
+//! Reports the work that ran ahead of a job and beside it, in virtual time: by tenant, and by prompts and answers.
 
 use headrace_domain::{
     Ahead, EngineRun, EngineSeen, Outcome, Pauses, RequestId, Sampling, Timeline, TraceRecord,
@@ -10,7 +10,7 @@ use headrace_scheduler::SchedulerConfig;
 use crate::support::{Bench, Reader, greedy, job, roomy};
 use crate::waits::slow;
 
-/// Milliseconds of a step, of a prompt token, of a sequence that generates.
+/// Milliseconds of a step, of a prompt token, and of a generating sequence.
 const COSTS: [u64; 3] = [1, 2, 20];
 const MS: u64 = 1_000_000;
 
@@ -38,7 +38,7 @@ fn a_wait_behind_an_answer_is_told_by_whose_it_was() {
     for (first, second) in [(1, 2), (2, 2)] {
         let mut bench = one_at_a_time();
         let _first = bench.submit(of(first, 3, 20, greedy(30)));
-        // Its prompt is computed before the other one comes.
+        // Computes the first job's prompt before the second job arrives.
         bench.step();
         let mut waiting = bench.submit(of(second, 40, 20, greedy(2)));
         bench.run();
@@ -47,7 +47,7 @@ fn a_wait_behind_an_answer_is_told_by_whose_it_was() {
         let (whose, not) = if first == second { (own, others) } else { (others, own) };
         assert_eq!((told.running, told.own), (1, u32::from(first == second)), "{told:?}");
         assert_eq!((not, told.own_prefill_ns + told.others_prefill_ns), (0, 0), "{told:?}");
-        // 29 tokens that were to come, at a step and a sequence each; between steps half a millisecond passes.
+        // 29 tokens were left, at one step and one sequence each. Half a millisecond passes between steps.
         assert!(whose.abs_diff(29 * 21 * MS) <= 2 * 21 * MS, "{told:?}");
         assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
     }
@@ -63,7 +63,7 @@ fn a_wait_behind_a_prompt_is_told_as_such() {
     assert_eq!((told.running, told.own, told.prefill_tokens), (0, 0, 400), "{told:?}");
     assert!(told.others_prefill_ns >= 800 * MS && told.others_decode_ns == 0, "{told:?}");
     assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
-    // Whoever waits for nobody is told of nobody.
+    // A job that waits for no other reports none.
     let mut alone = bench.submit(of(2, 9, 20, greedy(2)));
     bench.run();
     let (told, _) = ahead(&mut alone);
@@ -83,9 +83,9 @@ fn a_prompt_in_the_middle_of_an_answer_is_told() {
     prompt.pump();
     let told = answer.report.unwrap().engine.beside.unwrap();
     assert_eq!((told.prefill_tokens, told.decode_prefill_tokens), (0, 300), "{told:?}");
-    // 300 prompt tokens take 600 ms; the steps that they came in, and what is fitted of them, are near that.
+    // 300 prompt tokens take 600 ms. The share of the steps that is attributed to them is close to that.
     assert!((450 * MS..=800 * MS).contains(&told.decode_prefill_ns), "{told:?}");
-    // The other one computed its prompt beside an answer, which is no prompt.
+    // The other job computed its prompt beside an answer, which is not a prompt.
     let told = prompt.report.unwrap().engine.beside.unwrap();
     assert_eq!(
         (told.prefill_tokens, told.decode_prefill_tokens, told.decode_prefill_ns),
@@ -103,12 +103,12 @@ fn two_prompts_computed_together_are_told_of_each_other() {
     first.pump();
     second.pump();
     let both = [first, second].map(|reader| reader.report.unwrap().engine.beside.unwrap());
-    // Turns are taken chunk by chunk: at least one of them stood beside most of the other.
+    // Tenants take turns by chunk, so at least one prompt ran beside most of the other one.
     let most = both.iter().map(|beside| beside.prefill_tokens).max().unwrap();
     assert!((100..=200).contains(&most), "{both:?}");
 }
 
-/// A call of nothing but this job, as a trace keeps it.
+/// A trace record of a call that consists of this job alone.
 fn record_of(report: &JobReport) -> TraceRecord {
     let text = include_str!("../../../trace/tests/data/completed.json");
     let base = headrace_trace::decode_record(text.trim_end()).unwrap();
@@ -137,8 +137,8 @@ fn record_of(report: &JobReport) -> TraceRecord {
     }
 }
 
-/// What the explanation of a call names first, where another one stood before it or beside it: `before` is its tenant, what of
-/// it is there when the call comes, and its prompt and answer.
+/// The dearest term of a call that has another job ahead of it or beside it. `before` is that job: its tenant, whether
+/// it has begun when the call arrives, and the lengths of its prompt and answer.
 fn named(
     costs: [u64; 3],
     places: usize,
@@ -189,7 +189,7 @@ fn a_delay_in_the_engine_is_named_by_what_caused_it() {
     ] {
         assert_eq!(found, expected, "{what}");
     }
-    // And a prompt that is computed in the middle of the answer.
+    // A prompt that is computed in the middle of the answer.
     let mut bench = slow([1, 40, 2], roomy());
     let mut call = bench.submit(of(1, 3, 20, greedy(60)));
     (0..10).for_each(|_| _ = bench.step());

@@ -1,4 +1,4 @@
-//! What an engine answers to each parameter, on a model whose every token is known beforehand. One scene a test.
+//! The engine's answer to each parameter, on a model whose tokens are all known in advance. One scene per test.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn lengths_stops_and_what_is_delivered() {
     assert_eq!((report.engine.steps, report.engine.prefill_chunks, report.engine.prompt_blocks), (40, 1, 1));
     assert_eq!((report.engine.batch_min, report.engine.batch_max, report.engine.batch_sum), (1, 1, 40));
 
-    // A stop id that the caller gives: in the ids, not in the text.
+    // A stop id from the caller: it is in the ids, not in the text.
     let stop_id = whole.ids[10];
     let first = whole.ids.iter().position(|&id| id == stop_id).unwrap();
     let (cut, report) =
@@ -43,12 +43,12 @@ fn lengths_stops_and_what_is_delivered() {
     assert_eq!(report.usage.output, first as u64 + 1);
     assert_eq!(report.usage.cached_input, 16, "the first block is in the cache now");
 
-    // Not before min_tokens: those ids are suppressed, so the answer differs from the first one.
+    // Not before `min_tokens`: stop ids are suppressed until then, so the answer differs from the first one.
     let min = Sampling { stop_token_ids: vec![stop_id], min_tokens: 30, ..free.clone() };
     let (kept, _) = bench.ask(job(&prompt(20), min));
     assert!(!kept.choices[&0].ids[..30].contains(&stop_id));
 
-    // A stop string ends the text before it, wherever tokens end.
+    // The text ends before the stop string, wherever the tokens end.
     let stop: String = whole.text.chars().skip(8).take(3).collect();
     let at = whole.text.find(&stop).unwrap();
     let (cut, _) =
@@ -60,14 +60,14 @@ fn lengths_stops_and_what_is_delivered() {
     );
     assert_eq!(cut.ids[..], whole.ids[..cut.ids.len()]);
 
-    // One that only begins to match at the end is text after all.
+    // A stop string that only begins to match at the end stays in the text.
     let tail: String = whole.text.chars().rev().take(2).collect::<Vec<_>>().into_iter().rev().collect();
     if whole.text.find(&tail).unwrap() + tail.len() == whole.text.len() {
         let (held, _) = bench.ask(job(&prompt(20), Sampling { stop: vec![tail + "~"], ..free.clone() }));
         assert_eq!(held.choices[&0].text, whole.text);
     }
 
-    // A stop string that lies in the first min_tokens ids does not count.
+    // A stop string within the first `min_tokens` ids does not count.
     let (kept, _) = bench.ask(job(&prompt(20), Sampling { stop: vec![stop], min_tokens: 39, ..free }));
     assert_eq!(kept.choices[&0].ids.len(), 40);
 }
@@ -75,7 +75,7 @@ fn lengths_stops_and_what_is_delivered() {
 #[test]
 fn eos_ends_unless_ignored() {
     let mut bench = bench(roomy());
-    // Biased, so that it comes at once.
+    // Biased, so that the end comes at once.
     let eos_now = Sampling { logit_bias: vec![(EOS, 100.0)], ..greedy(9) };
     let (answer, _) = bench.ask(job(&prompt(5), eos_now.clone()));
     let choice = &answer.choices[&0];
@@ -112,7 +112,7 @@ fn several_choices_share_one_prompt() {
     assert_ne!(four.choices[&0].ids, four.choices[&1].ids);
     assert_eq!((report.usage.input, report.usage.cached_input, report.usage.output), (100, 0, 48));
     assert_eq!((report.engine.cached_blocks, report.engine.prompt_blocks), (0, 6));
-    // Choice 2 by itself is the same: its numbers are a function of its own number.
+    // Choice 2 alone is the same: its random numbers depend only on the seed and the choice's number.
     let alone =
         headrace_engine_api::Job { first_choice: 2, ..job(&prompt(100), Sampling { n: 1, ..sampling }) };
     let (one, report) = bench.ask(alone);
@@ -140,7 +140,7 @@ fn log_probabilities_are_of_the_raw_distribution() {
             assert!(mass < 1.0 + 1e-6 && token.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
         }
     }
-    // Temperature and bias leave them alone; a warm cache, which scoring bypasses, too.
+    // Temperature and bias do not change the scores. Neither does a warm cache, which scoring bypasses.
     let hot =
         Sampling { temperature: 0.7, logit_bias: vec![(plain.choices[&0].ids[0], 100.0)], n: 1, ..sampling };
     let (hot, report) = bench.ask(job(&prompt(70), hot));
@@ -238,7 +238,7 @@ fn cancelling_frees_blocks_within_a_step_and_says_what_was_taken() {
         let told = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
         assert_eq!(Some(told), reader.report);
     }
-    // A reader that goes without a word counts as a cancel.
+    // A reader that is dropped without a cancel counts as a cancel.
     drop(bench.submit(job(&prompt(100), greedy(300))));
     bench.step();
     assert_eq!(bench.stepper.load().running, 0);
@@ -254,7 +254,7 @@ fn a_panic_or_nan_ends_one_job_and_the_next_answer_is_right() {
     for fault in [Fault::Panic, Fault::NotFinite, Fault::Error] {
         let forward = ScriptedForward::new(VOCAB, 512, 64);
         forward.faults().add(Trigger::Token(POISON), fault);
-        // And once for everybody in the batch: all of them survive that.
+        // Also one fault for the whole batch. Every job in it survives that.
         if fault != Fault::NotFinite {
             forward.faults().add(Trigger::Call(9), fault);
         }
@@ -288,7 +288,7 @@ fn a_panic_or_nan_ends_one_job_and_the_next_answer_is_right() {
 
 #[test]
 fn no_block_behind_a_nan_is_ever_shared() {
-    // The NaN stands in an inner chunk of the prompt, whose logits nobody asked for.
+    // The NaN is in an inner chunk of the prompt, whose logits no job needs.
     let forward = ScriptedForward::new(VOCAB, 512, 64);
     let faults = forward.faults();
     faults.add(Trigger::Token(63), Fault::NotFinite);

@@ -1,5 +1,5 @@
-//! What goes wrong with one request ends that request alone, end to end through the step loop: with a clear error, with
-//! every block given back, with nothing of it in the prefix cache, and with the others' answers the same bits.
+//! A failure of one request ends that request alone, end to end through the step loop. The request gets a clear error,
+//! every block is given back, and nothing of it stays in the prefix cache. The other answers keep the same bits.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn world() -> (Bench, Faults) {
     (Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[], limits), faults)
 }
 
-/// Nobody samples the poison: it stands in prompts alone.
+/// The poison is never sampled: it occurs only in prompts.
 fn sampling(max_tokens: u32) -> Sampling {
     Sampling { ignore_eos: true, logit_bias: vec![(POISON, -100.0)], ..greedy(max_tokens) }
 }
@@ -33,7 +33,7 @@ fn bystanders() -> Vec<Job> {
         .collect()
 }
 
-/// A prompt of 150 tokens like nobody else's, with `last` near its end.
+/// A prompt of 150 tokens that no other job shares, with `last` near its end.
 fn victim(last: u32) -> Vec<u32> {
     let mut prompt: Vec<u32> = (0..150).map(|i| (i * 7 + 1) % 60).collect();
     prompt[130] = last;
@@ -52,7 +52,7 @@ fn answers_undisturbed() -> (Vec<Answer>, Answer) {
     (answers, bench.ask(job(&victim(POISON), sampling(20))).0)
 }
 
-/// After the trouble: the others' bits, free blocks, an empty cache for the victim's prompt, and right answers.
+/// Checks the aftermath: the others' bits, free blocks, an empty cache for the victim's prompt, and right answers.
 fn check(what: &str, bench: &mut Bench, faults: &Faults, others: Vec<Reader>, prompt: &[u32]) {
     let (expected, expected_victim) = answers_undisturbed();
     for (mut reader, expected) in others.into_iter().zip(&expected) {
@@ -131,8 +131,8 @@ fn a_client_that_goes_away_in_the_queue_in_prefill_or_in_decode_ends_its_request
 
 #[test]
 fn one_choice_that_fails_takes_its_request_and_nobody_else() {
-    // The fault comes in a step that the request's choices and the bystanders share: in the call that is retried one by
-    // one the poison stands in the victim's prompt alone.
+    // The fault comes in a step that the request's choices share with the bystanders. When that step is retried one by
+    // one, only the victim's prompt has the poison.
     let (mut bench, faults) = world();
     faults.add(Trigger::Token(POISON), Fault::NotFinite);
     let mut bad = bench.submit(job(&victim(POISON), Sampling { n: 3, ..sampling(20) }));

@@ -1,5 +1,5 @@
-//! An answer that another engine began goes on as it would have there: at whatever token it was cut, both parts together are
-//! the bits of the whole, with everything that an answer can be asked for.
+//! An answer that another engine began continues exactly as it would have there. Cut at any token, both parts together
+//! have the bits of the whole, with every sampling parameter.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn bench() -> Bench {
     Bench::new(Box::new(model(64)), Arc::new(ToyVocabulary), &[EOS], roomy())
 }
 
-/// Every event of one choice, after each of its tokens what there was until then.
+/// Runs a job with one choice. Returns the answer so far after each of its events.
 fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
     let number = job.first_choice;
     let mut reader = bench.submit(job);
@@ -42,7 +42,7 @@ fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
     all
 }
 
-/// The rest of an answer of which so much is there.
+/// Continues an answer after the part `before`.
 fn rest(bench: &mut Bench, whole: &Job, before: &ChoiceAnswer) -> Vec<ChoiceAnswer> {
     let prompt: Vec<u32> = whole.prompt.iter().chain(&before.ids).copied().collect();
     let generated = u32::try_from(before.ids.len()).unwrap();
@@ -81,7 +81,7 @@ fn an_answer_cut_anywhere_goes_on_by_the_very_bits() {
         let fine = |_| Arc::new(ToyGrammar::new(seed, 46, EOS)) as SharedGrammar;
         whole.grammar = whole.grammar.map(fine);
         whole.sampling.max_tokens = whole.sampling.max_tokens.max(1);
-        // Any choice of a call may be the one that is cut.
+        // Any choice of a call may be the cut one.
         whole.first_choice = rng.below(4) as u32;
         check_every_cut(&whole);
     }
@@ -99,7 +99,7 @@ fn what_was_cut_counts_for_lengths_stops_and_penalties() {
         min_tokens: 12,
         stop: vec!["ab ".into(), "é".into()],
         logprobs: Some(3),
-        // The model is made to fail on these.
+        // The model is made to fail on these ids, so they must not be generated.
         logit_bias: vec![(46, -100.0), (47, -100.0)],
         ..Sampling::default()
     };

@@ -1,4 +1,4 @@
-//! Answers that are held to a grammar: what they may be, how they end, and that ids which must come cost no step of their own.
+//! Answers with a grammar: the ids they may contain, how they end, and that forced ids cost no steps of their own.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn hot(seed: u64, max_tokens: u32) -> Sampling {
     Sampling { temperature: 2.0, seed: Seed(seed), ..greedy(max_tokens) }
 }
 
-/// Follows an answer by its grammar; whether it is complete.
+/// Checks an answer against its grammar. Returns whether it is complete.
 fn follow(grammar: &ToyGrammar, ids: &[u32]) -> bool {
     let mut state = grammar.begin();
     let mut mask = vec![0u32; VOCAB.div_ceil(32) as usize];
@@ -74,7 +74,7 @@ fn every_id_is_one_that_the_grammar_allows() {
     assert!(ends.iter().all(|count| *count > 10), "too tame: {ends:?}");
 }
 
-/// With log-probabilities each id has a step; without, those that must come are taken together.
+/// With log-probabilities each id has its own step. Without them, forced ids are taken together.
 #[test]
 fn ids_that_must_come_change_nothing_but_the_number_of_steps() {
     let (mut fewer, mut steps) = (0, 0);
@@ -98,8 +98,8 @@ fn ids_that_must_come_change_nothing_but_the_number_of_steps() {
     assert!(fewer * 3 > steps, "{fewer} of {steps} steps saved");
 }
 
-/// What the model itself would say of the same ids, read as a prompt without any grammar, is the answer's own to the last bit; what
-/// the grammar forbids stands among the alternatives.
+/// The answer's log-probabilities equal, to the last bit, those of the same ids read as a prompt without any grammar.
+/// Forbidden ids are among the alternatives.
 #[test]
 fn log_probabilities_are_the_models_own_whatever_is_allowed() {
     let (prompt, mut forbidden) = ([1, 2, 3, 7, 9], 0);
@@ -155,7 +155,7 @@ fn an_answer_that_another_engine_began_goes_on_in_its_form() {
             assert_eq!(rest.choices[&0].reason, choice.reason);
         }
     }
-    // What does not fit is refused before it costs anything.
+    // A continuation that does not match its grammar is refused before it costs anything.
     let grammar = ToyGrammar::new(1, 8, EOS);
     let wrong = Job { prompt: Arc::from([1, 2, 40]), generated: 1, ..held(&grammar, greedy(9)) };
     let mut forced = ToyGrammar::new(1, 8, EOS);

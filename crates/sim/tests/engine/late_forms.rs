@@ -1,5 +1,5 @@
-//! Answers whose forms are late: they sit steps out, others continue, and nothing of any answer changes. The test decides when work on
-//! a form is done; no test here depends on time.
+//! Answers whose forms are late: they sit steps out, others continue, and no answer changes. The test decides when the
+//! work on a form is done, so no test here depends on time.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -67,7 +67,7 @@ fn a_slow_form_holds_its_own_answer_and_no_other() {
         assert_eq!(reader.answer, alone(job));
     }
     assert_eq!(plain.answer, alone(&free));
-    // It keeps its blocks, and nothing is computed in vain.
+    // It keeps its blocks, and no step is wasted.
     let load = bench.stepper.load();
     assert_eq!((load.paused, load.running, load.waiting), (1, 0, 0));
     assert!(load.blocks_free < load.blocks_total);
@@ -81,7 +81,7 @@ fn a_slow_form_holds_its_own_answer_and_no_other() {
     bench.run();
 }
 
-/// Late forms in any order, beside preemption: ids, texts and log-probabilities are those of each job alone.
+/// Late forms in any order, beside preemption. Ids, texts and log-probabilities equal those of each job alone.
 #[test]
 fn when_a_form_is_done_changes_nothing_of_an_answer() {
     let (mut late_steps, mut preemptions) = (0, 0);
@@ -141,7 +141,8 @@ fn a_cancelled_answer_drops_the_work_on_its_form() {
     bench.run();
 }
 
-/// 32,000,000 units for a call and 32,000 for each token: what takes a million for each token ends at its 34th id.
+/// A call may use 32,000,000 units, and 32,000 more for each token. A form that takes a million per token ends at its
+/// 34th id.
 #[test]
 fn a_form_that_takes_too_much_work_ends_its_own_call() {
     for (n, most) in [(1, 33), (4, 8)] {
@@ -167,7 +168,7 @@ fn a_form_that_takes_too_much_work_ends_its_own_call() {
     }
 }
 
-/// A form that does not return before the test lets it.
+/// A form that blocks until the test opens the gate.
 #[derive(Debug)]
 struct Gated {
     toy: ToyGrammar,
@@ -215,7 +216,7 @@ impl GrammarState for GatedState {
     }
 }
 
-/// With the engine's own threads: however many forms of one tenant hang, forms of others are served.
+/// With the engine's own threads: even if all forms of one tenant hang, forms of other tenants are served.
 #[test]
 fn forms_of_one_tenant_that_hang_leave_others_their_threads() {
     let forward = Box::new(ScriptedForward::new(VOCAB as usize, 300, 256));

@@ -1,4 +1,4 @@
-//! The engine on a scripted model: what it answers, that nothing around a job changes its answer, and the thread.
+//! Tests of the engine on a scripted model: its answers, their independence from everything else, and its thread.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Shared prompts through the step loop: a cold prefix is computed once for all who bring it, keys that travel with a job
-//! change nothing, a warm-up leaves nothing behind, and each report says why its prompt missed.
+//! Shared prompts through the step loop. A cold prefix is computed once for all jobs that share it, and keys sent with
+//! a job change nothing. A warm-up leaves nothing behind, and each report says why its prompt missed.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn world(scheduler: SchedulerConfig) -> (Bench, Computed) {
     (Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[], scheduler), computed)
 }
 
-/// The prefix that all share, and a question of 64 tokens of one's own.
+/// The shared prefix, then a question of 64 tokens that depends on the user.
 fn prompt(user: u32) -> Vec<u32> {
     let shared = (0..PREFIX as u32).map(|i| i * 11 % 64);
     shared.chain((0..64).map(|i| (user * 17 + i * 3 + 1) % 64)).collect()
@@ -32,7 +32,7 @@ fn sampling(max_tokens: u32) -> Sampling {
 #[test]
 fn sixteen_users_with_one_cold_prefix_compute_it_once() {
     let limits = SchedulerConfig { context_window: 1024, step_tokens: 256, max_chunk: 128, ..roomy() };
-    // (what, steps between arrivals, whether the first goes away and after how many steps)
+    // (name, steps between arrivals, whether the first job is dropped and after how many steps)
     let rows: [(&str, usize, Option<usize>); 5] = [
         ("all at once", 0, None),
         ("one a step", 1, None),
@@ -76,7 +76,7 @@ fn sixteen_users_with_one_cold_prefix_compute_it_once() {
                 questions += 1;
             }
         }
-        // Eight generated tokens, of which the last is never an input.
+        // Eight generated tokens. The last one is never an input.
         let own = questions * (64 + 7);
         let total = computed.tokens();
         assert_eq!(total, PREFIX as u64 + own, "{what}: {total} tokens computed");
@@ -93,7 +93,7 @@ fn keys_that_travel_with_a_job_change_nothing_but_who_hashes() {
         Job { keys: Some(headrace_domain::PrefixKeys::of(&plain.salt, &plain.prompt)), ..plain.clone() };
     let second = bench.ask(given);
     assert_eq!((first.0, second.1.usage.cached_input), (second.0.clone(), 496));
-    // Those of another prompt are passed over.
+    // Keys of another prompt are ignored.
     let foreign = Job { keys: Some(keys(0, &prompt(2))), ..plain };
     assert_eq!(bench.ask(foreign).0, second.0);
 }
@@ -145,7 +145,8 @@ fn a_report_says_why_its_prompt_missed() {
     }
 }
 
-/// What is wished to be kept is told as written, once, by how long it is kept; and what is beyond a share as computed.
+/// Pinned blocks are reported as cache writes, once and by lifetime. Blocks beyond the tenant's share are reported as
+/// unpinned.
 #[test]
 fn what_a_call_has_kept_is_told_to_the_block() {
     let limits = SchedulerConfig { context_window: 1024, pinned_percent_of_one: 10, ..roomy() };
@@ -161,7 +162,7 @@ fn what_a_call_has_kept_is_told_to_the_block() {
     let (answer, report) = bench.ask(wish(&[(40, hour), (100, minutes)]));
     assert_eq!(answer, plain, "what is kept changes no answer");
     let usage = report.usage;
-    // Whole blocks: two for an hour, and the four behind them.
+    // Whole blocks: two for an hour, and the four after them.
     assert_eq!((usage.cache_write_1h, usage.cache_write, usage.cached_input), (32, 64, 0));
     assert_eq!(usage.prompt_tokens(), base.len() as u64);
     assert_eq!((report.engine.pinned_blocks, report.engine.unpinned_blocks), (6, 0));

@@ -1,5 +1,5 @@
-//! Readers who take little, late or nothing: what waits for them is bounded, nobody else notices, and the bits are the same
-//! when they come back.
+//! Readers that read slowly, late or never. The bytes that wait for them are bounded, other jobs are unaffected, and
+//! the bits are the same once they resume.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn prompt(first: u32) -> Vec<u32> {
     (0..40).map(|i| (first + i * 7) % 64).collect()
 }
 
-/// Many answers with many alternatives: some 1,500 bytes an event.
+/// Many choices with many alternatives: about 1,500 bytes per event.
 fn greedy_for_memory() -> Job {
     let sampling = Sampling { n: 8, logprobs: Some(20), temperature: 1.0, ..endless(300) };
     Job { unread_bytes: BOUND, ..job(&prompt(1), sampling) }
@@ -35,7 +35,7 @@ fn other(tenant: u64) -> Job {
     Job { salt: salt(tenant), tenant: Tenant(tenant), ..job(&prompt(tenant as u32), endless(60)) }
 }
 
-/// The most that one step adds: an event of each of the eight answers, and `Started`.
+/// Most bytes that one step can add: one event for each of the eight choices, and `Started`.
 fn one_step() -> usize {
     let mut bench = bench(256, roomy());
     let mut reader = bench.submit(Job { unread_bytes: usize::MAX, ..greedy_for_memory() });
@@ -57,7 +57,7 @@ fn a_reader_that_never_reads_holds_its_bound_and_the_others_run_at_full_speed() 
     let steps_of_others = |beside: bool| {
         let mut bench = bench(256, roomy());
         let mut never = beside.then(|| bench.submit(greedy_for_memory()));
-        // Until it stands still, or nobody is there.
+        // Until the slow job is paused, or there is no job.
         while bench.step() != Progress::Idle {}
         let mut others: Vec<_> = (1..4).map(|tenant| bench.submit(other(tenant))).collect();
         let mut batches = Vec::new();
@@ -74,7 +74,7 @@ fn a_reader_that_never_reads_holds_its_bound_and_the_others_run_at_full_speed() 
             let unread = never.events.unread_bytes();
             assert!((BOUND..BOUND + one_step()).contains(&unread), "{unread} bytes wait");
             assert!(unread < 300 * 8 * 1500 / 20, "and not all that it asked for");
-            // It comes back: every bit is as if it had read all along.
+            // The reader comes back. Every bit is the same as if it had read all along.
             bench.run_unread(std::slice::from_mut(never));
             let expected =
                 self::bench(256, roomy()).ask(Job { unread_bytes: usize::MAX, ..greedy_for_memory() });
@@ -89,7 +89,7 @@ fn a_reader_that_never_reads_holds_its_bound_and_the_others_run_at_full_speed() 
 
 #[test]
 fn who_stands_still_gives_up_its_blocks_and_goes_on_with_the_same_bits() {
-    // Room for two of these, and three others come.
+    // Room for two of these jobs; then three others arrive.
     let mut bench = bench(24, roomy());
     let mut readers: Vec<_> =
         (0..2).map(|i| bench.submit(Job { unread_bytes: 1000, ..job(&prompt(i), endless(120)) })).collect();
@@ -108,7 +108,7 @@ fn who_stands_still_gives_up_its_blocks_and_goes_on_with_the_same_bits() {
     }
 }
 
-/// Without a cache the other answers overtake the one whose prompt is scored, which must be delivered first.
+/// Without a cache, the other choices overtake the scored one, whose scores must be delivered first.
 #[test]
 fn answers_that_wait_for_their_prompts_scores_are_bounded_too() {
     let limits = SchedulerConfig { prefix_cache: false, max_score_chunk: 1, ..roomy() };

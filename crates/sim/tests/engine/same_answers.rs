@@ -1,5 +1,6 @@
-//! Property: whatever arrives beside a job, however the engine serves it and however it is read, its ids, texts, log-probabilities and
-//! finish reasons are those of the same job alone. `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed.
+//! Property: a job's ids, texts, log-probabilities and finish reasons equal those of the same job alone. This holds for
+//! any other jobs, any way of serving and any way of reading. `HEADRACE_SEEDS=n` runs more seeds. A failure prints its
+//! seed.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -18,9 +19,9 @@ use crate::support::{Answer, Bench, HeldMasks, Reader, job, roomy, salt};
 const VOCAB: usize = 48;
 pub(crate) const EOS: u32 = 5;
 const CONTEXT: usize = 300;
-/// A prompt with this id panics; it is never generated.
+/// A prompt with this id panics. The id is never generated.
 const PANICS: u32 = 46;
-/// A prompt with this id gives NaN.
+/// A prompt with this id yields NaN.
 const NOT_FINITE: u32 = 47;
 
 pub(crate) struct Rng(pub(crate) u64);
@@ -51,7 +52,7 @@ pub(crate) fn model(blocks: usize) -> ScriptedForward {
 }
 
 pub(crate) fn some_job(rng: &mut Rng) -> Job {
-    // Prompts that begin alike, so that the cache and the wait for a shared prefix come into play.
+    // Prompts with common beginnings, so that the cache and the wait for a shared prefix are exercised.
     let (kind, len) = (rng.below(3) as u32, 1 + rng.below(150) as u32);
     let mut prompt: Vec<u32> = (0..len).map(|i| (i * (3 + kind) + i / 16) % 46).collect();
     if rng.one_in(12) {
@@ -89,7 +90,7 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
         ending: rng.of(&[&[11][..], &[1, 2, 11], &[1, 11, 2, 3]]).to_vec(),
         is_open: rng.one_in(2),
     };
-    // The toy's forms know no thoughts.
+    // The toy's forms do not support reasoning.
     let thinks = grammar.is_none() && rng.one_in(3);
     Job {
         grammar,
@@ -119,9 +120,9 @@ struct World {
     rng: Rng,
     bench: Bench,
     jobs: Vec<(Job, Reader, Option<TicketControl>)>,
-    /// Sequences that stood still, step by step.
+    /// Paused sequences, summed over the steps.
     stood_still: u64,
-    /// The work on forms, where it comes late.
+    /// The work on forms, if it comes late.
     masks: Option<HeldMasks>,
 }
 
@@ -140,11 +141,12 @@ impl World {
             prefix_lifetime_ns: rng.one_in(4).then(|| rng.below(20_000_000)),
             ..SchedulerConfig::default()
         };
-        // From so few that there is always preemption to plenty.
+        // From a pool that always preempts to one that never does.
         let blocks = rng.of(&[14, 20, 40, 400]);
         let forward = model(blocks);
         for _ in 0..rng.below(4) {
-            // Steps that fail for no sequence's fault. A step of one sequence has no other chance: those are not hit.
+            // Steps that fail through no sequence's fault. A step with one sequence is not retried, so worlds with few
+            // running sequences get no such faults.
             let call = 1 + rng.below(120);
             if scheduler.max_running > 3 && rng.one_in(2) {
                 forward.faults().add(Trigger::Call(call), Fault::Error);
@@ -180,7 +182,7 @@ impl World {
         }
     }
 
-    /// Each reader reads all, a few events or nothing.
+    /// Each reader reads everything, a few events or nothing.
     fn read_some(&mut self) {
         for (_, reader, _) in &mut self.jobs {
             let events = self.rng.of(&[usize::MAX, 5, 1, 0, 0]);
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// Some of the work on forms is done, in any order.
+    /// Does some of the work on forms, in any order.
     fn do_some_masks(&mut self) {
         let Some(masks) = &self.masks else { return };
         for _ in 0..self.rng.below(6) {
@@ -232,7 +234,8 @@ impl World {
         self.bench.run();
     }
 
-    /// Every answer against the same job alone; how many were complete.
+    /// Compares every answer with that of the same job alone. Returns the numbers of complete answers, preemptions and
+    /// paused sequences.
     fn judge(mut self, memory: &mut HashMap<String, Answer>) -> (usize, u32, u64) {
         let (mut complete, mut preemptions) = (0, 0);
         for (job, reader, _) in &mut self.jobs {
@@ -246,7 +249,7 @@ impl World {
             if got.error == Some(JobError::Cancelled)
                 || matches!(&got.error, Some(JobError::Internal { detail }) if detail.contains("scripted error"))
             {
-                // Cut off: what came until then is the beginning of what would have come.
+                // Cut off: the received part must be a prefix of the whole answer.
                 for (number, choice) in &got.choices {
                     let whole = expected.choices.get(number);
                     let begins = whole

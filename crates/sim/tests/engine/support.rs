@@ -1,4 +1,4 @@
-//! What the engine's tests share: jobs to ask, answers gathered, an engine turned by hand.
+//! Shared by the engine's tests: jobs, readers that collect answers, and an engine that is stepped by hand.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use headrace_kernels::Isa;
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::SchedulerConfig;
 
-/// What came of one choice.
+/// The answer of one choice.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct ChoiceAnswer {
     pub(crate) ids: Vec<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct ChoiceAnswer {
     pub(crate) reason: Option<FinishReason>,
 }
 
-/// What came of a job.
+/// The answer of a job.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Answer {
     pub(crate) choices: BTreeMap<u32, ChoiceAnswer>,
@@ -28,7 +28,7 @@ pub(crate) struct Answer {
     pub(crate) error: Option<JobError>,
 }
 
-/// A job's events as they come.
+/// Collects a job's events as they arrive.
 pub(crate) struct Reader {
     pub(crate) events: Events,
     pub(crate) answer: Answer,
@@ -41,7 +41,7 @@ impl Reader {
         Self { events, answer: Answer::default(), started: false, report: None }
     }
 
-    /// Takes what is there; checks the order of events.
+    /// Takes the events that have arrived, and checks their order.
     pub(crate) fn pump(&mut self) {
         while let Some(event) = self.events.try_next() {
             self.take(event);
@@ -88,7 +88,7 @@ pub(crate) fn salt(tenant: u64) -> CacheSalt {
     CacheSalt::derive(&[5; 32], &tenant.to_string(), "m", None)
 }
 
-/// The keys of a prompt of a tenant's.
+/// The keys of a tenant's prompt.
 pub(crate) fn keys(tenant: u64, prompt: &[u32]) -> PrefixKeys {
     PrefixKeys::of(&salt(tenant), &prompt.into())
 }
@@ -118,12 +118,12 @@ pub(crate) fn greedy(max_tokens: u32) -> Sampling {
     Sampling { max_tokens, ..Sampling::default() }
 }
 
-/// Limits under which everything fits.
+/// Limits that every test job fits.
 pub(crate) fn roomy() -> SchedulerConfig {
     SchedulerConfig { context_window: 512, ..SchedulerConfig::default() }
 }
 
-/// Work on forms that is done when the test says so.
+/// Work on forms that runs when the test calls for it.
 #[derive(Clone, Default)]
 pub(crate) struct HeldMasks(Arc<Mutex<VecDeque<MaskTask>>>);
 
@@ -134,7 +134,8 @@ impl MaskRunner for HeldMasks {
 }
 
 impl HeldMasks {
-    /// Does one piece of task `at`; what is left of it waits behind the others. Returns `false` if there is no such task.
+    /// Runs one piece of task `at`. The rest of the task goes to the end of the queue. Returns `false` if there is no
+    /// such task.
     pub(crate) fn run_piece(&self, at: usize) -> bool {
         let Some(task) = self.0.lock().unwrap().remove(at) else { return false };
         if let Some(left) = task.run_piece() {
@@ -143,7 +144,7 @@ impl HeldMasks {
         true
     }
 
-    /// Does all tasks of tenants that `picks` picks.
+    /// Runs all tasks of the tenants that `picks` selects.
     pub(crate) fn run_all(&self, picks: impl Fn(u64) -> bool) {
         loop {
             let at = self.0.lock().unwrap().iter().position(|task| picks(task.tenant()));
@@ -154,18 +155,18 @@ impl HeldMasks {
         }
     }
 
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    /// Tasks that wait and whose answers still want them.
+    /// Number of waiting tasks whose answers still need them.
     pub(crate) fn wanted(&self) -> usize {
         self.0.lock().unwrap().iter().filter(|task| task.is_wanted()).count()
     }
 }
 
-/// An engine turned by hand, in virtual time.
+/// An engine that is stepped by hand, in virtual time.
 pub(crate) struct Bench {
     pub(crate) stepper: Stepper,
     pub(crate) clock: Arc<ManualClock>,
@@ -181,7 +182,7 @@ impl Bench {
         Self::timed(forward, text, eos, scheduler, Arc::new(ManualClock::default()))
     }
 
-    /// [`Self::new`] with a clock that others move, too.
+    /// [`Self::new`] with a clock that other code advances too.
     pub(crate) fn timed(
         forward: Box<dyn Forward>,
         text: Arc<dyn TextOf>,
@@ -202,7 +203,7 @@ impl Bench {
         Self { stepper: Stepper::new(forward, text, config).expect("a good configuration"), clock }
     }
 
-    /// The same engine, whose work on forms is done when the test says so.
+    /// The same engine, with work on forms that runs when the test calls for it.
     pub(crate) fn with_masks(self, masks: &HeldMasks) -> Self {
         let Self { stepper, clock } = self;
         Self { stepper: stepper.with_masks(Box::new(masks.clone())), clock }
@@ -219,7 +220,7 @@ impl Bench {
         progress
     }
 
-    /// Steps until nothing is left.
+    /// Steps until no work is left.
     pub(crate) fn run(&mut self) {
         let mut steps = 0;
         while self.step() != Progress::Idle {
@@ -231,8 +232,8 @@ impl Bench {
         assert_eq!((load.running, load.waiting), (0, 0));
     }
 
-    /// Steps until every job has ended; its readers take something only once nothing more is computed without them.
-    /// How often that was.
+    /// Steps until every job has ended. The readers read only when the engine can compute nothing more without that.
+    /// Returns how often they read.
     pub(crate) fn run_unread(&mut self, readers: &mut [Reader]) -> usize {
         let mut times = 0;
         while readers.iter().any(|reader| reader.report.is_none()) {
@@ -245,7 +246,7 @@ impl Bench {
         times
     }
 
-    /// One job alone, to its end.
+    /// Runs one job alone, to its end.
     pub(crate) fn ask(&mut self, job: Job) -> (Answer, JobReport) {
         let mut reader = self.submit(job);
         self.run();

@@ -1,4 +1,4 @@
-//! Thoughts that may have only so many tokens: where they end, what comes behind them, and that nothing else of the answer changes.
+//! Reasoning with a token budget: where it ends, which ids follow, and that nothing else in the answer changes.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn thinks(cap: &ThoughtCap, sampling: Sampling) -> Job {
     Job { thought: Some(Arc::new(cap.clone())), ..job(&[1, 2, 3, 7, 9], sampling) }
 }
 
-/// By the plain reading of an answer: the tokens of its thoughts, and where the first one has enough.
+/// Reads an answer plainly. Returns its reasoning tokens, and where the budget is first used up.
 fn read(cap: &ThoughtCap, ids: &[u32]) -> (usize, Option<usize>) {
     let (mut inside, mut tokens, mut enough) = (cap.is_open, 0, None);
     for (at, id) in ids.iter().enumerate() {
@@ -54,7 +54,7 @@ fn no_answer_thinks_for_longer_and_all_before_the_end_is_as_it_was() {
     let (mut cut, mut by_itself) = (0, 0);
     for seed in 0..400 {
         let cap = cap((seed % 23) as u32, seed % 3 != 0);
-        // Thoughts that open and close by themselves, some of them.
+        // In half of the cases, reasoning may also open and close by itself.
         let bias =
             if seed % 2 == 0 { vec![(OPEN, 2.0), (CLOSE, 2.0), (EOS, -100.0)] } else { vec![(EOS, -100.0)] };
         let sampling = Sampling { logit_bias: bias, n: 1 + (seed % 3) as u32, ..hot(seed, 60) };
@@ -75,7 +75,7 @@ fn no_answer_thinks_for_longer_and_all_before_the_end_is_as_it_was() {
             let rest = &choice.ids[enough..];
             let ending = &cap.ending[..cap.ending.len().min(rest.len())];
             assert!(rest.starts_with(ending), "seed {seed}: {rest:?}");
-            // Whatever opens behind that has nothing left.
+            // Reasoning that opens after that has no budget left.
             let behind = &rest[ending.len()..];
             for at in behind.iter().enumerate().filter(|(_, id)| **id == OPEN).map(|(at, _)| at + 1) {
                 let again = &behind[at..];
@@ -92,7 +92,7 @@ fn no_answer_thinks_for_longer_and_all_before_the_end_is_as_it_was() {
     assert!(cut > 200 && by_itself > 20, "too tame: {cut}, {by_itself}");
 }
 
-/// With log-probabilities each id has a step of its own; without, those of the ending come together.
+/// With log-probabilities each id has its own step. Without them, the ids of the ending are taken together.
 #[test]
 fn the_ending_costs_no_steps_of_its_own_and_changes_nothing_by_that() {
     for seed in 0..100 {
@@ -111,7 +111,7 @@ fn the_ending_costs_no_steps_of_its_own_and_changes_nothing_by_that() {
     }
 }
 
-/// Another engine goes on wherever the first one broke off, also within the ending.
+/// Another engine continues at any point where the first one stopped, also within the ending.
 #[test]
 fn a_thought_that_another_engine_began_ends_where_it_would_have() {
     for seed in 0..60 {
@@ -128,7 +128,7 @@ fn a_thought_that_another_engine_began_ends_where_it_would_have() {
     }
 }
 
-/// The toy's form behind a thought that the prompt has opened: it is free but for what ends an answer.
+/// The toy grammar after reasoning that the prompt has opened. The reasoning may contain any id except the end.
 #[derive(Debug)]
 struct Behind(ToyGrammar);
 

@@ -1,4 +1,4 @@
-//! The engine on its own thread: it wakes, it sleeps, it ends, and nobody waits for ever.
+//! The engine on its own thread: it wakes, it sleeps, it ends, and no caller waits for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ fn prompt(first: u32) -> Vec<u32> {
     (0..60).map(|i| (first + i * 5) % 64).collect()
 }
 
-/// Reads to the terminal event.
+/// Reads until the terminal event.
 fn read(mut reader: Reader) -> Reader {
     while reader.report.is_none() {
         let event = reader.events.next_blocking().expect("a terminal event");
@@ -91,7 +91,8 @@ fn shutting_down_lets_short_work_end_and_cuts_off_the_rest() {
         let engine = start();
         let ticket = engine.submit(job(&prompt(0), Sampling { ignore_eos: true, ..greedy(tokens) })).unwrap();
         let reader = Reader::new(ticket.split().0);
-        // The scripted model takes well over this for thousands of tokens, whose history it reads each time.
+        // For thousands of tokens the scripted model takes far longer than this, because it reads the whole history
+        // each time.
         engine.shutdown(if cut { Duration::ZERO } else { Duration::from_secs(60) });
         let done = read(reader);
         assert_eq!(done.answer.error, cut.then_some(JobError::ShuttingDown));
@@ -168,7 +169,7 @@ fn a_reader_that_comes_back_or_hangs_up_wakes_the_engine() {
     }
 }
 
-/// A vocabulary with a hole that nobody should fall into.
+/// A vocabulary that panics on one id.
 struct Treacherous;
 
 impl TextOf for Treacherous {
@@ -187,7 +188,7 @@ fn a_panic_while_sampling_ends_that_job_alone() {
     let engine =
         EmbeddedEngine::start_with(forward, Arc::new(Treacherous), config(SchedulerConfig::default()))
             .unwrap();
-    // Scoring looks at every prompt token's bytes.
+    // Scoring reads the bytes of every prompt token.
     let scored = |prompt: &[u32]| job(prompt, Sampling { prompt_logprobs: Some(0), ..greedy(0) });
     let bad = engine.submit(scored(&[1, 2, 63, 4])).unwrap();
     let good = engine.submit(scored(&[1, 2, 3, 4])).unwrap();
@@ -197,7 +198,7 @@ fn a_panic_while_sampling_ends_that_job_alone() {
     assert_eq!(engine.load().running, 0);
 }
 
-/// A clock that breaks the engine's loop, and nobody else, so many times.
+/// A clock that panics the given number of times, on the engine's thread only.
 struct DeadlyClock(AtomicU32);
 
 impl Clock for DeadlyClock {
@@ -215,7 +216,7 @@ impl Clock for DeadlyClock {
     }
 }
 
-/// An engine whose loop breaks when told to, with three jobs that would go on for long.
+/// An engine whose loop can be broken, with three long jobs.
 fn start_fragile() -> (Arc<DeadlyClock>, EmbeddedEngine, Vec<Reader>) {
     let clock = Arc::new(DeadlyClock(0.into()));
     let forward = Box::new(ScriptedForward::new(64, 4096, 512));
@@ -226,7 +227,7 @@ fn start_fragile() -> (Arc<DeadlyClock>, EmbeddedEngine, Vec<Reader>) {
     (clock, engine, readers)
 }
 
-/// Submits until the engine takes it, or is dead.
+/// Submits until the engine accepts, or is dead.
 fn submit_again(engine: &EmbeddedEngine) -> Result<Reader, SubmitRefusal> {
     loop {
         match engine.submit(job(&prompt(0), greedy(30))) {
@@ -240,7 +241,7 @@ fn submit_again(engine: &EmbeddedEngine) -> Result<Reader, SubmitRefusal> {
 #[test]
 fn a_loop_that_breaks_ends_its_jobs_and_begins_again_with_the_same_bits() {
     let (clock, engine, readers) = start_fragile();
-    // One panic in a step may be blamed on its sequence, so that only the second breaks the loop.
+    // The first panic in a step may be blamed on its sequence. The second one then breaks the loop.
     clock.0.store(2, Ordering::SeqCst);
     for reader in readers {
         let error = read(reader).answer.error;

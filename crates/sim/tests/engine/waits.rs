@@ -1,4 +1,4 @@
-//! What a cold engine knows of its own speed, in virtual time.
+//! What a cold engine knows about its own speed, in virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use headrace_sim::{ScriptedForward, ToyVocabulary};
 
 use crate::support::{Bench, roomy};
 
-/// A model whose steps take their time.
+/// A model whose steps take virtual time.
 struct Slow {
     inner: ScriptedForward,
     clock: Arc<ManualClock>,
@@ -38,12 +38,12 @@ impl Forward for Slow {
     }
 }
 
-/// An engine that has computed nothing but its warm-up, of which a step, a prompt token and a sequence take so long.
+/// An engine that has computed only its warm-up. `costs` are milliseconds per step, prompt token and sequence.
 fn cold(costs: [u64; 3]) -> Bench {
     slow(costs, roomy())
 }
 
-/// The same, within limits.
+/// The same engine, with other limits.
 pub(crate) fn slow([fixed, prompt_token, sequence]: [u64; 3], limits: SchedulerConfig) -> Bench {
     let clock = Arc::new(ManualClock::default());
     let slow = Slow {
@@ -60,7 +60,7 @@ pub(crate) fn slow([fixed, prompt_token, sequence]: [u64; 3], limits: SchedulerC
 
 #[test]
 fn a_cold_engine_knows_what_its_steps_cost() {
-    // Bound by memory, by arithmetic, and something between.
+    // Memory-bound, compute-bound, and in between.
     for costs in [[200, 1, 2], [5, 40, 60], [60, 5, 30]] {
         let load = cold(costs).stepper.load();
         let [fixed, prompt_token, sequence] = costs.map(|millis| millis as f64 / 1e3);
