@@ -58,7 +58,10 @@ fn write(
 
 /// Whole seconds, rounded up.
 fn openai_reset(wait: Duration) -> String {
-    format!("{}s", wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+    // Without `format!`, which costs three times as much. Every answer has two of these.
+    let mut text = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).to_string();
+    text.push('s');
+    text
 }
 
 /// The first whole second that is not before it.
