@@ -28,6 +28,9 @@ const ERROR_WAIT: Duration = Duration::from_secs(10);
 const BEGINNING_BYTES: usize = 512;
 /// The longest id of a request that is believed.
 const MAX_REQUEST_ID_BYTES: usize = 200;
+/// The id that an upstream gives a request: OpenAI's header, then Anthropic's.
+static REQUEST_ID_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("x-request-id"), HeaderName::from_static("request-id")];
 
 /// What is asked for, whatever it is good for.
 pub(crate) struct Post {
@@ -180,6 +183,9 @@ fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
         return Err(format!("it is compressed (`{}`), though we asked for it plain", shown(&coding)));
     }
     let said = value(CONTENT_TYPE).unwrap_or_default();
+    if !stream && said == "application/json" {
+        return Ok(Form::Whole);
+    }
     let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
         "text/event-stream" if stream => Ok(Form::EventsOrWhole),
@@ -195,7 +201,7 @@ fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
 }
 
 fn request_id(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get("x-request-id").or_else(|| headers.get("request-id"))?.to_str().ok()?;
+    let id = REQUEST_ID_HEADERS.iter().find_map(|name| headers.get(name))?.to_str().ok()?;
     let plain = id.len() <= MAX_REQUEST_ID_BYTES && id.bytes().all(|byte| byte.is_ascii_graphic());
     (plain && !id.is_empty()).then(|| id.to_owned())
 }

@@ -25,8 +25,8 @@ pub(crate) fn report(gauge: &Gauge, server: &Server) -> LoadReport {
 
 /// Takes in what the head of an answer says.
 pub(crate) fn told(gauge: &Gauge, server: &Server, headers: &HeaderMap) {
-    if headers.contains_key(LOAD_HEADER) {
-        let values: Vec<&[u8]> = headers.get_all(LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
+    if headers.contains_key(&LOAD_HEADER) {
+        let values: Vec<&[u8]> = headers.get_all(&LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
         if let Some(part) = header::read(&values) {
             gauge.tell_of_header(&part, || seen_here(server).running);
         }

@@ -2,14 +2,15 @@
 //!
 //! ORCA: `xds/data/orca/v3/orca_load_report.proto`, gRFC A51; vLLM: `vllm/entrypoints/openai/orca_metrics.py`.
 
+use http::HeaderName;
 use serde_json::{Map, Value};
 
 use crate::load::reading::{Part, calls, part};
 
-/// Where the load is told.
-pub(super) const LOAD_HEADER: &str = "endpoint-load-metrics";
-/// How it is asked for.
-pub(crate) const FORMAT_HEADER: &str = "endpoint-load-metrics-format";
+/// The header of an answer that reports the load of its server.
+pub(super) static LOAD_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+/// The header of a request that asks for the report, and its format.
+pub(crate) const FORMAT_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 /// Longer values are not read.
 const MAX_BYTES: usize = 4096;
 
