@@ -1,5 +1,5 @@
-//! Organisations, projects and keys as administrators see them.
-//! Holds no secret and no hash of one: those stay between the directory and its store.
+//! Organisations, projects and keys as administrators see them. Holds no secret and no hash of a secret: those stay
+//! between the directory and its store.
 
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use secrecy::SecretString;
@@ -10,11 +10,11 @@ use crate::{EndpointAccess, IdentityError, ModelAccess, RateLimits};
 /// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrgRecord {
-    /// Its id.
+    /// The organisation's id.
     pub id: OrgId,
     /// Limits that all its projects share.
     pub limits: RateLimits,
-    /// Where its calls may be worked on.
+    /// The regions where its calls may be processed.
     #[serde(default)]
     pub regions: Residency,
     /// When it was created.
@@ -25,9 +25,9 @@ pub struct OrgRecord {
 /// A project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectRecord {
-    /// Its id, unique across organisations.
+    /// The project's id, unique across organisations.
     pub id: ProjectId,
-    /// The organisation it belongs to.
+    /// The organisation that the project belongs to.
     pub org: OrgId,
     /// Limits that all its keys share.
     pub limits: RateLimits,
@@ -39,29 +39,29 @@ pub struct ProjectRecord {
 /// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
-    /// Its public id.
+    /// The key's public id.
     pub id: KeyId,
     /// The organisation that pays for it.
     pub org: OrgId,
-    /// The project it belongs to.
+    /// The project that the key belongs to.
     pub project: ProjectId,
-    /// Its name, as its creator chose it.
+    /// The key's name, as its creator chose it.
     pub name: String,
-    /// What may be shown of the secret: its last four characters, or nothing of a short one.
+    /// The part of the secret that may be shown: its last four characters. Empty for a short secret.
     pub hint: String,
-    /// Models it may ask for.
+    /// Models that the key may ask for.
     pub models: ModelAccess,
-    /// Endpoints it may call.
+    /// Endpoints that the key may call.
     pub endpoints: EndpointAccess,
-    /// Its own limits.
+    /// The key's own limits.
     pub limits: RateLimits,
-    /// Where its calls may be worked on, within what its organisation allows.
+    /// The regions where its calls may be processed, within what its organisation allows.
     #[serde(default)]
     pub regions: Residency,
     /// When it was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
-    /// When it stops working.
+    /// When the key expires.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub expires: Option<UnixNanos>,
     /// When it was revoked.
