@@ -9,7 +9,7 @@ use crate::shell::{Failure, Place, capture, read, show};
 
 /// The folder of the manifest, which the paths in the table start from.
 const FOLDER: &str = "crates/headrace";
-/// The path in the table that stands for the program.
+/// The path in the table that refers to the program.
 const PROGRAM: &str = "target/release/headrace";
 /// Scripts that dpkg runs when it installs and removes the package.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];

@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the words behind `dist`.
+    /// Parses the words after `dist`.
     pub(crate) fn parse(words: &[&str]) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut words = words.iter();
@@ -183,7 +183,7 @@ fn machine(target: &str) -> Result<&'static str, Failure> {
     }
 }
 
-/// Compiles the program as a release is compiled. A program for musl must be static.
+/// Compiles the program with the release profile of distributions. A program for musl must be static.
 fn compile(place: &Place, target: &str) -> Result<PathBuf, Failure> {
     let musl = target.ends_with("-musl");
     let compiler = format!("CC_{}", target.replace('-', "_"));
@@ -215,7 +215,7 @@ fn version(place: &Place, program: &Path) -> Result<String, Failure> {
     })
 }
 
-/// Seconds since 1970 that every file is dated with: `SOURCE_DATE_EPOCH`, or the time of the commit, or 0.
+/// Timestamp of every file, in seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of the commit, or 0.
 fn made_at(place: &Place) -> String {
     let seconds = std::env::var("SOURCE_DATE_EPOCH")
         .ok()

@@ -11,7 +11,7 @@ use crate::shell::{Failure, Place, capture, read};
 /// The version of CycloneDX.
 const SPECIFICATION: &str = "1.5";
 
-/// The document, as text.
+/// The document as text.
 pub(crate) fn document(place: &Place, target: &str, version: &str, made: &str) -> Result<String, Failure> {
     let arguments = ["metadata", "--format-version", "1", "--locked", "--filter-platform", target];
     let line = format!("cargo {}", arguments.join(" "));
@@ -127,7 +127,8 @@ fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// The crates that the program of this target is built from, with its features. `cargo metadata` would add features that only tests use.
+/// The crates that the program is built from on this target, with its features. `cargo metadata` would add features
+/// that only tests use.
 pub(crate) fn built(place: &Place, target: &str) -> Result<BTreeSet<String>, Failure> {
     let selected = ["tree", "-p", "headrace", "--locked", "-e", "normal,build", "--target", target];
     let arguments = [&selected[..], &["--prefix", "none", "-f", "{p}"]].concat();
