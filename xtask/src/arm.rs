@@ -32,8 +32,8 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// Runs every kernel test except one that takes minutes, the integer products again on a processor without dot
-/// products, and the oracle tests of whole models.
+/// Runs every kernel test except one that takes minutes, and the oracle tests of whole models. Runs the tests of
+/// integer products again on a processor without dot products.
 pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
     if cfg!(target_arch = "aarch64") {
         return Ok(Done::Skipped("this machine is one: the tests ran on it".to_owned()));

@@ -1,4 +1,4 @@
-//! Tries the files of a release page as a user would: checks the checksums and the signature, unpacks the archive and
+//! Tries the files of a release page as a user would. Checks the checksums and the signature, unpacks the archive and
 //! the Debian package, and runs the README's first session from each. Knows the files, not how they are made.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const SIGNER: &str = "headrace";
 const START: &str = "cargo run --release -- up";
 const ASK: &str = "curl http://127.0.0.1:8080/v1/chat/completions";
 
-/// The step: packages the release program for this machine, signed with a temporary key, and tries every file.
+/// Runs the step: packages the release program for this machine, signed with a temporary key, and tries every file.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     let found = |place: &Place, program: &str, argument: &str| {
         capture(place.command(program).arg(argument), program).is_ok()

@@ -7,7 +7,7 @@ use toml::Table;
 
 use crate::shell::{Done, Failure, Place, capture, read};
 
-/// The step.
+/// Runs the step.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     let policy = Policy::read(place)?;
     let packages = built(place)?;

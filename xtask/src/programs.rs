@@ -1,4 +1,4 @@
-//! The workspace's test programs. cargo compiles all of them at once; then they run a few at a time, since some compute
+//! The workspace's test programs. cargo compiles all of them at once. Then they run a few at a time, since some compute
 //! and some only wait. Knows where the programs are, not what they test.
 
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const FIRST: &[&str] = &["crash", "up", "oracles", "same_bits", "simulation", "r
 /// A compiled test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Its package.
+    /// The program's package.
     package: String,
     /// How cargo selects it: `--lib`, `--bin NAME` or `--test NAME`.
     target: String,

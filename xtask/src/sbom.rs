@@ -1,5 +1,6 @@
-//! The parts of the program as a CycloneDX document, from `cargo metadata`, `cargo tree` and `Cargo.lock`. A crate that the
-//! program of this target is built from is `required`. Every other crate of `Cargo.lock` (tests, other targets) is `excluded`.
+//! Lists the parts of the program as a CycloneDX document, from `cargo metadata`, `cargo tree` and `Cargo.lock`. A
+//! crate that the program is built from on this target is `required`. Every other crate of `Cargo.lock` (tests, other
+//! targets) is `excluded`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::{KEY, Server, free_address, header, wrong};
 use crate::shell::{Done, Failure, Place, capture, read};
 
-/// The step.
+/// Runs the step.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     for isa in &instruction_sets(place)? {
         let started = Instant::now();

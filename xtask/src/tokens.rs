@@ -1,6 +1,6 @@
 //! Splits a Rust source into words and marks, without comments and literals. Knows no grammar.
 
-/// A piece of code.
+/// A token of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token<'s> {
     /// A name, a keyword or a number.

@@ -251,7 +251,7 @@ mod tests {
         let sessions: Vec<Session> = Plan::new(&config).sessions().take(2).collect();
         let texts: Vec<Conversation> =
             sessions.iter().map(|session| writer.begin(session, &session.calls[0])).collect();
-        // (128 − 10) / 2 words, of which (90 − 10) / 2 are shared.
+        // (128 − 10) / 2 words. (90 − 10) / 2 of them are shared.
         assert_eq!(words(text(&texts[0])), 59);
         let common: Vec<_> =
             text(&texts[0]).split(' ').zip(text(&texts[1]).split(' ')).take_while(|(a, b)| a == b).collect();

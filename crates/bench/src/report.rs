@@ -77,7 +77,7 @@ pub struct Calls {
     pub failed: u64,
     /// Calls that were due in the window and never sent, because the limit of calls in flight was reached.
     pub unsent: u64,
-    /// Calls that were abandoned because the run was cancelled.
+    /// Calls that were cut off because the run was cancelled.
     pub cut_off: u64,
     /// Calls that were not made because an earlier call of their conversation failed.
     pub abandoned: u64,

@@ -32,7 +32,7 @@ pub(crate) struct Stage {
     pub(crate) no_more: CancellationToken,
     /// Cancelled when no further call is sent, even if it is due.
     pub(crate) end: CancellationToken,
-    /// Cancelled when calls in flight are abandoned.
+    /// Cancelled when calls in flight are cut off.
     pub(crate) cancel: CancellationToken,
 }
 

@@ -204,7 +204,7 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
         .user_agent(concat!("headrace-bench/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
-        // One connection per call in flight, whatever TLS could negotiate.
+        // One connection per call in flight, even if TLS could negotiate HTTP/2.
         .http1_only()
         .connect_timeout(config.timeout)
         .pool_max_idle_per_host(usize::MAX)

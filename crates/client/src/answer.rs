@@ -10,7 +10,7 @@ use crate::{ConnectTimes, Explain};
 /// Everything that a stream has delivered so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// The text.
+    /// The text of the answer.
     pub text: String,
     /// The text of the reasoning section.
     pub reasoning: String,

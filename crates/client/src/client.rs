@@ -33,7 +33,7 @@ const MAX_BODY_BYTES: usize = 32 << 20;
 pub struct ClientConfig {
     /// The server's address, such as `http://127.0.0.1:8080`, with or without a final `/v1`.
     pub url: String,
-    /// The API key.
+    /// The API key, if the server needs one.
     pub key: Option<SecretString>,
     /// PEM certificates of the authorities to trust instead of the system's.
     pub ca_pem: Option<Vec<u8>>,

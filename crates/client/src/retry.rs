@@ -43,8 +43,8 @@ impl RetryPolicy {
         }
     }
 
-    /// Returns the wait before the next attempt, after `tried` failed attempts (at least 1), the last of which failed
-    /// with `error`. Returns `None` to give up. `random` must be uniform over all of `u32`.
+    /// Returns the wait before the next attempt, after `tried` failed attempts (at least 1). The last one failed with
+    /// `error`. Returns `None` to give up. `random` must be uniform over all of `u32`.
     pub(crate) fn wait(&self, error: &ClientError, tried: u32, random: u32) -> Option<Duration> {
         if tried > self.max_retries {
             return None;

@@ -220,8 +220,8 @@ impl Directory {
     /// Creates a key. Its secret is returned and stored nowhere else.
     ///
     /// # Errors
-    /// Fails if the organisation or project is unknown, if the name, secret or expiry is invalid, if the secret is in
-    /// use, or if the store fails.
+    /// Fails if the organisation or project is unknown, if the name, secret or expiry is invalid, or if the secret is
+    /// in use. Also fails if the store fails.
     pub fn create_key(
         &self,
         new: NewKey,

@@ -76,7 +76,7 @@ pub enum StoreError {
     },
     /// The store's contents contradict themselves.
     Corrupt {
-        /// Which row or table.
+        /// The row or table.
         what: String,
         /// The contradiction.
         why: String,

@@ -92,7 +92,7 @@ pub enum Role {
     Owner,
     /// Everything except operators.
     Admin,
-    /// Money.
+    /// Everything about money.
     Billing,
     /// Keys and the playground.
     Developer,
@@ -130,18 +130,18 @@ impl fmt::Display for Role {
 /// An operator, without the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRecord {
-    /// The public id.
+    /// The operator's public id.
     pub id: OperatorId,
     /// The name: 1 to 64 bytes without control characters, unique among operators that are not revoked.
     pub name: String,
-    /// The role.
+    /// The operator's role.
     pub role: Role,
     /// The part of the key that may be shown: its last four characters.
     pub hint: String,
-    /// When it was created.
+    /// When the operator was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
-    /// When it was revoked.
+    /// When the operator was revoked. `None` if it was not.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
 }

@@ -10,9 +10,9 @@ use crate::{
 /// A key as a store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
-    /// The keyed hash of its secret.
+    /// The keyed hash of the key's secret.
     pub hash: KeyHash,
-    /// Everything else.
+    /// The rest of the key's data.
     pub record: KeyRecord,
 }
 

@@ -156,8 +156,9 @@ impl Lease {
         tightest.standing()
     }
 
-    /// Takes `tokens` tokens from every scope of the lease, and a request, a place and `tokens` tokens from each scope
-    /// in `more`, or nothing at all. A scope of `more` that the lease already has is not entered again.
+    /// Takes `tokens` tokens from every scope of the lease. Also takes a request, a place and `tokens` tokens from each
+    /// scope in `more`. Takes all of this or nothing. A scope of `more` that the lease already has is not entered
+    /// again.
     ///
     /// # Errors
     /// The limit that takes longest to pass. The lease keeps what it had, and the caller must end it. `retry_after`

@@ -103,7 +103,7 @@ pub struct BatchState {
     pub key: KeyId,
     /// The endpoint that each request calls.
     pub endpoint: Endpoint,
-    /// When it was created.
+    /// When the batch was created.
     pub created: UnixNanos,
     /// The latest time at which a request may start.
     pub expires: UnixNanos,

@@ -48,7 +48,7 @@ pub struct FileRecord {
     pub id: String,
     /// The project that owns the file.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the file was created.
     pub created: UnixNanos,
     /// When the file expires. `None` keeps it until it is deleted.
     pub expires: Option<UnixNanos>,
@@ -78,7 +78,7 @@ pub struct UploadRecord {
     pub id: String,
     /// The project that owns the upload.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the upload was created.
     pub created: UnixNanos,
     /// When the upload expires. It then accepts no parts and cannot be completed.
     pub expires: UnixNanos,
@@ -105,7 +105,7 @@ pub struct PartRecord {
     pub id: String,
     /// The id of the upload.
     pub upload: String,
-    /// When it was created.
+    /// When the part was created.
     pub created: UnixNanos,
     /// Size in bytes.
     pub bytes: u64,

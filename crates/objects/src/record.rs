@@ -18,7 +18,7 @@ pub struct ResponseRecord {
     pub id: String,
     /// The project that owns the response.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the response was created.
     pub created: UnixNanos,
     /// When the response expires.
     pub expires: UnixNanos,
@@ -57,7 +57,7 @@ pub struct ConversationRecord {
     pub id: String,
     /// The project that owns the conversation.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the conversation was created.
     pub created: UnixNanos,
     /// When the conversation expires, unless an item is added earlier.
     pub expires: UnixNanos,

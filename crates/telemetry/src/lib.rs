@@ -1,6 +1,6 @@
-//! Exports traces, metrics and logs by OTLP over HTTP, outside the path of calls: bounded queues, a thread of its own,
-//! and a count of every loss. Names follow OpenTelemetry's semantic conventions 1.41.1. Must not know keys, money,
-//! engines or a call's text: no word of a prompt or an answer is exported.
+//! Exports traces, metrics and logs by OTLP over HTTP, outside the path of calls. Queues are bounded, a separate thread
+//! sends, and every loss is counted. Names follow OpenTelemetry's semantic conventions 1.41.1. Must not know keys,
+//! money, engines or a call's text: no word of a prompt or an answer is exported.
 
 mod attributes;
 mod config;

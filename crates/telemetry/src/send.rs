@@ -93,7 +93,7 @@ impl Sender {
         let mut response = request.send().await.map_err(again)?;
         let (status, asked) = (response.status(), retry_after(response.headers()));
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        // An HTML page comes from a proxy or a portal, not from a receiver, whatever its status.
+        // An HTML page comes from a proxy or a portal, not from a receiver, even with a success status.
         let is_page = kind.is_some_and(|kind| kind.to_ascii_lowercase().contains("html"));
         let mut bytes = Vec::new();
         while let Ok(Some(chunk)) = response.chunk().await {

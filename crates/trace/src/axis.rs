@@ -1,5 +1,5 @@
-//! A time axis of a fixed width in terminal cells, with bars in eighths of a cell. If one part of a request is too
-//! short to be visible beside another, it gets its own scale, and a `┊` marks the change of scale.
+//! A time axis of a fixed width in terminal cells, with bars in eighths of a cell. A part of a request that is too
+//! short to be visible beside another gets its own scale. A `┊` marks the change of scale.
 
 use crate::units::{cells, humane_duration};
 

@@ -60,7 +60,7 @@ impl Ended {
 pub struct CallRow {
     /// The call's request id.
     pub id: RequestId,
-    /// When its first byte arrived.
+    /// When the request's first byte arrived.
     pub started: UnixNanos,
     /// Nanoseconds from the first byte to settlement.
     pub duration_ns: u64,
@@ -78,11 +78,11 @@ pub struct CallRow {
     pub user: Option<EndUser>,
     /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
-    /// Whether the answer streamed.
+    /// Whether the answer was streamed.
     pub stream: bool,
-    /// The model asked for.
+    /// The model that the client asked for.
     pub asked: Option<String>,
-    /// The model that served it.
+    /// The model that served the call.
     pub served: Option<String>,
     /// The upstream that answered. `None` if a local engine answered, or if the call got no answer.
     pub upstream: Option<String>,

@@ -1,5 +1,5 @@
-//! Queues of finished records that wait for the store: one bounded queue per kind of call, drained in order of value,
-//! so that refusals never displace the trace of a call that ran. Senders never wait and never take a lock.
+//! Queues of finished records that wait for the store, one bounded queue per kind of call. They are drained in order of
+//! value, so that refusals never displace the trace of a call that ran. Senders never wait and never take a lock.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, fence};

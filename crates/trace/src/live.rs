@@ -1,5 +1,5 @@
-//! Live view of finished calls: the figures of the last minute, a bounded stream of rows for subscribers, and notes
-//! about slow, refused and failed calls. Fed by the recorder; knows no engine and no gateway.
+//! Live view of finished calls: the last minute's figures, a bounded stream of rows for subscribers, and notes about
+//! slow, refused and failed calls. Fed by the recorder; knows no engine and no gateway.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

@@ -37,7 +37,7 @@ pub struct CallNow {
     pub id: RequestId,
     /// The stage that the call is in.
     pub stage: Stage,
-    /// Nanoseconds since its first byte.
+    /// Nanoseconds since the call's first byte.
     pub age_ns: u64,
     /// The organisation that pays, once it is known.
     pub org: Option<OrgId>,

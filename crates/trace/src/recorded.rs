@@ -7,8 +7,8 @@ use headrace_domain::TraceRecord;
 
 /// A shared record. Cheap to clone.
 ///
-/// Moving a record into its own `Arc` would copy more than a kilobyte at the end of each call, into memory that is in
-/// no CPU cache.
+/// Moving a record into its own `Arc` would copy more than a kilobyte at the end of each call. The target memory would
+/// be in no CPU cache.
 #[derive(Debug, Clone)]
 pub struct Recorded(Arc<Boxed>);
 

@@ -1,4 +1,4 @@
-//! Takes finished records off the request's path: counts them, keeps the newest in memory, and queues them for a thread
+//! Takes finished records off the request's path. Counts them, keeps the newest in memory, and queues them for a thread
 //! that writes them to the store in batches. Never blocks a request. If the store fails, the batch waits and is tried
 //! again. Records that do not fit into the queue are dropped and counted.
 
@@ -243,7 +243,7 @@ impl TraceSink for Recorder {
 }
 
 impl Drop for Recorder {
-    /// Disconnects the request channel, which tells the thread to close.
+    /// Disconnects the request channel, so that the thread closes.
     fn drop(&mut self) {
         let (nobody, _) = channel();
         self.asks = nobody;

@@ -1,5 +1,5 @@
-//! The list of requests for `--last` and `--slowest`: one line per request if the terminal is wide enough for the whole
-//! id (which is there to be copied), otherwise two. Does not know how the records were chosen.
+//! The list of requests for `--last` and `--slowest`. A request takes one line if the terminal is wide enough for the
+//! whole id, which is there to be copied. Otherwise it takes two. Does not know how the records were chosen.
 
 use headrace_domain::{Outcome, TraceRecord};
 

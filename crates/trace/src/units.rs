@@ -76,19 +76,19 @@ pub fn utc_time(time: UnixNanos) -> String {
     format_utc(time, "%H:%M:%S")
 }
 
-/// A time in UTC by a `strftime` pattern.
+/// Formats a time in UTC with a `strftime` pattern.
 pub(crate) fn format_utc(time: UnixNanos, pattern: &str) -> String {
     // 2⁶⁴ nanoseconds end in the year 2554, well within the range of a timestamp.
     let stamp = jiff::Timestamp::from_nanosecond(time.get().into()).unwrap_or_default();
     stamp.strftime(pattern).to_string()
 }
 
-/// Microseconds with nanosecond decimals.
+/// Nanoseconds in microseconds, with decimals.
 pub(crate) fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-/// `0.000091`, `-1.50`: without the sign of the currency, so that a program can parse it.
+/// An amount in dollars without the currency sign, so that a program can parse it: `0.000091`, `-1.50`.
 pub(crate) fn bare_dollars(amount: NanoDollars) -> String {
     amount.to_string().replacen('$', "", 1)
 }

@@ -1,5 +1,5 @@
-//! Draws one request for a person who asks why it was slow, refused or expensive: a row per stage on a time axis, then
-//! tokens, cache, batch, queue, speed and money. Does not know where the record came from.
+//! Draws one request for a person who asks why it was slow, refused or expensive. Shows a row per stage on a time axis,
+//! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
     Attempt, AttemptOutcome, Continued, EngineTrace, Outcome, PriceTier, Stage, StageSpan, TraceRecord,

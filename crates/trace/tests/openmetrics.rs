@@ -1,6 +1,5 @@
-//! Checks that every family of the registry changes in some scenario, and that the OpenMetrics page has the same
-//! samples as the text page, plus exemplars. The parser of `prometheus_client` reads a running server's page in
-//! `tests/sdk`.
+//! Checks that every family of the registry changes in some scenario. The OpenMetrics page must have the same samples
+//! as the text page, plus exemplars. The parser of `prometheus_client` reads a running server's page in `tests/sdk`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Checks the page for Prometheus with a small parser of the text format 0.0.4: every sample belongs to an announced
+//! Checks the page for Prometheus with a small parser of the text format 0.0.4. Every sample belongs to an announced
 //! family, labels unescape, histograms add up, and no caller can grow the label sets.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

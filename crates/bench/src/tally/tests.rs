@@ -79,8 +79,8 @@ fn report(config: &Config, records: Vec<CallRecord>, elapsed: u64, cut_short: bo
     tally.report(config, server(), GAUGE, &run)
 }
 
-/// One call of each kind: a warm-up call that reaches into the window, a good one, a lagging one, one that is slow
-/// between tokens, a failed one, and one that ends after the window.
+/// One call of each kind: a warm-up call that reaches into the window, a good one, and a lagging one. Then one that is
+/// slow between tokens, a failed one, and one that ends after the window.
 fn usual(config: &Config) -> Vec<CallRecord> {
     vec![
         record(config, 900, 900, &[200, 300], Ending::Ok),

@@ -31,7 +31,7 @@ pub(crate) struct Script {
     pub(crate) gap: Duration,
     /// Words per event. Each word is a token.
     pub(crate) per_event: usize,
-    /// Maximum tokens of an answer, whatever the request asks for.
+    /// Maximum tokens of an answer, even if the request asks for more.
     pub(crate) most: u64,
     pub(crate) usage: bool,
     /// Whether the server has `/tokenize`.
