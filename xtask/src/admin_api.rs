@@ -1,5 +1,5 @@
-//! The reference of the admin API, `docs/admin-api.md`: written from the committed OpenAPI document, which a test of its room keeps
-//! true. Must not know any route.
+//! Generates the reference of the admin API, `docs/admin-api.md`, from the committed OpenAPI document. A test of
+//! `admin-http` keeps the document up to date. Must not know any route.
 
 mod json;
 mod schema;
@@ -16,18 +16,18 @@ use schema::{Types, cell, words};
 
 pub(crate) const PAGE: &str = "docs/admin-api.md";
 
-/// What the page is written from.
+/// The OpenAPI document that the page is generated from.
 const DOCUMENT: &str = "crates/admin-http/openapi.json";
-/// Where every path begins.
+/// The prefix of every path.
 const ROOT: &str = "/admin/v1";
-/// What stands before the first route.
+/// The text before the first route.
 const HEAD: &str = include_str!("admin_api/head.md");
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// The page as it should be.
+/// Generates the page.
 ///
 /// # Errors
-/// The document is not there, or is none.
+/// A [`Failure`] if the document is missing or not valid JSON.
 pub(crate) fn page(root: &Path) -> Result<String, Failure> {
     let text = read(&root.join(DOCUMENT))?;
     let document: Value = serde_json::from_str(&text).map_err(|error| {
@@ -41,7 +41,7 @@ fn written(document: &Value) -> String {
     let about = document.pointer("/info/description").and_then(Value::as_str).unwrap_or_default();
     let types = Types::of(document);
     let mut page = HEAD.replace("{about}", &wrapped(about));
-    // What is about one subject stands together, subjects in the order in which the first of each comes.
+    // Group the routes by subject, in the order of each subject's first route.
     let (mut list, mut chapters) = (String::new(), Vec::<(&str, String)>::new());
     for (path, item) in object(document.get("paths")) {
         let short = path.strip_prefix(ROOT).unwrap_or(path);
@@ -63,7 +63,7 @@ fn written(document: &Value) -> String {
     page + "\n## Types\n" + &types.written()
 }
 
-/// A route: what it does and for whom, what it takes, what it answers.
+/// Describes a route: its purpose and roles, its parameters and body, and its responses.
 fn described(name: &str, route: &Value) -> String {
     let mut out = format!("\n### `{name}`\n\n{}. For {}.\n", text_of(route, "summary"), roles(route));
     let parameters = list(route.get("parameters"));
@@ -93,14 +93,14 @@ fn described(name: &str, route: &Value) -> String {
     out
 }
 
-/// What a body is, by its type.
+/// Describes a body by its type.
 fn content(of: &Value) -> Option<String> {
     let (kind, media) = object(of.get("content")).next()?;
     let schema = words(media.get("schema")?, false);
     Some(if kind == "application/json" { schema } else { format!("{schema} as `{kind}`") })
 }
 
-/// Who may call it, as the document says behind `For:`.
+/// The roles that may call a route. The document lists them after `For:`.
 fn roles(route: &Value) -> &str {
     let says = text_of(route, "description");
     match says.strip_prefix("For: ").unwrap_or(says).trim_end_matches('.') {
@@ -126,7 +126,7 @@ mod tests {
                 assert!(!roles(route).is_empty(), "{name}");
             }
         }
-        // Every heading has a name of its own, and every link within the page leads to one.
+        // Every heading is unique, and every link within the page leads to a heading.
         let headings: Vec<_> = wanted
             .lines()
             .filter(|line| line.starts_with('#'))

@@ -1,5 +1,5 @@
-//! 64-bit Arm from another machine: what compiles for it, and the kernels' and models' arithmetic under an emulator.
-//! Knows where the tools are, never what is computed.
+//! 64-bit Arm from another machine: compiles the crates for it, and runs the tests of kernels and models under an
+//! emulator. Knows where the tools are, not what is computed.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ use crate::shell::{Done, Failure, Place, capture};
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
-/// Where Debian puts the C library for the target.
+/// The folder of Debian's C library for the target.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
-/// The one test of the kernels that takes minutes under an emulator.
+/// The one kernel test that takes minutes under an emulator.
 const SLOW: &str = "every_cut_gives_the_same_bits";
-/// blake3 builds its C for NEON unless told to stay with Rust.
+/// Makes blake3 use pure Rust. By default it builds C code for NEON.
 const PURE: (&str, &str) = ("CARGO_FEATURE_PURE", "1");
 
-/// The rooms that need no C compiler for the target.
+/// Checks the crates that need no C compiler for the target.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     if let Some(why) = no_target(place)? {
         return Ok(Done::Skipped(why));
@@ -32,8 +32,8 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// Every test of the kernels but one that takes minutes there, the integer products again on a processor without dot
-/// products, and other people's answers through whole models.
+/// Runs every kernel test except one that takes minutes, and the oracle tests of whole models. Runs the tests of
+/// integer products again on a processor without dot products.
 pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
     if cfg!(target_arch = "aarch64") {
         return Ok(Done::Skipped("this machine is one: the tests ran on it".to_owned()));
@@ -69,7 +69,7 @@ fn on(program: &Program, processor: &str) -> Program {
     program.clone().run_by(&runner).with("HEADRACE_ISA", "neon")
 }
 
-/// Why nothing can be compiled for the target.
+/// Why nothing can be compiled for the target. `None` if it is installed.
 pub(crate) fn no_target(place: &Place) -> Result<Option<String>, Failure> {
     let line = format!("rustc --print target-libdir --target {TARGET}");
     let library =
@@ -78,7 +78,7 @@ pub(crate) fn no_target(place: &Place) -> Result<Option<String>, Failure> {
     Ok(missing.then(|| format!("the target is not installed (rustup target add {TARGET}; without rustup, the toolchain's package for it)")))
 }
 
-/// Whether linker, C library and emulator are there.
+/// Returns `true` if linker, C library and emulator are installed.
 fn tools(place: &Place) -> bool {
     let starts = |program| capture(place.command(program).arg("--version"), program).is_ok();
     starts(LINKER) && starts(EMULATOR) && Path::new(LIBRARIES).exists()

@@ -1,17 +1,17 @@
-//! Files in the tree that are generated, and the check that they are what would be generated now.
-//! Knows which command makes which file, never what stands in it.
+//! Generated files in the tree, and the check that they are up to date. Knows which command generates each file, not
+//! its content.
 
 use crate::admin_api;
 use crate::shell::{Failure, Place, capture, read};
 
-/// File, and the arguments that make the program print it.
+/// Each file, and the arguments that make the program print it.
 const GENERATED: &[(&str, &[&str])] =
     &[("docs/configuration.md", &["config", "reference"]), ("docs/parameters.md", &["config", "parameters"])];
 
 const REMEDY: &str =
     "cargo build --release && cargo run --release -p xtask -- generate, then commit the result";
 
-/// Compares every generated file with what the program prints.
+/// Compares every generated file with the program's output.
 pub(crate) fn check(place: &Place) -> Result<(), Failure> {
     compare(place, admin_api::PAGE, &admin_api::page(&place.root)?)?;
     println!("{} is what the OpenAPI document says", admin_api::PAGE);
@@ -31,7 +31,7 @@ fn compare(place: &Place, file: &str, wanted: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("{file} is out of date from line {} on", same.count() + 1), REMEDY))
 }
 
-/// Writes every generated file anew.
+/// Regenerates every generated file.
 pub(crate) fn write(place: &Place) -> Result<(), Failure> {
     put(place, admin_api::PAGE, &admin_api::page(&place.root)?)?;
     place.cargo(&["build", "--release"], &[])?;

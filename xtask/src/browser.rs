@@ -1,5 +1,5 @@
-//! The console's tests: Chromium from Debian, Playwright in a virtual environment of its own, pytest. Knows where the browser is, never what
-//! the tests test.
+//! The console's tests: Debian's Chromium, Playwright in its own virtual environment, and pytest. Knows where the
+//! browser is, not what the tests check.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use crate::{debian, python};
 const TESTS: &str = "tests/console";
 const ENVIRONMENT: &str = "venv-console";
 const REQUIREMENTS: &str = "tests/console/requirements.txt";
-/// Names a browser that is none of these.
+/// The variable that names another browser.
 const VARIABLE: &str = "CHROMIUM";
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// The browser, and letters for it to draw with.
+/// The browser, and fonts for it.
 const PACKAGES: [&str; 2] = ["chromium", "fonts-dejavu-core"];
 
-/// Runs them against the release binary.
+/// Runs the console's tests against the release binary.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     if found().is_none() {
         debian::install(place, &PACKAGES);

@@ -1,5 +1,5 @@
-//! No circles of files inside a room: where files import each other, none can be read first.
-//! Knows who imports whom, not how that is read from sources.
+//! Checks that no files of a crate import each other in a circle, since then none can be read first. Knows the imports,
+//! not how they are read from sources.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::path::Path;
 use crate::imports::{Imports, Sources, imports};
 use crate::shell::{Failure, read};
 
-/// Circles that stay, with the reason: room, modules, why.
+/// Allowed circles: crate, modules, reason.
 const ALLOWED: &[(&str, &[&str], &str)] = &[];
 
-/// What breaks the rule, each with the names that tie the circle.
+/// Returns the violations, each with the names that close the circle.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     let mut broken = Vec::new();
     for room in rooms(root)? {
@@ -36,7 +36,7 @@ fn rooms(root: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
     Ok(rooms)
 }
 
-/// The sources below a folder, whose modules' names begin with `prefix`.
+/// Collects the sources below a folder. The names of their modules start with `prefix`.
 fn collect(folder: &Path, prefix: &str, sources: &mut Sources) -> Result<(), Failure> {
     for path in entries(folder)? {
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
@@ -70,7 +70,7 @@ fn of_room(room: &str, imports: &Imports, allowed: &[(&str, &[&str], &str)]) -> 
     broken
 }
 
-/// Sets of modules each of which imports every other, directly or not.
+/// Sets of modules in which each imports every other, directly or indirectly.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
     let reach = |from: &str| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
@@ -133,7 +133,7 @@ mod tests {
         let face = "mod a; mod b; mod c; pub use a::One; pub(crate) use b::{Two, Three as Third};";
         for (a, b, ties) in [
             ("use crate::b::Two;", "use super::a::{self, One};", 2),
-            // Through the crate's face, by another name, by a path in the code, in a macro, and through a third file.
+            // Through a re-export of the crate, a renamed import, a path in code, a macro, and a third file.
             ("use crate::Third;", "fn f() { crate::One::new() }", 2),
             ("macro_rules! m { () => { $crate::b::Two } }", "use crate::{One, c};", 2),
             ("use crate::b::*;", "use crate::c::Four;", 3),
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(broken.len(), 1, "{a} {b}: {broken:?}");
             assert!(broken.concat().matches(" takes ").count() >= ties, "{a} {b}: {broken:?}");
         }
-        // A parent that uses its child, which uses what the parent defines.
+        // A parent uses its child, which uses a definition of the parent.
         let nested = [("p", "mod c; use c::C; pub struct P;"), ("p::c", "use super::P; pub struct C;")];
         assert_eq!(check(&nested, &[]).len(), 1);
     }
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn what_is_no_circle_passes() {
         for (parent, child) in [
-            // The parent hands the child's name on.
+            // The parent re-exports the child's name.
             ("mod c; pub use c::C; pub struct P;", "use super::P; pub struct C;"),
-            // Only its tests look there.
+            // Only the parent's tests import the child.
             ("mod c; pub struct P; #[cfg(test)] mod tests { use super::c::C; }", "use super::P;"),
             ("mod c; pub struct P;", "pub struct C; #[cfg(test)] use super::P;"),
-            // An inline module's parent is the file itself.
+            // The parent of an inline module is the file itself.
             (
                 "mod c; use c::C;",
                 "pub struct C; mod inner { use super::C; } mod more { mod deep { use super::super::C; } }",

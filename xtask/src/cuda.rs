@@ -1,5 +1,5 @@
-//! The GPU's kernels, compiled without a GPU: NVIDIA's run-time compiler comes as a Python package, into an environment of its own.
-//! Knows where the compiler is, never what the kernels compute.
+//! Compiles the GPU kernels without a GPU. NVIDIA's run-time compiler is a Python package, installed in its own
+//! environment. Knows where the compiler is, not what the kernels compute.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,11 @@ use crate::shell::{Done, Failure, Place};
 
 const ENVIRONMENT: &str = "venv-cuda";
 const REQUIREMENTS: &str = "crates/cuda/kernels/requirements.txt";
-/// The oldest that is supported, and the one that the kernels are tuned on.
+/// The oldest supported architecture, and the one that the kernels are tuned for.
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
-/// What the room says with the feature, and every kernel for each architecture, with registers and spills.
+/// Lints the crate with the feature `cuda`, and compiles every kernel for each architecture, with its registers and
+/// spills.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     let with_cuda = ["--release", "-p", "headrace-cuda", "--features", "cuda"];
     let lint = [&["clippy"][..], &with_cuda, &["--all-targets", "--", "-D", "warnings"]].concat();
@@ -30,7 +31,7 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// The folder of the environment's NVRTC.
+/// The folder of NVRTC in the environment.
 fn compiler(place: &Place) -> Option<PathBuf> {
     let versions = std::fs::read_dir(place.target.join(ENVIRONMENT).join("lib")).ok()?;
     let folders =

@@ -1,4 +1,5 @@
-//! The Debian package, by `dpkg-deb` from the table `package.metadata.deb` of the program's manifest. `cargo deb` reads the same table.
+//! Builds the Debian package with `dpkg-deb`, from the table `package.metadata.deb` of the program's manifest.
+//! `cargo deb` reads the same table.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use crate::shell::{Failure, Place, capture, read, show};
 
 /// The folder of the manifest, which the paths in the table start from.
 const FOLDER: &str = "crates/headrace";
-/// The path in the table that stands for the program.
+/// The path in the table that refers to the program.
 const PROGRAM: &str = "target/release/headrace";
 /// Scripts that dpkg runs when it installs and removes the package.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -151,7 +152,8 @@ fn control(
     Ok(())
 }
 
-/// The packages that this one needs. `$auto` becomes those of the libraries that the program is linked with.
+/// The packages that this package depends on. `$auto` becomes the packages of the libraries that the program is linked
+/// with.
 fn depends(place: &Place, table: &Table, program: &Path, folder: &Path) -> Result<String, Failure> {
     let rule = table.get("depends").and_then(Value::as_str).unwrap_or_default();
     let libraries = capture(place.command("ldd").arg(program), "ldd").unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Packages of Debian's and its like, installed where that needs nobody's leave. Knows no step.
+//! Installs packages on Debian and its derivatives if this process runs as root. Knows no step.
 
 use std::path::Path;
 
 use crate::shell::{Place, capture, show};
 
-/// Installs packages as root. What comes of it shows when they are looked for.
+/// Installs packages, if this process is root. The caller checks for the result.
 pub(crate) fn install(place: &Place, packages: &[&str]) {
     let root = capture(place.command("id").arg("-u"), "id -u").is_ok_and(|id| id.trim() == "0");
     if !root || !Path::new("/usr/bin/apt-get").exists() {

@@ -1,5 +1,5 @@
-//! `xtask -- dist`: the files of a release page for one target. A Linux archive, a Debian package, the context of an image, a list of
-//! the program's parts, checksums, and a signature if a key is given.
+//! `xtask -- dist`: makes the files of a release page for one target. These are a Linux archive, a Debian package, an
+//! image context, a list of the program's parts, checksums, and optionally a signature.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the words behind `dist`.
+    /// Parses the words after `dist`.
     pub(crate) fn parse(words: &[&str]) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut words = words.iter();
@@ -63,7 +63,7 @@ impl Options {
     }
 }
 
-/// What `dist` made.
+/// The files that `dist` made.
 #[derive(Debug)]
 pub(crate) struct Release {
     /// The folder of all the files.
@@ -170,7 +170,7 @@ fn host(place: &Place) -> Result<String, Failure> {
     line.map(str::to_owned).ok_or_else(|| Failure::new("`rustc -vV` names no host", "name one with --target"))
 }
 
-/// Debian's name of the target's processor, which is also that of images.
+/// Debian's name of the target's processor, which image platforms use too.
 fn machine(target: &str) -> Result<&'static str, Failure> {
     let processor = if target.contains("-linux-") { target.split('-').next() } else { None };
     match processor {
@@ -183,7 +183,7 @@ fn machine(target: &str) -> Result<&'static str, Failure> {
     }
 }
 
-/// Compiles the program as a release is compiled. A program for musl must be static.
+/// Compiles the program with the release profile of distributions. A program for musl must be static.
 fn compile(place: &Place, target: &str) -> Result<PathBuf, Failure> {
     let musl = target.ends_with("-musl");
     let compiler = format!("CC_{}", target.replace('-', "_"));
@@ -215,7 +215,7 @@ fn version(place: &Place, program: &Path) -> Result<String, Failure> {
     })
 }
 
-/// Seconds since 1970 that every file is dated with: `SOURCE_DATE_EPOCH`, or the time of the commit, or 0.
+/// Timestamp of every file, in seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of the commit, or 0.
 fn made_at(place: &Place) -> String {
     let seconds = std::env::var("SOURCE_DATE_EPOCH")
         .ok()
@@ -226,7 +226,7 @@ fn made_at(place: &Place) -> String {
         .unwrap_or_else(|| "0".to_owned())
 }
 
-/// The program, its licence, README and changelog, completions, manual pages, and `deploy`.
+/// Packs the archive: the program, its licence, README and changelog, completions, manual pages, and `deploy`.
 fn archive(place: &Place, release: &Release, program: &Path, made: &str) -> Result<(), Failure> {
     let stage = release.folder.join("stage");
     let folder = stage.join(&release.name);
@@ -246,7 +246,8 @@ fn archive(place: &Place, release: &Release, program: &Path, made: &str) -> Resu
     pack(place, &stage, &release.name, &release.archive(), made)
 }
 
-/// What `docker build` takes: the Dockerfile of releases, the program in its platform's folder, an empty `data`.
+/// Packs the context for `docker build`: the release Dockerfile, the program in its platform's folder, and an empty
+/// `data`.
 fn image(place: &Place, release: &Release, program: &Path, machine: &str, made: &str) -> Result<(), Failure> {
     let stage = release.folder.join("stage");
     empty(&stage.join("data"))?;
@@ -255,7 +256,7 @@ fn image(place: &Place, release: &Release, program: &Path, machine: &str, made: 
     pack(place, &stage, ".", &release.image(), made)
 }
 
-/// Packs one entry of the folder `stage` with the same bytes each time, and removes `stage`.
+/// Packs one entry of the folder `stage` reproducibly, and removes `stage`.
 fn pack(place: &Place, stage: &Path, entry: &str, archive: &Path, made: &str) -> Result<(), Failure> {
     let mut command = place.command("tar");
     command.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=go-w"]);

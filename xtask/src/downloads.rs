@@ -1,5 +1,5 @@
-//! Tries the files of a release page as a user would: checks the checksums and the signature, unpacks the archive and the Debian package,
-//! and runs the README's first session from each. Knows the files, never how they are made.
+//! Tries the files of a release page as a user would. Checks the checksums and the signature, unpacks the archive and
+//! the Debian package, and runs the README's first session from each. Knows the files, not how they are made.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::shell::{Done, Failure, Place, capture, read};
 
 /// The name of the signer in the list of allowed signers.
 const SIGNER: &str = "headrace";
-/// The lines of the README that start the server and ask it.
+/// The README's lines that start the server and send it a request.
 const START: &str = "cargo run --release -- up";
 const ASK: &str = "curl http://127.0.0.1:8080/v1/chat/completions";
 
-/// The step: packages the release program for this machine with a key of its own, and tries every file.
+/// Runs the step: packages the release program for this machine, signed with a temporary key, and tries every file.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     let found = |place: &Place, program: &str, argument: &str| {
         capture(place.command(program).arg(argument), program).is_ok()
@@ -45,7 +45,8 @@ pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     Ok(if missing.is_empty() { Done::Passed } else { Done::Without(missing.join(" and ")) })
 }
 
-/// Unpacks the archive, the context of the image and the package, and runs the README's first session from archive and package.
+/// Unpacks the archive, the image context and the package. Runs the README's first session from the archive and from
+/// the package.
 pub(crate) fn try_out(place: &Place, release: &Release) -> Result<(), Failure> {
     let work = place.target.join("downloads-tried");
     empty(&work)?;
@@ -94,7 +95,8 @@ fn there(path: &Path) -> Result<(), Failure> {
     Err(wrong(format!("{} is missing", path.display())))
 }
 
-/// `--version`, then what the README says first: `up`, the question by curl, `trace --last`. Each runs in the folder `work`.
+/// Runs `--version` and then the README's first session: `up`, the curl request, `trace --last`. Each command runs in
+/// `work`.
 fn session(place: &Place, program: &Path, readme: &Path, work: &Path) -> Result<(), Failure> {
     empty(work)?;
     let text = read(readme)?;

@@ -1,5 +1,5 @@
-//! The page that explains errors, `docs/errors.md`, and one for each of them in `docs/errors`: written from the table of refusals,
-//! so that every name that an answer or a trace can carry is an anchor and a page. Must not know who refuses.
+//! Generates the page that explains errors, `docs/errors.md`, and one page per error in `docs/errors`, from the table
+//! of refusals. So every name in an answer or a trace has an anchor and a page. Must not know who refuses.
 
 mod admin;
 
@@ -15,17 +15,17 @@ use crate::shell::Failure;
 
 pub(crate) const PAGE: &str = "docs/errors.md";
 
-/// Where the pages of single codes stand.
+/// The folder of the pages of single codes.
 const PAGES: &str = "docs/errors";
 
-/// What stands before the first chapter.
+/// The text before the first chapter.
 const HEAD: &str = include_str!("errors_page/head.md");
 
-/// A chapter begins with a code of the table and ends where the next one begins.
+/// A chapter of the page. It starts with a code of the table and ends where the next chapter starts.
 struct Chapter {
     first: Code,
     title: &'static str,
-    /// Paragraphs before its codes.
+    /// Paragraphs before the chapter's codes.
     intro: &'static [&'static str],
 }
 
@@ -94,7 +94,7 @@ const CHAPTERS: &[Chapter] = &[
     Chapter { first: Code::QueueFull, title: "The engine (stages `place` to `decode`)", intro: &[] },
 ];
 
-/// Whether the pages are those that the table writes, and no others.
+/// Checks that the pages equal the generated ones, and that there are no others.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     let mut broken = Vec::new();
     let all = pages();
@@ -119,7 +119,7 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(broken)
 }
 
-/// Writes the pages anew.
+/// Regenerates the pages.
 pub(crate) fn write(root: &Path) -> Result<(), Failure> {
     let failed =
         |name: &str, error: std::io::Error| Failure::new(format!("{name}: {error}"), "make it writable");
@@ -134,19 +134,19 @@ pub(crate) fn write(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every page, by its path.
+/// All pages, by path.
 fn pages() -> BTreeMap<String, String> {
     let of = |code: &Code| (format!("{PAGES}/{}.md", code.name()), ErrorPage::of(*code).markdown(bodies));
     Code::ALL.iter().map(of).chain([(PAGE.to_owned(), page())]).chain(admin::pages()).collect()
 }
 
-/// An example's body as each dialect has it, indented.
+/// The body of an example in each dialect, indented.
 fn bodies(code: Code, message: &str, param: Option<&str>) -> [String; 2] {
     const EXAMPLE: u128 = 0x0192_0000_0000_7000_8000_0000_0000_0001;
     let mut facts = ErrorFacts::new(code, message, RequestId::from_bits(EXAMPLE));
     facts.param = param.map(str::to_owned);
     facts.retry_after_s = matches!(code.status(), 429 | 503).then_some(2);
-    // As of the message: 60 of 60 used, one more asked for.
+    // As in the message: 60 of 60 are used, and one more is asked for.
     facts.limit = (code == Code::RequestsPerMinute).then(|| LimitFacts {
         rule: code.name(),
         scope: "key:key_7f3a2b".to_owned(),
@@ -177,11 +177,11 @@ fn page() -> String {
     page
 }
 
-/// The paragraph of a code.
+/// The paragraph about a code.
 fn explained(code: Code) -> String {
     let status = match code.status() {
         _ if !code.is_told() => String::new(),
-        // Everybody who is told to come back is told when.
+        // Answers with these statuses always name the time to retry.
         status @ (429 | 503) => format!("**{status}** with `Retry-After`. "),
         status => format!("**{status}**. "),
     };
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(page.matches(&format!("\n## {}\n", chapter.title)).count(), 1, "{}", chapter.title);
         }
         assert!(headrace_wire::ERROR_DOCS.ends_with(PAGES));
-        // What an error's body links to is there.
+        // The page that an error body links to exists.
         let link =
             bodies(Code::OutOfMoney, "m", None).map(|body| body.contains("docs/errors/out_of_money.md"));
         assert_eq!(link, [true, true]);

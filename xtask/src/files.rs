@@ -1,10 +1,10 @@
-//! Copying, creating and writing files, with failures that name the path. Knows no step.
+//! Copies, creates and writes files, with failures that name the path. Knows no step.
 
 use std::path::Path;
 
 use crate::shell::Failure;
 
-/// Copies a file to a path, whose folder is created.
+/// Copies a file to a path and creates the path's folder.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     if let Some(folder) = to.parent() {
         create(folder)?;
@@ -17,7 +17,7 @@ pub(crate) fn create(folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|error| fault(folder, &error))
 }
 
-/// Creates an empty folder. Removes what was there.
+/// Creates an empty folder. Removes its previous content.
 pub(crate) fn empty(folder: &Path) -> Result<(), Failure> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).map_err(|error| fault(folder, &error))?;
@@ -30,7 +30,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|error| fault(path, &error))
 }
 
-/// The failure of one path.
+/// A failure that names the path.
 pub(crate) fn fault(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}", path.display()), "check that the path exists and can be written")
 }

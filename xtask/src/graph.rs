@@ -1,19 +1,19 @@
-//! The crate graph as ARCHITECTURE.md draws it: which room may use which, and what no room but one may know.
-//! The rules are data; the code below only compares.
+//! Checks the crate graph of ARCHITECTURE.md: which crate may use which, and which knowledge is restricted to some
+//! crates. The rules are data; the code below only compares.
 
 use crate::metadata::{Kind, Package, workspace};
 use crate::shell::{Failure, Place};
 
-/// Which part of the house a room belongs to.
+/// The part of the workspace that a crate belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// What both halves stand on.
+    /// Shared by both halves.
     Ground,
-    /// Knows nothing of HTTP, keys, limits or money.
+    /// The engine half. Knows nothing of HTTP, keys, limits or money.
     Engine,
-    /// Knows nothing of kernels, KV blocks or weights.
+    /// The gateway half. Knows nothing of kernels, KV blocks or weights.
     Gateway,
-    /// Stores, clients, simulation, the program.
+    /// Stores, clients, the simulation and the program.
     Around,
 }
 
@@ -22,7 +22,7 @@ use Part::{Around, Engine, Gateway, Ground};
 struct Room {
     name: &'static str,
     part: Part,
-    /// Beside `domain`, which every room may use.
+    /// Crates that this crate may use, besides `domain`, which every crate may use.
     may_use: &'static [&'static str],
 }
 
@@ -154,7 +154,7 @@ const ROOMS: &[Room] = &[
     room("xtask", Around, &["wire", "trace", "explain"]),
 ];
 
-/// Crates of others that stand for a kind of knowledge, and the rooms that may have it.
+/// External crates that represent a kind of knowledge, and the crates that may have it.
 const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "HTTP",
@@ -182,7 +182,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
 
 const PREFIX: &str = "headrace-";
 
-/// What breaks the rules, each with the rule.
+/// Returns the violations, each with its rule.
 pub(crate) fn violations(place: &Place) -> Result<Vec<String>, Failure> {
     let packages = workspace(place)?;
     Ok(packages.iter().flat_map(|package| of_package(&package_of(package), package)).collect())
@@ -227,7 +227,7 @@ fn ships(room: &Room, used: &str) -> Option<String> {
     Some(format!("`{}` uses `{used}`; it may use only domain{allowed}{wall}", room.name))
 }
 
-/// Tests may look further, but not through the wall between the halves: what needs both is tested in `sim` or above.
+/// Tests may use more crates, but not of the other half. Code that needs both halves is tested in `sim` or above.
 fn tests(room: &Room, used: &str) -> Option<String> {
     let broken = match (room.part, find(used)?.part) {
         (Ground, part) => part != Ground,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// The table itself: closed, without a cycle, and with the wall standing however far one walks.
+    /// The table is closed and without cycles, and keeps the halves apart, also through indirect dependencies.
     #[test]
     fn the_table_keeps_the_halves_apart_and_points_downwards() {
         fn reach(name: &str, seen: &mut Vec<&'static str>) {

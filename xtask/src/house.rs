@@ -1,18 +1,18 @@
-//! House rules that reading the sources can show: sizes, heads of files, what must not stand anywhere.
-//! Knows text only; what crates may use is the graph's business.
+//! Rules that can be checked by reading the sources: file sizes, file heads and forbidden text. Knows text only; the
+//! crate graph checks dependencies.
 
 use std::path::{Path, PathBuf};
 
 use crate::shell::{Failure, read};
 
-/// Where a file asks to be split.
+/// Files with more lines must be split.
 const MOST_LINES: usize = 600;
-/// Files that may be longer, with the reason. Empty is how it should be.
+/// Files that may be longer, with the reason. It should be empty.
 const LONGER: &[(&str, &str)] = &[];
-/// Where sources may say `unsafe`: the arithmetic, the mapping of files, and the one file that calls a GPU's driver.
+/// Sources that may contain `unsafe`: the kernels, the mapping of files, and the one file that calls a GPU's driver.
 const UNSAFE_PLACES: &[&str] = &["crates/kernels/", "crates/checkpoint/", "crates/cuda/src/device/nvidia.rs"];
 
-/// What must not stand in a source, and why. In pieces, so that this file does not hold them.
+/// Text that no source may contain, and why. Written in pieces, so that this file does not contain it.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("todo", "!("), "finish it or leave it out"),
     (concat!("unimplemented", "!("), "finish it or leave it out"),
@@ -21,14 +21,14 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("#[ign", "ore"), "a test that does not run shows nothing"),
 ];
 
-/// How an example in a doc comment begins. cargo would compile each alone; examples are tests, or stand in pages, or in
-/// [`EXAMPLE_PAGES`].
+/// The start of an example in a doc comment. cargo would compile each example alone. Examples belong in tests, in
+/// pages, or in [`EXAMPLE_PAGES`].
 const DOC_EXAMPLES: [&str; 2] = [concat!("///", " ```"), concat!("//!", " ```")];
 
-/// Rooms whose page opens with an example, which the test command runs.
+/// Crates whose root documentation starts with an example, which the test command runs.
 pub(crate) const EXAMPLE_PAGES: [&str; 1] = ["scheduler"];
 
-/// What must not stand in any text of the repository: leaked secrets and paths of somebody's machine.
+/// Text that no file of the repository may contain: leaked secrets and paths of a developer's machine.
 const CANARIES: &[(&str, &str)] = &[
     (concat!("PRIVATE ", "KEY-----"), "a private key; make one in the test"),
     (concat!("sk-", "proj-"), "looks like a provider's key"),
@@ -37,7 +37,7 @@ const CANARIES: &[(&str, &str)] = &[
     (concat!("/root", "/."), "a path of somebody's machine"),
 ];
 
-/// What breaks the rules, each with file and line.
+/// Returns the violations, each with file and line.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask", "docs", "tests", ".ci"] {
@@ -54,7 +54,7 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(broken)
 }
 
-/// Source and documentation files; never test data, which holds what it must.
+/// Collects source and documentation files, without test data, which may contain anything.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("{}: {error}", folder.display()), "check its permissions");
     let entries = match std::fs::read_dir(folder) {
@@ -125,7 +125,7 @@ fn is_example_page(name: &str) -> bool {
     EXAMPLE_PAGES.iter().any(|room| name == format!("crates/{room}/src/lib.rs"))
 }
 
-/// Whether code, not a comment or a lint's name, says the word.
+/// Returns `true` if the code contains the word. Comments and lint names do not count.
 fn says_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     ["{", "fn", "impl", "extern"]

@@ -1,35 +1,35 @@
-//! Which names the files of a crate take from each other, read from their text: `use` declarations and paths.
-//! Knows as much of Rust as that needs, and no rule. Tests are passed over.
+//! Finds the names that the files of a crate import from each other, from their text: `use` declarations and paths.
+//! Knows only the necessary parts of Rust, and no rule. Skips tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tokens::{Token, tokens};
 
-/// The files of a crate by their module: `""` for `lib.rs` or `main.rs`, `a::b` for `a/b.rs`.
+/// The files of a crate by module: `""` for `lib.rs` or `main.rs`, `a::b` for `a/b.rs`.
 pub(crate) type Sources = BTreeMap<String, String>;
 
-/// For each module those that it imports, with the names taken.
+/// For each module, the modules that it imports from, with the imported names.
 pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// A path of a `use` declaration.
 #[derive(Debug, Clone)]
 struct Use {
     path: Vec<String>,
-    /// What it is called in this file.
+    /// The name in this file.
     alias: String,
-    /// It is handed on.
+    /// Whether the name is re-exported.
     public: bool,
 }
 
-/// What a file says.
+/// The imports in one file.
 #[derive(Debug, Default)]
 struct Said {
     uses: Vec<Use>,
-    /// Paths in its code.
+    /// Paths in the code.
     paths: Vec<Vec<String>>,
 }
 
-/// What imports what.
+/// Finds the imports of all modules.
 pub(crate) fn imports(sources: &Sources) -> Imports {
     let said: BTreeMap<&str, Said> =
         sources.iter().map(|(module, text)| (module.as_str(), read(text))).collect();
@@ -45,12 +45,12 @@ pub(crate) fn imports(sources: &Sources) -> Imports {
     imports
 }
 
-/// Whether a path that is handed on only lets a child's name be known: that is no import.
+/// Returns `true` if a re-export only publishes a child's name, which is not an import.
 fn is_face(said: &BTreeMap<&str, Said>, module: &str, path: &[String]) -> bool {
     module.is_empty() || start(said, module, path).is_some_and(|(from, _)| from == module)
 }
 
-/// Where a path starts, and what is left of it: at a module of this crate, or nowhere in it.
+/// The module where a path starts, and the rest of the path. `None` if it does not start in this crate.
 fn start<'p>(
     said: &BTreeMap<&str, Said>,
     module: &str,
@@ -72,7 +72,7 @@ fn start<'p>(
     }
 }
 
-/// The module that defines what a path names: names that are handed on are followed.
+/// The module that defines the name of a path. Follows re-exports.
 fn home(said: &BTreeMap<&str, Said>, module: &str, path: &[String], depth: usize) -> Option<String> {
     const MOST_HOPS: usize = 8;
     let (mut at, mut rest) = start(said, module, path)?;
@@ -96,11 +96,11 @@ fn join(module: &str, child: &str) -> String {
     if module.is_empty() { child.to_owned() } else { format!("{module}::{child}") }
 }
 
-/// Reads a file.
+/// Reads a file's imports.
 fn read(text: &str) -> Said {
     let all = tokens(text);
     let mut said = Said::default();
-    // How deep the braces are now, and where inline modules begin.
+    // The current depth of braces, and the depths at which inline modules start.
     let (mut depth, mut inline) = (0_usize, Vec::new());
     let mut rest = all.as_slice();
     let mut before: Option<Token<'_>> = None;
@@ -143,7 +143,7 @@ fn read(text: &str) -> Said {
     said
 }
 
-/// The path that begins with this word.
+/// The path that starts with this word.
 fn path_at(first: Token<'_>, after: &[Token<'_>]) -> Vec<String> {
     let mut path: Vec<String> = [first].iter().filter_map(Token::word).collect();
     let mut rest = after;
@@ -154,7 +154,8 @@ fn path_at(first: Token<'_>, after: &[Token<'_>]) -> Vec<String> {
     path
 }
 
-/// A path as the file's own module would write it, from so many inline modules deep; `None` if it stays inside them.
+/// Rewrites a path inside `inline` nested inline modules as the file's own module would write it. `None` if the path
+/// stays inside them.
 fn outside(path: Vec<String>, inline: usize) -> Option<Vec<String>> {
     let ups = path.iter().take_while(|word| *word == "super").count();
     match path.first().map(String::as_str) {
@@ -166,7 +167,7 @@ fn outside(path: Vec<String>, inline: usize) -> Option<Vec<String>> {
     }
 }
 
-/// The paths of a `use` tree, each with what it is called.
+/// The paths of a `use` tree, each with its name.
 fn expand(tree: &[Token<'_>], prefix: &[String], out: &mut Vec<(Vec<String>, String)>) {
     let mut path = prefix.to_vec();
     let mut alias = None;
@@ -199,7 +200,7 @@ fn expand(tree: &[Token<'_>], prefix: &[String], out: &mut Vec<(Vec<String>, Str
     }
 }
 
-/// What stands between the commas that stand in no braces.
+/// Splits tokens at the commas outside of braces.
 fn parts<'t, 's>(tokens: &'t [Token<'s>]) -> Vec<&'t [Token<'s>]> {
     let mut depth = 0_usize;
     let split = tokens.split(|token| {
@@ -213,7 +214,7 @@ fn parts<'t, 's>(tokens: &'t [Token<'s>]) -> Vec<&'t [Token<'s>]> {
     split.filter(|part| !part.is_empty()).collect()
 }
 
-/// What follows an item that is compiled for tests only, if one begins here.
+/// The tokens after an item that is compiled for tests only. `None` if no such item starts here.
 fn behind_test<'t, 's>(tokens: &'t [Token<'s>]) -> Option<&'t [Token<'s>]> {
     const ATTRIBUTE: [Token<'_>; 7] = [
         Token::Mark('#'),

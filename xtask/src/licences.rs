@@ -1,5 +1,5 @@
-//! Licences, sources and banned crates of every dependency, against `deny.toml`: the part of cargo-deny that needs no
-//! installing. Where cargo-deny is installed it runs too. Security advisories are not looked at here.
+//! Checks licences, sources and banned crates of every dependency against `deny.toml`, without cargo-deny. If
+//! cargo-deny is installed, it runs too. Does not check security advisories.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use toml::Table;
 
 use crate::shell::{Done, Failure, Place, capture, read};
 
-/// The step.
+/// Runs the step.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     let policy = Policy::read(place)?;
     let packages = built(place)?;
@@ -31,7 +31,7 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// One dependency that is really built (the lock file names more: optional ones that nobody switched on).
+/// A dependency that is really built. (`Cargo.lock` lists more: optional dependencies that are not enabled.)
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Package {
     name: String,
@@ -39,7 +39,7 @@ struct Package {
     licence: String,
 }
 
-/// Every dependency of this platform, its tests' too.
+/// Every dependency on this platform, including those of tests.
 fn built(place: &Place) -> Result<BTreeSet<Package>, Failure> {
     let arguments = ["tree", "--workspace", "--locked", "-e", "all", "--prefix", "none", "-f", "{p}\t{l}"];
     let line = format!("cargo {}", arguments.join(" "));
@@ -49,7 +49,7 @@ fn built(place: &Place) -> Result<BTreeSet<Package>, Failure> {
     Ok(printed.lines().filter_map(package).collect())
 }
 
-/// `NAME vVERSION (…)`, a tab, the licence; the workspace's own and what else has a path is left out.
+/// Parses `NAME vVERSION (…)`, a tab, and the licence. Skips packages with a path, such as the workspace's own.
 fn package(line: &str) -> Option<Package> {
     let (package, licence) = line.split_once('\t')?;
     let mut words = package.split_whitespace();
@@ -61,7 +61,7 @@ fn package(line: &str) -> Option<Package> {
     Some(Package { name: name.to_owned(), version: version.to_owned(), licence })
 }
 
-/// What `deny.toml` says, as far as it is checked here.
+/// The parts of `deny.toml` that are checked here.
 struct Policy {
     allowed: Vec<String>,
     banned: Vec<String>,
@@ -119,7 +119,7 @@ impl Policy {
         broken
     }
 
-    /// What the lock file takes from elsewhere than the registry.
+    /// Sources in `Cargo.lock` other than the registry.
     fn foreign_sources(&self, lock: &str) -> Vec<String> {
         let sources = lock.lines().filter_map(|line| line.strip_prefix("source = "));
         let foreign = sources.filter(|source| !source.contains(&self.registry));
@@ -127,7 +127,7 @@ impl Policy {
     }
 }
 
-/// Whether an SPDX expression can be met with the allowed licences alone. `/`, the old way to say OR, is read too.
+/// Whether an SPDX expression can be satisfied by allowed licences only. Also accepts `/`, the old notation of OR.
 fn allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

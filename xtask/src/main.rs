@@ -1,5 +1,5 @@
-//! The test command, the crate-graph check, generated artefacts: `cargo run --release -p xtask -- test`.
-//! Must not know how any room works; it runs the same commands that a person would, and says which.
+//! The test command, the crate-graph check and the generated files: `cargo run --release -p xtask -- test`. Must not
+//! know how any crate works. Runs the same commands that a person would, and prints them.
 
 mod admin_api;
 mod arm;
@@ -88,7 +88,7 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
     }
 }
 
-/// Makes the files of a release page, or the checksums of files that others made.
+/// Makes the files of a release page, or the checksums of a folder's files.
 fn release(place: &Place, words: &[&str]) -> Result<(), Failure> {
     let options = dist::Options::parse(words)?;
     if let Some(folder) = &options.checksums {

@@ -1,33 +1,33 @@
-//! What `cargo metadata` says, as far as the checks need it. Decides nothing.
+//! The parts of `cargo metadata` that the checks need. Decides nothing.
 
 use serde_json::Value;
 
 use crate::shell::{Failure, Place, capture};
 
-/// One package.
+/// A package.
 #[derive(Debug, Clone)]
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// One line of a manifest.
+/// A dependency in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
     pub(crate) kind: Kind,
 }
 
-/// What it is needed for.
+/// What a dependency is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The crate itself, or its build script.
     Ships,
-    /// Its tests and benchmarks.
+    /// The crate's tests and benchmarks.
     Tests,
 }
 
-/// The workspace's own packages, read without network.
+/// The workspace's own packages, read without network access.
 pub(crate) fn workspace(place: &Place) -> Result<Vec<Package>, Failure> {
     let arguments = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
     let line = format!("cargo {}", arguments.join(" "));

@@ -1,10 +1,10 @@
-//! Other people's servers beside or behind Headrace, on demand: each is a script in `tests/peers` that installs its peer itself.
-//! Knows where the scripts are, never what they check.
+//! Other servers and clients, tested with Headrace on demand. Each is a script in `tests/peers` that installs its peer
+//! itself. Knows where the scripts are, not what they check.
 
 use crate::python;
 use crate::shell::{Failure, Place, show};
 
-/// Name, script, and what it shows.
+/// Name, script and purpose.
 const PEERS: &[(&str, &str, &str)] = &[
     (
         "haproxy",
@@ -25,7 +25,7 @@ const PEERS: &[(&str, &str, &str)] = &[
     ("aider", "tests/peers/aider.py", "aider: edits in both dialects on a scripted model"),
 ];
 
-/// Runs one against the release program, which is built first.
+/// Runs one script against the release program, after building it.
 pub(crate) fn run(place: &Place, name: &str, more: &[&str]) -> Result<(), Failure> {
     let Some((_, script, _)) = PEERS.iter().find(|(peer, ..)| *peer == name) else {
         return Err(Failure::new(format!("there is no peer `{name}`"), list()));
@@ -37,7 +37,7 @@ pub(crate) fn run(place: &Place, name: &str, more: &[&str]) -> Result<(), Failur
     show(&mut command, &format!("target/venv/bin/python {script} {}", more.join(" ")))
 }
 
-/// What there is, for people.
+/// The list of peers, for people.
 pub(crate) fn list() -> String {
     let rows = PEERS.iter().map(|(name, _, what)| format!("  peers {name:<14} {what}\n"));
     rows.collect()

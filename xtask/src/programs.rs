@@ -1,5 +1,5 @@
-//! The workspace's test programs: cargo compiles them in one go, then they run a few at a time, because some compute
-//! and some only wait. Knows where the programs are, never what they test.
+//! The workspace's test programs. cargo compiles all of them at once. Then they run a few at a time, since some compute
+//! and some only wait. Knows where the programs are, not what they test.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,29 +11,28 @@ use serde_json::Value;
 
 use crate::shell::{Failure, Place, capture};
 
-/// Programs that run at once. Each uses every core when it can; one more than two keeps the cores busy while others
-/// wait for disks, timers and child processes.
+/// Number of programs that run at once. Each uses every core if it can. One more than two keeps the cores busy while
+/// others wait for disks, timers and child processes.
 const AT_ONCE: usize = 3;
 
-/// Programs that start first: they wait for the disk or for timers most of the time, and everything else fits beside
-/// them.
+/// Programs that start first. They mostly wait for the disk or for timers, so all others fit beside them.
 const FIRST: &[&str] = &["crash", "up", "oracles", "same_bits", "simulation", "runs", "engine"];
 
 /// A compiled test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Its package.
+    /// The program's package.
     package: String,
     /// How cargo selects it: `--lib`, `--bin NAME` or `--test NAME`.
     target: String,
-    /// Where the package stands; tests run there.
+    /// The package's folder. Tests run there.
     folder: PathBuf,
     executable: PathBuf,
-    /// What is set for it, beside what this process has.
+    /// Additional environment variables.
     environment: Vec<(String, String)>,
     /// Arguments of the test harness.
     arguments: Vec<String>,
-    /// What runs it, for programs of another machine.
+    /// The command that runs the program, for programs of another machine.
     runner: Vec<String>,
 }
 
@@ -56,12 +55,12 @@ impl Program {
         self
     }
 
-    /// Whether it is the integration test of this name.
+    /// Returns `true` if this is the integration test with this name.
     pub(crate) fn is_test(&self, name: &str) -> bool {
         self.target.strip_prefix("--test ") == Some(name)
     }
 
-    /// Its place in the queue: programs of [`FIRST`] in that order, then the others.
+    /// Position in the queue: programs of [`FIRST`] in that order, then the others.
     fn turn(&self) -> usize {
         let name = self.target.rsplit(' ').next().unwrap_or_default();
         FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len())
@@ -83,7 +82,7 @@ impl Program {
     }
 }
 
-/// The line that a person would type for it. An emulated program is run by its path.
+/// The command line that a person would type. An emulated program is run by its path.
 impl std::fmt::Display for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (name, value) in &self.environment {
@@ -101,7 +100,7 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Compiles the test programs that `arguments` of `cargo test` select, and lists them.
+/// Compiles the test programs that these arguments of `cargo test` select, and lists them.
 pub(crate) fn compile(
     place: &Place,
     arguments: &[&str],
@@ -124,7 +123,7 @@ pub(crate) fn compile(
     Ok(programs)
 }
 
-/// A program from one line of cargo's messages.
+/// Parses a program from one line of cargo's messages.
 fn program(line: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(line).ok()?;
     let executable = message.get("executable")?.as_str()?;
@@ -138,7 +137,7 @@ fn program(line: &str) -> Option<Program> {
         "bin" | "test" => format!("--{kind} {name}"),
         _ => return None,
     };
-    // `path+file:///w/crates/store#headrace-store@0.1.0`, or without the name where it is the folder's.
+    // `path+file:///w/crates/store#headrace-store@0.1.0`, or without the name if it equals the folder's name.
     let id = message.get("package_id")?.as_str()?.rsplit('#').next()?;
     let package = match id.split_once('@') {
         Some((package, _)) => package.to_owned(),
@@ -155,7 +154,7 @@ fn program(line: &str) -> Option<Program> {
     })
 }
 
-/// Runs them all, a few at a time, and tells each as it ends. After a failure no other is started.
+/// Runs the programs, a few at a time, and prints each result. After a failure no further program starts.
 pub(crate) fn run(programs: &[Program]) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(None);
@@ -195,7 +194,7 @@ fn one(program: &Program) -> Result<(), Failure> {
     Err(Failure::new(what, format!("run it alone with\n  {program}")))
 }
 
-/// One line for people, and the test harness' own.
+/// Prints the program's command line and the test harness's result line.
 fn tell(program: &Program, said: &str, took: Duration) {
     let result = said.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or("no result");
     println!("$ {program}  ({:.1} s)\n{result}", took.as_secs_f64());

@@ -1,9 +1,9 @@
-//! Paragraphs of generated pages. Knows no page.
+//! Formats paragraphs of generated pages. Knows no page.
 
-/// Where a line of a paragraph is broken, in characters.
+/// Maximum width of a line, in characters.
 const WIDTH: usize = 120;
 
-/// A paragraph in lines of at most [`WIDTH`] characters.
+/// Wraps a paragraph into lines of at most [`WIDTH`] characters.
 pub(crate) fn wrapped(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,5 +1,5 @@
-//! The SDK tests: virtual environments of their own under `target/venv` and `target/venv-other`, Node's packages under `target/node`,
-//! and pytest. Knows where Python is, never what the tests test.
+//! The SDK tests: virtual environments under the target folder, Node's packages under `target/node`, and pytest. Knows
+//! where Python is, not what the tests check.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,23 +7,23 @@ use std::process::Command;
 use crate::shell::{Done, Failure, Place, capture, read, show};
 
 const TESTS: &str = "tests/sdk";
-/// Folder under the target, what is installed into it, and what of the tests runs in it. The second has clients that go with older SDKs,
-/// the third what reads the admin API's document.
+/// For each environment: its folder under the target, its requirements, and the tests that run in it. The second has
+/// clients that need older SDKs. The third has the tools that read the admin API's document.
 const ENVIRONMENTS: &[(&str, &str, &str)] = &[
     ("venv", "tests/sdk/requirements.txt", TESTS),
     ("venv-other", "tests/sdk/requirements-other.txt", "tests/sdk/test_other_clients.py"),
     ("venv-admin", "tests/admin/requirements.txt", "tests/admin"),
 ];
-/// Writes or compares docs/compatibility.md from what the tests found.
+/// Writes docs/compatibility.md from the tests' notes, or compares it with them.
 const COMPATIBILITY: &str = "tests/sdk/compatibility.py";
-/// What the tests noted for it, in the target folder.
+/// The folder of the tests' notes, in the target folder.
 const NOTES: &str = "compatibility";
-/// What Node's package manager installs.
+/// The packages that npm installs.
 const PACKAGES: &str = "tests/sdk/typescript";
 const NEED_NODE: &str = "install Node 20 or later with npm, then run the steps `python` and `sdk`";
 const NEED_PYTHON: &str = "install Python 3.10 or later with venv and pip (Debian: python3-venv), or name one with PYTHON=/path/to/python3";
 
-/// Whether there is a Python that can make the environment.
+/// Checks that a Python exists that can make the environments.
 pub(crate) fn found(place: &Place) -> Result<(), Failure> {
     let mut command = place.command(interpreter());
     command.args([
@@ -36,7 +36,8 @@ pub(crate) fn found(place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs what each environment lists, unless that very list was installed before, and Node's packages where Node is.
+/// Installs each environment, unless the same requirements are installed already. Also installs Node's packages if Node
+/// exists.
 pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
     for (name, requirements, _) in ENVIRONMENTS {
         environment(place, name, requirements)?;
@@ -47,7 +48,7 @@ pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Without(format!("the TypeScript SDKs: {NEED_NODE}")))
 }
 
-/// A virtual environment under the target, with what a list names.
+/// Makes a virtual environment under the target folder and installs its requirements.
 pub(crate) fn environment(place: &Place, name: &str, requirements: &str) -> Result<(), Failure> {
     let wanted = read(&place.root.join(requirements))?;
     let stamp = venv(place, name).join("installed-requirements.txt");
@@ -71,7 +72,8 @@ pub(crate) fn environment(place: &Place, name: &str, requirements: &str) -> Resu
     write_stamp(&stamp, &wanted)
 }
 
-/// The TypeScript SDKs. False where there is no Node: their tests are left out then, and the last word of the run says so.
+/// Installs the TypeScript SDKs. Returns `false` if there is no npm; their tests are then skipped, and the final report
+/// says so.
 fn packages(place: &Place) -> Result<bool, Failure> {
     let home = place.target.join("node");
     let from = place.root.join(PACKAGES);
@@ -100,10 +102,10 @@ fn stamp_of_packages(place: &Place) -> PathBuf {
     place.target.join("node").join("installed-package-lock.json")
 }
 
-/// Runs them against the release binary, and compares docs/compatibility.md with what they found.
+/// Runs the tests against the release binary, and compares docs/compatibility.md with their notes.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let binary = place.headrace();
-    // What an earlier run found is no evidence of this one.
+    // Remove the notes of earlier runs, which say nothing about this one.
     let notes = place.target.join(NOTES);
     if notes.exists() {
         std::fs::remove_dir_all(&notes).map_err(|error| cannot_write(&notes, &error))?;

@@ -1,5 +1,6 @@
-//! The parts of the program as a CycloneDX document, from `cargo metadata`, `cargo tree` and `Cargo.lock`. A crate that the
-//! program of this target is built from is `required`. Every other crate of `Cargo.lock` (tests, other targets) is `excluded`.
+//! Lists the parts of the program as a CycloneDX document, from `cargo metadata`, `cargo tree` and `Cargo.lock`. A
+//! crate that the program is built from on this target is `required`. Every other crate of `Cargo.lock` (tests, other
+//! targets) is `excluded`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::shell::{Failure, Place, capture, read};
 /// The version of CycloneDX.
 const SPECIFICATION: &str = "1.5";
 
-/// The document, as text.
+/// The document as text.
 pub(crate) fn document(place: &Place, target: &str, version: &str, made: &str) -> Result<String, Failure> {
     let arguments = ["metadata", "--format-version", "1", "--locked", "--filter-platform", target];
     let line = format!("cargo {}", arguments.join(" "));
@@ -127,7 +128,8 @@ fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// The crates that the program of this target is built from, with its features. `cargo metadata` would add features that only tests use.
+/// The crates that the program is built from on this target, with its features. `cargo metadata` would add features
+/// that only tests use.
 pub(crate) fn built(place: &Place, target: &str) -> Result<BTreeSet<String>, Failure> {
     let selected = ["tree", "-p", "headrace", "--locked", "-e", "normal,build", "--target", target];
     let arguments = [&selected[..], &["--prefix", "none", "-f", "{p}"]].concat();

@@ -1,5 +1,5 @@
-//! A running server for the steps that try the program: start it, ask it, stop it. Speaks HTTP by hand, as any client may.
-//! Knows no step.
+//! A running server for the steps that try the program: starts it, sends requests, stops it. Speaks HTTP by hand, as
+//! any client may. Knows no step.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::shell::Failure;
 
-/// The API key that these requests carry.
+/// The API key of these requests.
 pub(crate) const KEY: &str = "sk-smoke-0123456789abcdefghijkl";
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ impl Server {
         Err(wrong(format!("the server was not ready within {} s", READY_WITHIN.as_secs())))
     }
 
-    /// The trace of a request, as its owner may read it: written out of band, so it may come a moment later.
+    /// Waits until the owner can read a request's trace. Traces are written out of band, so this may take a moment.
     pub(crate) fn traced(&self, id: &str) -> Result<(), Failure> {
         let started = Instant::now();
         loop {
@@ -112,7 +112,7 @@ impl Server {
         Ok((status, headers, body))
     }
 
-    /// One request on a connection of its own: status, header lines, body.
+    /// Sends one request on its own connection. Returns status, header lines and body.
     fn exchange(
         &self,
         method: &str,
@@ -140,13 +140,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // After a stop there is nothing left to kill; after a failure nothing may be left behind.
+        // After a stop there is nothing left to kill. After a failure nothing may stay behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port that was free a moment ago.
+/// An address with a port that was free a moment ago.
 pub(crate) fn free_address() -> Result<String, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.to_string()).map_err(|error| wrong(format!("no free port: {error}")))
@@ -157,7 +157,7 @@ pub(crate) fn header(head: &str, name: &str) -> Option<String> {
     pairs.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
 }
 
-/// A failure without a remedy of its own.
+/// A failure without its own remedy.
 pub(crate) fn wrong(what: String) -> Failure {
     Failure::new(what, "")
 }

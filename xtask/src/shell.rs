@@ -1,12 +1,11 @@
-//! Running a command so that a reader sees what was run, and what to do when it failed.
-//! Knows no step.
+//! Runs commands, shows the command lines, and explains what to do after a failure. Knows no step.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What went wrong, and the way out.
+/// What failed, and the remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     what: String,
@@ -18,12 +17,12 @@ impl Failure {
         Self { what: what.into(), remedy: remedy.into() }
     }
 
-    /// The same failure with another way out.
+    /// Returns the same failure with another remedy.
     pub(crate) fn with_remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: remedy.into(), ..self }
     }
 
-    /// The same failure, with how to take up at the step that it ended.
+    /// Adds to the remedy how to resume at the step that failed.
     pub(crate) fn while_at(mut self, step: &str) -> Self {
         self.remedy += &format!("\nthen go on with\n  cargo run --release -p xtask -- test --from {step}");
         self
@@ -36,17 +35,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a step that did not fail came to.
+/// The result of a step that did not fail.
 #[derive(Debug)]
 pub(crate) enum Done {
     Passed,
-    /// It passed, but for what could not run on this machine.
+    /// The step passed, except for the parts that could not run on this machine.
     Without(String),
-    /// It could not run on this machine.
+    /// The step could not run on this machine.
     Skipped(String),
 }
 
-/// Where things are.
+/// The paths that the steps use.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// The repository's root.
@@ -58,7 +57,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The repository that this program was built from.
+    /// Finds the repository that this program was built from.
     pub(crate) fn find() -> Result<Self, Failure> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let Some(root) = manifest.parent().map(Path::to_path_buf) else {
@@ -75,14 +74,14 @@ impl Place {
         self.target.join("release").join("headrace")
     }
 
-    /// A command in the root, without standard input.
+    /// Creates a command that runs in the root, without standard input.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());
         command
     }
 
-    /// Runs `cargo` with these arguments, its output shown.
+    /// Runs `cargo` with these arguments and shows its output.
     pub(crate) fn cargo(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), Failure> {
         let mut command = self.command(&self.cargo);
         command.args(arguments);
@@ -96,7 +95,7 @@ impl Place {
     }
 }
 
-/// Runs a command with its output shown; a failure names the line to run it again.
+/// Runs a command and shows its output. A failure contains the line to run the command again.
 pub(crate) fn show(command: &mut Command, line: &str) -> Result<(), Failure> {
     println!("$ {line}");
     let again = format!("read the output above; run it alone with\n  {line}");
@@ -107,7 +106,7 @@ pub(crate) fn show(command: &mut Command, line: &str) -> Result<(), Failure> {
     }
 }
 
-/// Runs a command and gives what it printed.
+/// Runs a command and returns its output.
 pub(crate) fn capture(command: &mut Command, line: &str) -> Result<String, Failure> {
     let again = format!("run it alone with\n  {line}");
     let output = command

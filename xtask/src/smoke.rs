@@ -1,5 +1,5 @@
-//! The first five minutes of a newcomer, without the newcomer: start `headrace up`, ask the demo model, see the bill
-//! and the trace, stop it with SIGTERM, verify the ledger. Once for each instruction set that this machine has.
+//! A newcomer's first five minutes, automated: starts `headrace up`, asks the demo model, reads the trace, stops the
+//! server with SIGTERM, and verifies the ledger. Runs once for each instruction set of this machine.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::{KEY, Server, free_address, header, wrong};
 use crate::shell::{Done, Failure, Place, capture, read};
 
-/// The step.
+/// Runs the step.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     for isa in &instruction_sets(place)? {
         let started = Instant::now();
@@ -26,7 +26,7 @@ pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// The instruction sets that the program can be forced to on this machine (`HEADRACE_ISA`), slowest first, as it says itself.
+/// The instruction sets that `HEADRACE_ISA` can select on this machine, slowest first, according to the program itself.
 pub(crate) fn instruction_sets(place: &Place) -> Result<Vec<String>, Failure> {
     let said =
         capture(place.command(place.headrace()).arg("--version"), "target/release/headrace --version")?;
@@ -59,7 +59,7 @@ fn once(place: &Place, isa: &str) -> Result<(), Failure> {
     let expected = recorded(place)?;
     let models = server.get("/v1/models")?;
     let model = text(&models, "/data/0/id")?;
-    // As long as the recording, which was cut off where the answer is longer.
+    // The length of the recording, which was cut off if the answer was longer.
     let length = expected.get("greedy").and_then(Value::as_array).map_or(0, Vec::len);
     let request = json!({
         "model": model, "messages": expected.get("messages"), "temperature": 0, "max_tokens": length,
@@ -91,7 +91,7 @@ fn recorded(place: &Place) -> Result<Value, Failure> {
     row.cloned().ok_or_else(|| wrong("expected.json has no conversation without tools".to_owned()))
 }
 
-/// What stays when the server has gone: the books balance, and the trace can still be drawn.
+/// Checks the data after the server has ended: the ledger balances, and the trace can still be drawn.
 fn verified(place: &Place, data: &Path) -> Result<(), Failure> {
     for arguments in [&["ledger", "verify"][..], &["trace", "--last"][..]] {
         let line = format!("headrace {} --data-dir {}", arguments.join(" "), data.display());

@@ -1,5 +1,5 @@
-//! The steps of the test command, as one list in the order they run, and the table at the end.
-//! What a step does stands in its own file; a step that cannot run here says why and is listed as skipped.
+//! The steps of the test command, as one list in the order of execution, and the result table. Each step is implemented
+//! in its own file. A step that cannot run here says why and is listed as skipped.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::{
     smoke, toolchain, wording,
 };
 
-/// Which steps to run.
+/// The steps to run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which<'a> {
     All,
@@ -17,7 +17,7 @@ pub(crate) enum Which<'a> {
     Only(&'a str),
 }
 
-// How a result begins that tells of something that nobody tested.
+// Prefixes of results that report something untested.
 const SKIPPED: &str = "skipped: ";
 const WITHOUT: &str = "passed, without ";
 
@@ -25,7 +25,7 @@ const SAME_BITS: &str = "crates/sim/tests/same_bits.rs";
 
 type Run = fn(&Place) -> Result<Done, Failure>;
 
-/// Name, what it shows, and what runs. What can fail in seconds stands first.
+/// Name, purpose and function. Steps that can fail in seconds come first.
 const STEPS: &[(&str, &str, Run)] = &[
     ("tools", "Rust components and Python are there; what can be installed is", tools),
     (
@@ -95,14 +95,14 @@ pub(crate) fn run(place: &Place, which: Which<'_>) -> Result<(), Failure> {
     failure.map_or(Ok(()), Err)
 }
 
-/// The names, for people.
+/// Prints the names of the steps, for people.
 pub(crate) fn list() {
     for (name, what, _) in STEPS {
         println!("{name:<10} {what}");
     }
 }
 
-/// Everything that can be known by reading the tree.
+/// Checks everything that can be checked by reading the tree.
 pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
     let mut broken = graph::violations(place)?;
     broken.extend(circles::violations(&place.root)?);
@@ -136,7 +136,7 @@ fn print_table(rows: &[(&str, String, Duration)]) {
     println!("{:<10} {:>8}", "all", humane(total));
 }
 
-/// The last word: what nobody has tested now, and how it could be.
+/// The final report: what was not tested, and how it could be.
 fn print_not_run(rows: &[(&str, String, Duration)]) {
     let left_out = |result: &str| [SKIPPED, WITHOUT].iter().any(|word| result.starts_with(word));
     let skipped: Vec<_> = rows.iter().filter(|(_, result, _)| left_out(result)).collect();
@@ -171,7 +171,7 @@ fn format(place: &Place) -> Result<Done, Failure> {
     passed(checked.map_err(|failure| failure.with_remedy("cargo fmt --all")))
 }
 
-// One profile everywhere: a fresh machine compiles every dependency once.
+// The same profile everywhere, so that a fresh machine compiles every dependency once.
 fn lint(place: &Place) -> Result<Done, Failure> {
     passed(place.cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))
 }
@@ -185,10 +185,10 @@ fn tests(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// The kernels' and models' own tests run on every instruction set in one process; the engine's take the fastest
-/// unless told otherwise.
+/// Runs the engine's tests on the slower instruction sets. They use the fastest one by default; the tests of kernels
+/// and models run on all of them in one process.
 fn instruction_sets(place: &Place) -> Result<Done, Failure> {
-    // A test that does not look at the variable would run on the fastest one again, and show nothing.
+    // A test that ignores the variable would run on the fastest one again and prove nothing.
     if !read(&place.root.join(SAME_BITS))?.contains("ISA_VARIABLE") {
         let remedy =
             format!("in {SAME_BITS}, choose with `Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())`");

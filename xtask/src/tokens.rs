@@ -1,19 +1,18 @@
-//! A Rust source as words and marks, without comments and literals.
-//! Knows no grammar.
+//! Splits a Rust source into words and marks, without comments and literals. Knows no grammar.
 
-/// A piece of code.
+/// A token of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token<'s> {
     /// A name, a keyword or a number.
     Word(&'s str),
     /// `::`.
     Path,
-    /// Anything else that is no white space.
+    /// Any other character that is not white space.
     Mark(char),
 }
 
 impl Token<'_> {
-    /// The word, if it is one.
+    /// The word, if this is one.
     pub(crate) fn word(&self) -> Option<String> {
         match self {
             Token::Word(word) => Some((*word).to_owned()),
@@ -40,14 +39,14 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
         } else {
             ((!first.is_whitespace()).then_some(Token::Mark(first)), first.len_utf8())
         };
-        // The `$` of a macro's `$crate` says nothing here.
+        // The `$` of a macro's `$crate` has no meaning here.
         found.extend(token.filter(|token| *token != Token::Mark('$')));
         rest = rest.get(length..).unwrap_or("");
     }
     found
 }
 
-/// The bytes of the comment, string or character that the text begins with.
+/// The byte length of the comment, string or character that the text starts with.
 fn literal(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -68,13 +67,13 @@ fn literal(text: &str) -> Option<usize> {
     if text.starts_with('"') {
         return Some(closing(text, '"'));
     }
-    // A character, and no lifetime.
+    // A character, not a lifetime.
     let mut characters = text.strip_prefix('\'')?.chars();
     let escaped = characters.next()? == '\\';
     (escaped || characters.next() == Some('\'')).then(|| closing(text, '\''))
 }
 
-/// Where a literal ends that begins with `quote`.
+/// The end of a literal that starts with `quote`.
 fn closing(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,10 +1,10 @@
-//! What the steps need of the Rust toolchain, installed where rustup can: components, and the target for 64-bit Arm.
-//! Knows no step.
+//! The parts of the Rust toolchain that the steps need, installed if rustup can: components, and the target for 64-bit
+//! Arm. Knows no step.
 
 use crate::arm;
 use crate::shell::{Failure, Place, capture, show};
 
-/// clippy and rustfmt.
+/// Installs clippy and rustfmt if they are missing.
 pub(crate) fn components(place: &Place) -> Result<(), Failure> {
     for (command, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if place.cargo(&[command, "--version"], &[]).is_err() {
@@ -17,14 +17,14 @@ pub(crate) fn components(place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The target for 64-bit Arm. Where it cannot be had, the steps that need it say so.
+/// Installs the target for 64-bit Arm. If that fails, the steps that need it say so.
 pub(crate) fn arm_target(place: &Place) {
     if matches!(arm::no_target(place), Ok(Some(_))) {
         rustup(place, &["target", "add", arm::TARGET]);
     }
 }
 
-/// Asks rustup, if this toolchain is one of its own. What comes of it shows when it is looked for.
+/// Runs rustup, if it is installed. The caller checks for the result.
 fn rustup(place: &Place, arguments: &[&str]) {
     if capture(place.command("rustup").arg("--version"), "rustup --version").is_ok() {
         let line = format!("rustup {}", arguments.join(" "));

@@ -1,4 +1,4 @@
-//! Measures how many tokens a word is, by two short calls. Their failure is told before any load is sent.
+//! Measures the number of tokens per word with two short calls. If they fail, the run ends before any load is sent.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use crate::conversation::Writer;
 use crate::target::{Failure, Target};
 use crate::{BenchError, Gauge};
 
-/// Words of the shorter and the longer text, from the best to what fits the smallest context windows. The best are whole
-/// decks, which tell the mean exactly.
+/// Word counts of the shorter and the longer text. The first pair is the best; the later ones fit smaller context
+/// windows. The best counts are multiples of a deck, which give the exact mean.
 const TEXTS: [(u64, u64); 3] = [(64, 256), (64, 128), (16, 48)];
 
-/// What words weigh for `writer`'s model on the server.
+/// Measures the tokens per word for `writer`'s model on the server.
 pub(crate) async fn calibrate(target: &Target, writer: &Writer, model: &str) -> Result<Gauge, BenchError> {
     let failed = |failure: Failure| BenchError::Probe {
         url: format!("{}{}", target.base(), target.endpoint()),
@@ -33,7 +33,7 @@ pub(crate) async fn calibrate(target: &Target, writer: &Writer, model: &str) -> 
                 return Ok(Gauge::of_two("usage", (short, least), (long, most)).unwrap_or(Gauge::ASSUMED));
             }
             Ok(None) => return Ok(by_tokenize(target, writer, model).await.unwrap_or(Gauge::ASSUMED)),
-            // The text may be too long for the model's context; what is wrong otherwise is wrong for all of them.
+            // The text may be too long for the model's context. Any other failure would affect all texts.
             Err(failure) if failure.status == Some(400) => last = Some(failure),
             Err(failure) => return Err(failed(failure)),
         }
@@ -41,7 +41,7 @@ pub(crate) async fn calibrate(target: &Target, writer: &Writer, model: &str) -> 
     last.map_or(Ok(Gauge::ASSUMED), |failure| Err(failed(failure)))
 }
 
-/// Tokens of a prompt of `words` words by the server's usage; `None` where it reports none.
+/// Tokens of a prompt of `words` words, from the server's usage. `None` if the server reports no usage.
 async fn prompt_tokens(target: &Target, writer: &Writer, words: u64) -> Result<Option<u64>, Failure> {
     let body = target.ask_endpoint(writer.probe(words)).await?;
     let chunk = Chunk::read(&body).map_err(|error| Failure {
@@ -52,14 +52,14 @@ async fn prompt_tokens(target: &Target, writer: &Writer, words: u64) -> Result<O
     Ok(chunk.usage().map(|usage| usage.prompt))
 }
 
-/// vLLM's answer has a count, llama.cpp's only the tokens.
+/// vLLM's answer has a count; llama.cpp's has only the tokens.
 #[derive(Deserialize)]
 struct Tokenized {
     count: Option<u64>,
     tokens: Option<Vec<Value>>,
 }
 
-/// By `/tokenize`, which knows nothing of the template.
+/// Measures with `/tokenize`, which does not know the chat template.
 async fn by_tokenize(target: &Target, writer: &Writer, model: &str) -> Option<Gauge> {
     let mut counts = Vec::new();
     let (short, long) = *TEXTS.first()?;
@@ -72,6 +72,6 @@ async fn by_tokenize(target: &Target, writer: &Writer, model: &str) -> Option<Ga
         counts.push((words, answer.count.or_else(|| u64::try_from(tokens?).ok())?));
     }
     let gauge = Gauge::of_two("tokenize", *counts.first()?, *counts.last()?)?;
-    // What is left of a text without words is a begin-of-sequence token at most: rounding, not a template.
+    // Without a template, the overhead is rounding or at most one begin-of-sequence token.
     Some(Gauge { overhead_tokens: 0.0, ..gauge })
 }

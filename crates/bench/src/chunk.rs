@@ -1,5 +1,5 @@
-//! What a measurement needs of a chunk or a whole answer; everything borrowed from the event's bytes where JSON allows.
-//! Takes what any OpenAI-compatible server sends and leaves alone what it does not know.
+//! The parts of a chunk or a whole answer that a measurement needs, borrowed from the event's bytes if JSON allows it.
+//! Accepts what any OpenAI-compatible server sends and ignores unknown fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,14 +16,14 @@ pub(crate) struct Chunk<'a> {
     choices: Option<First<'a>>,
     #[serde(default)]
     usage: Option<UsageBody>,
-    /// llama.cpp's own, beside the usage.
+    /// llama.cpp's own timings, beside the usage.
     #[serde(default)]
     timings: Option<Timings>,
     #[serde(borrow, default)]
     pub(crate) error: Option<&'a RawValue>,
 }
 
-/// The first choice of a list: only one is asked for.
+/// The first choice of a list. Requests ask for only one.
 #[derive(Debug, Default)]
 struct First<'a>(Option<Choice<'a>>);
 
@@ -49,7 +49,7 @@ struct Delta<'a> {
     tool_calls: Option<&'a RawValue>,
 }
 
-/// Borrowed unless something in it is escaped. (A `Cow` within an `Option` would never be.)
+/// A string, borrowed unless it contains escapes. (A `Cow` within an `Option` would never be borrowed.)
 #[derive(Debug, Default, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -75,12 +75,12 @@ struct Timings {
     cache_n: Option<u64>,
 }
 
-/// What the server counted.
+/// Token counts as the server reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt: u64,
     pub(crate) output: u64,
-    /// Of the prompt, where it says.
+    /// Prompt tokens from the cache, if the server reports them.
     pub(crate) cached: Option<u64>,
 }
 
@@ -93,14 +93,14 @@ impl<'a> Chunk<'a> {
         self.choices.as_ref()?.0.as_ref()
     }
 
-    /// Text of the answer proper.
+    /// The text of the answer proper.
     pub(crate) fn text(&self) -> &str {
         let Some(choice) = self.choice() else { return "" };
         let content = choice.delta.as_ref().and_then(|delta| delta.content.as_ref());
         content.or(choice.text.as_ref()).map_or("", |text| text.0.as_ref())
     }
 
-    /// Something that the model made, of any kind: not the role alone, nor the finish reason.
+    /// Returns `true` if the chunk has any generated content. A role or a finish reason alone does not count.
     pub(crate) fn has_content(&self) -> bool {
         let full = |text: &Option<Text<'_>>| text.as_ref().is_some_and(|text| !text.0.is_empty());
         self.choice().is_some_and(|choice| {
@@ -114,7 +114,7 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Whether it says why the answer ended.
+    /// Returns `true` if the chunk has a finish reason.
     pub(crate) fn is_finish(&self) -> bool {
         self.choice().is_some_and(|choice| choice.finish_reason.is_some())
     }
@@ -147,7 +147,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
     }
 }
 
-/// What an error body or event says: its code and its message.
+/// The code and the message of an error body or event.
 pub(crate) fn error_facts(body: &[u8]) -> (Option<String>, String) {
     let Ok(value) = serde_json::from_slice::<Value>(body) else {
         return (None, shortened(String::from_utf8_lossy(body).trim()));
@@ -161,7 +161,7 @@ pub(crate) fn error_facts(body: &[u8]) -> (Option<String>, String) {
     (word("code").or_else(|| word("type")), shortened(&message.unwrap_or_else(|| detail.to_string())))
 }
 
-/// Enough of a message to know it by.
+/// Shortens a message to 400 characters.
 fn shortened(text: &str) -> String {
     const MOST_CHARS: usize = 400;
     match text.char_indices().nth(MOST_CHARS) {
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn chunks_of_several_servers() {
         let rows = [
-            // (event, text, content?, finish?)
+            // Event, text, has content, has finish reason.
             (
                 r#"{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}"#,
                 "",

@@ -1,5 +1,5 @@
-//! What a run is asked to be, and which askings make no sense. Knows no command line: a fault names the flag by which
-//! the program takes the value, so that whoever typed it finds it.
+//! The configuration of a run, and its validation. Knows no command line, but each fault names the flag that sets the
+//! value, so that users find it.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,192 +10,191 @@ use serde_json::{Map, Value};
 
 use crate::{Length, Pause, Slo, TraceCall, show_duration};
 
-/// Calls in flight at once, unless told otherwise.
+/// Default limit of calls in flight.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1_024;
-/// Most calls in flight that may be asked for: each is a connection, and a process has a bounded number of them.
+/// Maximum limit of calls in flight. Each call needs a connection, and a process has a bounded number of them.
 pub const MAX_IN_FLIGHT: usize = 65_536;
-/// Most calls that wait for one of those places; an arrival beyond is counted as not sent.
+/// Maximum calls that wait for a slot. Further arrivals are counted as not sent.
 pub const MAX_WAITING: usize = 100_000;
-/// Most users of a closed loop.
+/// Maximum users of a closed loop.
 pub const MAX_USERS: u32 = 65_536;
-/// Highest rate of an open loop, in arrivals per second.
+/// Maximum rate of an open loop, in arrivals per second.
 pub const MAX_RATE: f64 = 1e6;
-/// Most calls of one conversation.
+/// Maximum calls of one conversation.
 pub const MAX_TURNS: u32 = 10_000;
-/// Longest that a call may take, unless told otherwise.
+/// Default time limit of a call.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest that a call may be allowed to take.
+/// Maximum time limit of a call.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// Everything about a run. Serializes to what a reader needs to repeat it; the key is left out.
+/// The configuration of a run. Its serialized form is enough to repeat the run, except for the key.
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
     /// The server, such as `http://127.0.0.1:8080`, with or without `/v1`.
     pub url: String,
-    /// Its API key.
+    /// The server's API key.
     #[serde(skip)]
     pub key: Option<SecretString>,
-    /// The authorities to trust instead of this machine's, as PEM.
+    /// PEM certificates of the authorities to trust instead of the system's.
     #[serde(skip)]
     pub ca_pem: Option<Vec<u8>>,
-    /// The model to ask; without one, the first that the server lists.
+    /// The model to call. `None` selects the first model that the server lists for the endpoint.
     pub model: Option<String>,
-    /// Which endpoint.
+    /// The endpoint to call.
     pub api: Api,
-    /// Ask for streams. Without, there is no TTFT and no inter-token latency.
+    /// Whether to request streams. Without streams there is no TTFT and no inter-token latency.
     pub stream: bool,
-    /// Temperature sent with each call; 0 is greedy.
+    /// Temperature of each call. 0 is greedy.
     pub temperature: f32,
-    /// Send `ignore_eos`, so that answers have the planned length; only servers that know it take it.
+    /// Whether to send `ignore_eos`, so that answers have the planned length. Only some servers support it.
     pub ignore_eos: bool,
-    /// Fields to add to each call's body; `null` leaves one of ours out.
+    /// Fields to add to each call's body. `null` removes a field of ours.
     pub body: Map<String, Value>,
-    /// Where calls come from.
+    /// The source of the calls.
     pub load: Load,
-    /// When it ends.
+    /// When the run ends.
     pub stop: Stop,
-    /// What is sent first and not measured.
+    /// Calls at the start that are not measured.
     pub warmup: Warmup,
-    /// Most calls in flight at once.
+    /// Maximum calls in flight.
     pub max_in_flight: usize,
-    /// Longest that one call may take.
+    /// Time limit of one call.
     #[serde(serialize_with = "duration")]
     pub timeout: Duration,
-    /// What the calls look like; not used in a replay.
+    /// The shape of the calls. Not used in a replay.
     pub shape: Shape,
-    /// The plan is a function of this.
+    /// Seed of the plan, which is a pure function of it.
     pub seed: u64,
-    /// The words of the prompts are a function of this: a run that repeats it may find its prompts in the server's
-    /// prefix cache.
+    /// Seed of the prompts' words. If a run repeats it, its prompts may be in the server's prefix cache.
     pub text_seed: u64,
-    /// Tokens of a word, where they shall not be measured.
+    /// Tokens per word. `None` measures the value.
     pub tokens_per_word: Option<f64>,
-    /// What counts as good.
+    /// The service level objective, if any.
     pub slo: Option<Slo>,
-    /// Keep a trace of the run in the report.
+    /// Whether to keep a trace of the run in the report.
     #[serde(skip)]
     pub record: bool,
-    /// When it begins, for the report alone, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970. Used in the report only.
     #[serde(skip)]
     pub started_unix_ms: Option<u64>,
 }
 
-/// Which endpoint is called.
+/// The endpoint to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Api {
     /// `/v1/chat/completions`.
     Chat,
-    /// `/v1/completions`: a text without a template.
+    /// `/v1/completions`: text without a template.
     Completions,
 }
 
-/// Where calls come from.
+/// The source of the calls.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Closed loop: each user sends the next call when the last has ended.
+    /// Closed loop: each user sends the next call when the previous one has ended.
     Closed {
-        /// How many.
+        /// Number of users.
         users: u32,
-        /// How long a user pauses after an answer.
+        /// Pause of a user after an answer.
         think: Pause,
     },
-    /// Open loop: calls arrive whatever the answers do.
+    /// Open loop: calls arrive independently of the answers.
     Open {
-        /// Arrivals per second: calls, or conversations where they have several.
+        /// Arrivals per second. An arrival is a call, or a conversation of several calls.
         rate: f64,
-        /// How they are spread.
+        /// The distribution of the arrivals.
         arrivals: Arrivals,
     },
-    /// Open loop at the times of a recorded trace.
+    /// Open loop with the arrival times of a recorded trace.
     Replay {
-        /// What was recorded.
+        /// The recorded calls.
         #[serde(serialize_with = "number_of", rename = "recorded_calls")]
         calls: Vec<TraceCall>,
-        /// How many times as fast.
+        /// Speed factor. 2 is twice as fast.
         speed: f64,
     },
 }
 
-/// How arrivals are spread over time.
+/// The distribution of arrivals over time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// One by one, independent of each other.
+    /// Single arrivals, independent of each other.
     Poisson,
-    /// In groups of so many at the same moment; the groups come as a Poisson process.
+    /// Groups of this many simultaneous arrivals. The groups form a Poisson process.
     Bursts(u32),
-    /// Gaps of a gamma distribution of this shape: 1 is Poisson, less comes in clusters, more is more even.
+    /// Gaps from a gamma distribution with this shape: 1 is Poisson, less is more clustered, more is more even.
     Gamma(f64),
 }
 
-/// When sending ends; whichever comes first. Without either, a replay ends with its trace.
+/// When sending ends: at the limit that is reached first. A replay without limits ends with its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Stop {
-    /// Measured calls.
+    /// Maximum number of measured calls.
     pub requests: Option<u64>,
-    /// Since measuring began. Calls in flight are waited for.
+    /// Maximum time since measuring started. The run still waits for calls in flight.
     #[serde(serialize_with = "maybe_duration")]
     pub duration: Option<Duration>,
 }
 
-/// What is sent first and not measured. It has the same shape and goes over into the measured part without a pause.
+/// Calls at the start that are not measured. They have the same shape, and the measured calls follow without a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warmup {
-    /// The first so many calls.
+    /// The first calls, this many.
     Calls(u64),
-    /// Calls due in the first so long.
+    /// The calls due within this time.
     #[serde(serialize_with = "duration")]
     Time(Duration),
 }
 
-/// What calls look like.
+/// The shape of the calls.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shape {
-    /// Tokens of a conversation's first prompt as the server counts them, a shared prefix included.
+    /// Tokens of a conversation's first prompt as the server counts them, including a shared prefix.
     pub prompt: Length,
-    /// Most tokens of an answer (`max_tokens`).
+    /// Maximum tokens of an answer (`max_tokens`).
     pub output: Length,
-    /// A beginning that prompts have in common.
+    /// A prefix that prompts share.
     pub prefix: Option<SharedPrefix>,
-    /// How conversations go on.
+    /// How conversations continue.
     pub turns: Turns,
-    /// Tokens that each later call adds: the next message of a user, the result of a tool.
+    /// Tokens that each later call adds: the user's next message, or a tool's result.
     pub turn_tokens: Length,
 }
 
-/// A beginning that prompts have in common.
+/// A prefix that prompts share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SharedPrefix {
-    /// How long it is, in tokens.
+    /// Length of the prefix in tokens.
     pub tokens: u32,
-    /// How many different ones there are; a conversation draws one.
+    /// Number of different prefixes. Each conversation draws one.
     pub groups: u32,
-    /// Which part of the conversations begins with one, 0 to 1.
+    /// Share of the conversations that start with a prefix, from 0 to 1.
     pub share: f64,
 }
 
-/// How a conversation goes on after an answer. The answers in it are the server's own.
+/// How a conversation continues after an answer. The answers in it are the server's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// Not at all.
+    /// It does not continue.
     Single,
-    /// A user asks on: so many calls in all.
+    /// The user asks again: this many calls in total.
     Chat(u32),
-    /// An agent works on: so many calls after the first, each with a tool's result and without a pause.
+    /// An agent continues: this many calls after the first, each with a tool's result and without a pause.
     Agent {
-        /// Calls after the first.
+        /// Number of calls after the first.
         hops: u32,
-        /// How results are sent.
+        /// How tool results are sent.
         role: AgentRole,
     },
 }
 
 impl Turns {
-    /// Calls of one conversation.
+    /// Number of calls in one conversation.
     pub fn calls(self) -> u32 {
         match self {
             Self::Single => 1,
@@ -209,18 +208,18 @@ impl Turns {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentRole {
-    /// As a user's message: every model's template takes that.
+    /// As a user's message, which every model's template accepts.
     User,
-    /// As OpenAI has it: the answer becomes a tool call, the result a message of the role `tool`.
+    /// In OpenAI's form: the answer becomes a tool call, and the result a message with the role `tool`.
     Tool,
 }
 
-/// A value that makes no run.
+/// An invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The flag by which the program takes it.
+    /// The flag that sets the value.
     pub flag: &'static str,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be valid.
     pub why: String,
 }
 
@@ -231,7 +230,7 @@ impl fmt::Display for Fault {
 }
 
 impl Config {
-    /// One user against a server, for 30 s, with prompts of 128 tokens and answers of 64.
+    /// A configuration with one user against a server for 30 s, prompts of 128 tokens and answers of 64.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -264,7 +263,7 @@ impl Config {
         }
     }
 
-    /// Every fault of the values, at once.
+    /// All invalid values.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Faults(Vec::new());
         self.load_faults(&mut faults);
@@ -405,7 +404,7 @@ fn number_of<S: Serializer>(calls: &[TraceCall], serializer: S) -> Result<S::Ok,
 mod tests {
     use super::*;
 
-    /// Each row spoils one value of a good configuration.
+    /// Each row breaks one value of a valid configuration.
     #[test]
     fn every_fault_names_its_flag_and_the_way_out() {
         let open = |rate, arrivals| Load::Open { rate, arrivals };

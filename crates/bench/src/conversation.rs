@@ -1,5 +1,5 @@
-//! What is sent: prompts made of words to the planned number of tokens, conversations that grow by the server's real
-//! answers, and their JSON. Knows no connection.
+//! The content of the calls: prompts of words with the planned number of tokens, conversations that grow by the
+//! server's real answers, and their JSON. Knows no connection.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -18,7 +18,7 @@ pub(crate) struct Writer {
     stream: bool,
     temperature: f32,
     ignore_eos: bool,
-    /// Fields of the caller's own; ours of the same name are left out.
+    /// Fields that the user adds. Our fields with the same names are left out.
     extra: Map<String, Value>,
     left_out: Vec<String>,
     role: AgentRole,
@@ -26,7 +26,7 @@ pub(crate) struct Writer {
     pub(crate) gauge: Gauge,
 }
 
-/// What was said so far.
+/// The conversation so far.
 #[derive(Debug)]
 pub(crate) enum Conversation {
     Messages(Vec<Message>),
@@ -98,7 +98,7 @@ impl Writer {
         }
     }
 
-    /// A conversation's beginning.
+    /// The start of a conversation.
     pub(crate) fn begin(&self, session: &Session, call: &PlannedCall) -> Conversation {
         let text = self.prompt(session, call);
         match self.api {
@@ -107,7 +107,7 @@ impl Writer {
         }
     }
 
-    /// The conversation with the answer that came and what `call` says to it.
+    /// Adds the received answer and the next input of `call` to the conversation.
     pub(crate) fn go_on(&self, conversation: &mut Conversation, answer: &str, call: &PlannedCall) {
         let words = self.gauge.words(f64::from(call.tokens));
         let mut text = String::new();
@@ -154,7 +154,7 @@ impl Writer {
             }
             return text;
         }
-        // What stands before the prompt's own words: the template's beginning and the shared prefix.
+        // Tokens before the prompt's own words: the template's start and the shared prefix.
         let mut before = overhead;
         if let Some(prefix) = session.prefix {
             write(Stream::PrefixText, prefix.group, f64::from(prefix.tokens) - overhead);
@@ -164,7 +164,7 @@ impl Writer {
         text
     }
 
-    /// The body of a call: the conversation, unless the call brings messages of its own.
+    /// The body of a call: the conversation, unless the call has its own messages.
     pub(crate) fn body(&self, conversation: &Conversation, call: &PlannedCall) -> Vec<u8> {
         let (messages, prompt) = match (&call.messages, conversation) {
             (Some(given), _) => (Some(Messages::Given(given)), None),
@@ -174,7 +174,7 @@ impl Writer {
         self.write(messages, prompt, call.output, self.stream)
     }
 
-    /// The body of a call that asks for one token of an answer to `words` words.
+    /// The body of a call with `words` words that asks for one token.
     pub(crate) fn probe(&self, words: u64) -> Vec<u8> {
         let mut text = String::new();
         deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
@@ -185,7 +185,7 @@ impl Writer {
         }
     }
 
-    /// The text of a probe, for servers that count a text's tokens by themselves.
+    /// The text of a probe, for servers with a separate tokenizer endpoint.
     pub(crate) fn probe_text(&self, words: u64) -> String {
         let mut text = String::new();
         deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
@@ -212,7 +212,7 @@ impl Writer {
             ignore_eos: (self.ignore_eos && ours("ignore_eos")).then_some(true),
             extra: &self.extra,
         };
-        // Strings, numbers and JSON that was read before: nothing that could fail to be written.
+        // Strings, numbers and parsed JSON: nothing in the body can fail to serialize.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
@@ -251,7 +251,7 @@ mod tests {
         let sessions: Vec<Session> = Plan::new(&config).sessions().take(2).collect();
         let texts: Vec<Conversation> =
             sessions.iter().map(|session| writer.begin(session, &session.calls[0])).collect();
-        // (128 − 10) / 2 words, of which (90 − 10) / 2 shared.
+        // (128 − 10) / 2 words. (90 − 10) / 2 of them are shared.
         assert_eq!(words(text(&texts[0])), 59);
         let common: Vec<_> =
             text(&texts[0]).split(' ').zip(text(&texts[1]).split(' ')).take_while(|(a, b)| a == b).collect();

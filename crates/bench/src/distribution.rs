@@ -1,5 +1,5 @@
-//! Distributions of lengths and pauses, as `128`, `uniform:64..256`, `normal:512,64`, `lognormal:400,0.6` or `exp:2s`.
-//! Pure: a value is a function of the random numbers given.
+//! Distributions of lengths and pauses, written as `128`, `uniform:64..256`, `normal:512,64`, `lognormal:400,0.6` or
+//! `exp:2s`. Pure: a value is a function of the given random numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,40 +10,40 @@ use serde::{Serialize, Serializer};
 use crate::random::Random;
 use crate::{parse_duration, show_duration};
 
-/// Longest prompt or answer that is planned, in tokens: a bound on what one call can hold in memory.
+/// Maximum tokens of a planned prompt or answer. Bounds the memory of one call.
 pub const MAX_TOKENS: u32 = 1 << 20;
-/// Longest pause that is planned.
+/// Maximum planned pause.
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// How numbers spread.
+/// A distribution of numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// Always the same value.
     Constant(f64),
-    /// Each between the two alike, both included.
+    /// Uniform between two values, both included.
     Uniform {
-        /// The least.
+        /// The minimum.
         low: f64,
-        /// The greatest.
+        /// The maximum.
         high: f64,
     },
-    /// Gauss's.
+    /// A normal distribution.
     Normal {
-        /// Its mean.
+        /// The mean.
         mean: f64,
-        /// Its standard deviation.
+        /// The standard deviation.
         deviation: f64,
     },
-    /// That of which the logarithm is normal: what lengths of real prompts look like.
+    /// A lognormal distribution, which resembles the lengths of real prompts.
     Lognormal {
-        /// Half lie below.
+        /// The median.
         median: f64,
-        /// Standard deviation of the natural logarithm, without unit.
+        /// Standard deviation of the natural logarithm, without a unit.
         sigma: f64,
     },
-    /// Without memory.
+    /// An exponential distribution.
     Exponential {
-        /// Its mean.
+        /// The mean.
         mean: f64,
     },
 }
@@ -51,7 +51,7 @@ pub enum Distribution {
 const FORMS: &str = "N, uniform:LOW..HIGH, normal:MEAN,DEVIATION, lognormal:MEDIAN,SIGMA or exp:MEAN";
 
 impl Distribution {
-    /// Reads it; `unit` reads one number.
+    /// Parses a distribution. `unit` parses one number.
     fn parse(text: &str, unit: impl Fn(&str) -> Result<f64, String>) -> Result<Self, String> {
         let Some((kind, rest)) = text.split_once(':') else { return unit(text).map(Self::Constant) };
         let pair = |by: &str| {
@@ -105,7 +105,7 @@ impl Distribution {
         }
     }
 
-    /// Below it nothing comes, apart from rounding.
+    /// Lower bound of the values, apart from rounding.
     fn least(self) -> f64 {
         match self {
             Self::Constant(value) => value,
@@ -115,29 +115,29 @@ impl Distribution {
     }
 }
 
-/// Lengths in tokens, each between 1 and [`MAX_TOKENS`]: what a distribution gives beyond is cut to that.
+/// Lengths in tokens. Samples outside 1 to [`MAX_TOKENS`] are clamped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Length(Distribution);
 
 impl Length {
-    /// Always `tokens`.
+    /// A constant length.
     pub fn constant(tokens: u32) -> Self {
         Self(Distribution::Constant(f64::from(tokens)))
     }
 
-    /// How it spreads.
+    /// The distribution of the lengths.
     pub fn distribution(self) -> Distribution {
         self.0
     }
 
-    /// No length is shorter, in tokens.
+    /// Lower bound of the lengths, in tokens.
     pub fn least(self) -> u32 {
         tokens(self.0.least())
     }
 
     pub(crate) fn sample(self, random: &mut Random) -> u32 {
         match self.0 {
-            // A whole number of tokens, both ends as likely as any between.
+            // Whole numbers of tokens, with both ends as likely as any value between them.
             Distribution::Uniform { low, high } => {
                 let (low, high) = (tokens(low), tokens(high));
                 let span = u64::from(high.saturating_sub(low)).saturating_add(1);
@@ -149,7 +149,7 @@ impl Length {
 }
 
 fn tokens(value: f64) -> u32 {
-    // A cast of a float saturates, and what is no number becomes 0.
+    // A float cast saturates, and NaN becomes 0.
     (value.round() as u32).clamp(1, MAX_TOKENS)
 }
 
@@ -182,15 +182,15 @@ impl Serialize for Length {
     }
 }
 
-/// Pauses between calls, each between nothing and an hour.
+/// Pauses between calls. Samples are clamped to between zero and one hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pause(Distribution);
 
 impl Pause {
-    /// None at all.
+    /// No pause.
     pub const NONE: Self = Self(Distribution::Constant(0.0));
 
-    /// How it spreads, in seconds.
+    /// The distribution of the pauses, in seconds.
     pub fn distribution(self) -> Distribution {
         self.0
     }
@@ -261,7 +261,7 @@ mod tests {
         assert!("2h".parse::<Pause>().unwrap_err().contains("an hour"));
     }
 
-    /// Mean and standard deviation of many draws.
+    /// Mean, standard deviation, minimum and maximum of many draws.
     fn moments(length: &str) -> (f64, f64, u32, u32) {
         let length: Length = length.parse().unwrap();
         let mut random = Random::new(3, Stream::Lengths, 9);
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((min, max), (64, 256));
         let (mean, sd, ..) = moments("normal:512,64");
         assert!((mean - 512.0).abs() < 1.0 && (sd - 64.0).abs() < 1.0, "{mean} {sd}");
-        // exp(σ²/2) times the median; √(exp(σ²) − 1) of that.
+        // exp(σ²/2) times the median; √(exp(σ²) − 1) times that.
         let (mean, sd, ..) = moments("lognormal:400,0.6");
         assert!((mean / 478.9 - 1.0).abs() < 0.02 && (sd / 315.2 - 1.0).abs() < 0.04, "{mean} {sd}");
         let (mean, _, min, _) = moments("exp:64");

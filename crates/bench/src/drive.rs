@@ -1,4 +1,4 @@
-//! A run from its beginning to its report. Knows the order of things; what each of them does stands elsewhere.
+//! A run from its start to its report. Knows the order of the steps; other modules implement them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,18 +19,19 @@ use crate::target::Target;
 use crate::window::Window;
 use crate::{Api, BenchError, Config, Fault, Gauge, Load, MAX_WAITING, Plan, Report, Sessions, Warmup};
 
-/// How often the watcher is told and the end is looked for.
+/// Interval between calls of the watcher and checks for the end.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the generator looks how late its own timers are.
+/// Interval between measurements of how late the generator's own timers are.
 const WAKE_PROBE: Duration = Duration::from_millis(20);
 
-/// Measures: finds the model, weighs words, sends the load, waits for what is in flight. When `cancel` is cancelled the
-/// run ends at once and reports what was measured.
+/// Runs a measurement: finds the model, calibrates the words, sends the load and waits for the calls in flight. If
+/// `cancel` is cancelled, the run ends at once and reports the measurements so far.
 ///
-/// Runs best on a current-thread runtime: the generator then takes at most one core from a server beside it.
+/// Best run on a current-thread runtime, so that the generator takes at most one core from a server on the same
+/// machine.
 ///
 /// # Errors
-/// [`BenchError`]: only where no load was sent. Calls that fail are figures of the report.
+/// [`BenchError`] if no load was sent. Calls that fail are figures of the report.
 pub async fn run(
     config: &Config,
     watch: &mut dyn Watch,
@@ -93,7 +94,7 @@ pub async fn run(
     Ok(tally.report(config, server, gauge, &run))
 }
 
-/// The server, its model and what words weigh there.
+/// Opens the server, selects the model and calibrates the words.
 async fn prepare(config: &Config) -> Result<(Target, ModelInfo, Writer), BenchError> {
     let (target, model) = Target::open(config).await?;
     let mut writer = Writer::new(config, model.id.clone(), Gauge::ASSUMED);
@@ -114,7 +115,7 @@ async fn prepare(config: &Config) -> Result<(Target, ModelInfo, Writer), BenchEr
     Ok((target, model, writer))
 }
 
-/// Whether any prompt is made of words: not so where a trace has all messages.
+/// Returns `true` if any prompt is made of words. A chat replay whose calls all have messages needs no words.
 fn needs_words(config: &Config) -> bool {
     match &config.load {
         Load::Replay { calls, .. } => {
@@ -124,7 +125,7 @@ fn needs_words(config: &Config) -> bool {
     }
 }
 
-/// Starts the users. The events end when the last user does.
+/// Starts the users. The event channel closes when the last user ends.
 fn closed(stage: &Arc<Stage>, users: u32, sessions: Sessions) -> UnboundedReceiver<Event> {
     let (send, events) = unbounded_channel();
     let sessions = Arc::new(Mutex::new(sessions));
@@ -135,14 +136,14 @@ fn closed(stage: &Arc<Stage>, users: u32, sessions: Sessions) -> UnboundedReceiv
     events
 }
 
-/// What a run hears: arrivals and how to answer them, in an open loop; and what became of calls.
+/// The channels of a run: in an open loop, arrivals and the sender for their events; and the events themselves.
 type Ears = (
     Option<UnboundedReceiver<(Prepared, Instant)>>,
     Option<UnboundedSender<Event>>,
     UnboundedReceiver<Event>,
 );
 
-/// Starts sessions as they come due and counts what ends, until nothing is left. Gives the run's length.
+/// Starts sessions when they are due and counts events, until both channels are closed. Returns the length of the run.
 async fn listen(
     config: &Config,
     stage: &Arc<Stage>,
@@ -158,7 +159,7 @@ async fn listen(
             biased;
             arrival = next(&mut arrivals) => match (arrival, &send) {
                 (Some((prepared, due)), Some(send)) => arrive(stage, prepared, due, send, tally),
-                // The plan is at its end; the events are at theirs once the last session is.
+                // The plan has ended. The event channel closes when the last session ends.
                 _ => (arrivals, send) = (None, None),
             },
             event = events.recv() => match event {
@@ -220,7 +221,7 @@ fn snapshot(config: &Config, stage: &Stage, plan: &Plan, tally: &Tally, elapsed:
     }
 }
 
-/// Looks how late timers are: what a busy machine does to them it does to the receiving of answers.
+/// Measures how late timers fire. A busy machine delays the reception of answers in the same way.
 async fn probe_wakes(stage: Arc<Stage>) {
     loop {
         let slept = Instant::now();

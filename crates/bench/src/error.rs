@@ -1,4 +1,4 @@
-//! Why a run did not happen. What goes wrong with single calls is no error but a figure of the report.
+//! Why a run did not take place. Failures of single calls are not errors, but figures of the report.
 
 use std::fmt;
 
@@ -9,24 +9,24 @@ use crate::Fault;
 /// Why there is no report.
 #[derive(Debug)]
 pub enum BenchError {
-    /// The parameters make no run; every fault at once.
+    /// The configuration is invalid. Contains all faults.
     Config(Vec<Fault>),
-    /// The server could not be reached or asked for its models.
+    /// The server could not be reached, or did not list its models.
     Server(ClientError),
-    /// The server lists no model and none was named.
+    /// The server lists no model and the configuration names none.
     NoModel,
-    /// The calls that measure a word's length in tokens failed: what would come after would fail alike.
+    /// The calls that measure the tokens per word failed, so the run's calls would fail in the same way.
     Probe {
-        /// What the server answered.
+        /// The server's answer.
         why: String,
-        /// The address asked.
+        /// The URL that was called.
         url: String,
-        /// It may have been for want of a right key.
+        /// Whether the cause may be a missing or wrong key.
         denied: bool,
     },
     /// A thread could not be started.
     Thread(std::io::Error),
-    /// It was cancelled before the first call.
+    /// The run was cancelled before the first call.
     Cancelled,
 }
 

@@ -1,29 +1,30 @@
-//! How many words make so many tokens. Knows neither words nor server.
+//! Converts between words and tokens. Knows neither words nor a server.
 
 use serde::Serialize;
 
-/// What words weigh for the server's tokenizer.
+/// The weight of words for the server's tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Gauge {
     /// Mean tokens of a word with the space before it.
     pub tokens_per_word: f64,
-    /// Tokens of an empty prompt: what the chat template adds.
+    /// Tokens of an empty prompt, which the chat template adds.
     pub overhead_tokens: f64,
-    /// Where that comes from: `usage` or `tokenize` of the server, `given`, or `assumed`.
+    /// Source of the values: the server's `usage` or `tokenize`, `given`, or `assumed`.
     pub source: &'static str,
 }
 
 impl Gauge {
-    /// English in a usual vocabulary, where the server tells nothing.
+    /// English in a usual vocabulary. Used if the server reports no counts.
     pub(crate) const ASSUMED: Self = Self { tokens_per_word: 1.3, overhead_tokens: 0.0, source: "assumed" };
 
-    /// Words of about `tokens` tokens; at least one.
+    /// Number of words with about `tokens` tokens, at least one.
     pub(crate) fn words(&self, tokens: f64) -> u64 {
-        // A cast of a float saturates.
+        // A float cast saturates.
         ((tokens / self.tokens_per_word).round() as u64).max(1)
     }
 
-    /// From the tokens that the server counts for two texts, the second of which begins with the first.
+    /// Computes the weight from the server's token counts of two texts, given as (words, tokens). The longer text
+    /// starts with the shorter one.
     pub(crate) fn of_two(source: &'static str, short: (u64, u64), long: (u64, u64)) -> Option<Self> {
         let words = long.0.checked_sub(short.0).filter(|words| *words > 0)?;
         let tokens = long.1.checked_sub(short.1).filter(|tokens| *tokens > 0)?;

@@ -1,9 +1,9 @@
-//! Drives an OpenAI-compatible server with a load and reports what its users would see.
-//! Must not know how the server works, nor anything of a command line: values come in as types, a report goes out.
+//! Drives an OpenAI-compatible server with a load and reports what its users would see. Must not know how the server
+//! works, nor anything of a command line: values come in as types, and a report goes out.
 //!
-//! A run is [`Config`] → [`Plan`] (a pure function of the seed) → calls → [`Report`]. In an open loop every latency
-//! counts from the moment at which the call was due, whatever kept it from being sent (see *coordinated omission*,
-//! Gil Tene, "How NOT to measure latency", 2015); beside it stands the latency from sending, and the lag between.
+//! A run is [`Config`] → [`Plan`] (a pure function of the seed) → calls → [`Report`]. In an open loop, every latency
+//! counts from the moment when the call was due, even if it was sent later. (See *coordinated omission*, Gil Tene, "How
+//! NOT to measure latency", 2015.) The report also has the latency from sending, and the lag between both.
 
 mod calibrate;
 mod chunk;

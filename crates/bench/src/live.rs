@@ -1,4 +1,4 @@
-//! What can be seen of a run while it lasts. Knows only counters.
+//! The state of a run while it lasts. Knows only counters.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,39 +6,39 @@ use std::time::Duration;
 
 use crate::quantiles::Spread;
 
-/// Looks on while a run lasts.
+/// Observes a run while it lasts.
 pub trait Watch: Send {
-    /// Called several times a second.
+    /// Called several times per second.
     fn show(&mut self, snapshot: &Snapshot);
 }
 
-/// Nobody looks on.
+/// An observer that does nothing.
 impl Watch for () {
     fn show(&mut self, _snapshot: &Snapshot) {}
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// Since its beginning.
+    /// Time since the start.
     pub elapsed: Duration,
-    /// Calls that have ended, well or not, with the warm-up's.
+    /// Calls that have ended, successfully or not, including the warm-up.
     pub ended: u64,
-    /// Those of them that failed.
+    /// Calls that have failed.
     pub failed: u64,
-    /// Calls in all, where that is known.
+    /// Total number of calls, if it is known.
     pub total: Option<u64>,
-    /// How long it lasts without what is in flight at the end, where that is known.
+    /// Length of the run, if it is known. Excludes the wait for calls in flight at the end.
     pub length: Option<Duration>,
-    /// Calls sent and not ended.
+    /// Calls that are sent and have not ended.
     pub in_flight: usize,
-    /// Calls that are due and wait for a place in flight.
+    /// Calls that are due and wait for a slot.
     pub waiting: usize,
-    /// Events with content so far; most servers send one per token.
+    /// Events with content so far. Most servers send one per token.
     pub events: u64,
 }
 
-/// Counters of a run, touched from its tasks.
+/// Counters of a run, shared by its tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) events: AtomicU64,
@@ -49,7 +49,7 @@ pub(crate) struct Live {
     wake_lag: Mutex<Spread>,
 }
 
-/// One more in flight, or waiting, until this is dropped: also when its task is.
+/// Counts one call as in flight or waiting until it is dropped, also if its task is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted<'l>(&'l AtomicUsize);
 
@@ -76,7 +76,7 @@ impl Live {
     }
 
     pub(crate) fn wake_lag(&self) -> std::sync::MutexGuard<'_, Spread> {
-        // Nothing in here can panic half way.
+        // Nothing in here can panic halfway.
         self.wake_lag.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

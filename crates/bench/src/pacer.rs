@@ -1,5 +1,5 @@
-//! Keeps the time of an open loop on a thread of its own: the runtime's timers are a millisecond coarse, a sleeping
-//! thread's are not, and its schedule does not depend on what the runtime is busy with. Knows no answers.
+//! Paces an open loop on its own thread. The runtime's timers have a resolution of one millisecond; a sleeping thread
+//! is more precise and does not depend on the runtime's load. Knows no answers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::Sessions;
 use crate::session::{Prepared, Stage};
 
-/// How long it sleeps at most before it looks whether it is still needed.
+/// Maximum sleep before the pacer checks whether it is still needed.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
-/// Hands each session over at the moment it is due, with that moment. Its first body is written by then.
+/// Sends each session with its due time when it is due. The session's first body is already written.
 pub(crate) fn pace(
     stage: Arc<Stage>,
     sessions: Sessions,

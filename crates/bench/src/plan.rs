@@ -1,4 +1,4 @@
-//! Which calls are made, and when: a pure function of the configuration. Knows no server and no words: prompts are
+//! The calls of a run and their times: a pure function of the configuration. Knows no server and no words: prompts are
 //! numbers of tokens here.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::random::{Random, Stream};
 use crate::{Arrivals, Config, Load, Pause, Shape, Stop, TraceCall, Turns, Warmup};
 
-/// What a run does, before it is known how the server answers.
+/// The planned calls of a run, independent of the server's answers.
 #[derive(Debug, Clone)]
 pub struct Plan {
     source: Source,
@@ -26,48 +26,48 @@ enum Source {
 /// Calls that follow each other: a conversation, or a single call.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// From 0, in the order of arrival.
+    /// The session's number, from 0, in the order of arrival.
     pub index: u64,
-    /// When the first call is due, from the run's beginning; zero in a closed loop.
+    /// When the first call is due, from the start of the run. Zero in a closed loop.
     pub at: Duration,
-    /// What its prompt begins with.
+    /// The shared prefix of the prompt, if any.
     pub prefix: Option<Prefix>,
-    /// At least one.
+    /// The calls, at least one.
     pub calls: Vec<PlannedCall>,
 }
 
-/// The beginning of a prompt that others have too.
+/// A prefix that other prompts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
-    /// Which text.
+    /// The number of the prefix text.
     pub group: u64,
-    /// How much of it.
+    /// Length of the prefix in tokens.
     pub tokens: u32,
 }
 
-/// A call.
+/// A planned call.
 #[derive(Debug, Clone)]
 pub struct PlannedCall {
-    /// From 0, through the whole run.
+    /// The call's number in the whole run, from 0.
     pub index: u64,
-    /// Tokens that it adds to the conversation: the whole prompt for the first, with the prefix.
+    /// Tokens that the call adds to the conversation. For the first call, the whole prompt including the prefix.
     pub tokens: u32,
-    /// Most tokens of the answer.
+    /// Maximum tokens of the answer.
     pub output: Option<u32>,
-    /// How long the caller pauses before it.
+    /// The caller's pause before the call.
     pub pause: Duration,
-    /// When it is due at the earliest, from the run's beginning.
+    /// Earliest due time, from the start of the run.
     pub not_before: Option<Duration>,
-    /// The messages to send, where a trace has them.
+    /// The messages to send, if a trace has them.
     pub messages: Option<Arc<Vec<Box<RawValue>>>>,
-    /// The blocks that its prompt is made of, where a trace has them.
+    /// The blocks of the prompt, if a trace has them.
     pub blocks: Option<Arc<Vec<u64>>>,
 }
 
 impl Plan {
-    /// The plan of a run.
+    /// Creates the plan of a run.
     pub fn new(config: &Config) -> Self {
-        // Calls in all; where the warm-up is a time only the run itself can count.
+        // Total number of calls. Unknown if the warm-up is a time, since only the run itself can count those calls.
         let total = match (config.stop, config.warmup) {
             (Stop { requests: Some(requests), .. }, Warmup::Calls(warm)) => {
                 Some(requests.saturating_add(warm))
@@ -94,12 +94,12 @@ impl Plan {
         }
     }
 
-    /// How many calls it has, where that is known.
+    /// Total number of calls, if it is known.
     pub fn total(&self) -> Option<u64> {
         self.total
     }
 
-    /// The sessions in the order of their arrival; without an end where the plan has none.
+    /// The sessions in the order of arrival. Endless if the plan has no end.
     pub fn sessions(&self) -> Sessions {
         let seed = match &self.source {
             Source::Made { seed, .. } => *seed,
@@ -109,12 +109,12 @@ impl Plan {
     }
 }
 
-/// See [`Plan::sessions`].
+/// The iterator of [`Plan::sessions`].
 #[derive(Debug)]
 pub struct Sessions {
     plan: Plan,
     next: u64,
-    /// Seconds. A float's 53 bits are finer than a microsecond for centuries.
+    /// Arrival time in seconds. A float's 53 bits are finer than a microsecond for centuries.
     at: f64,
     gaps: Random,
 }
@@ -144,7 +144,7 @@ impl Iterator for Sessions {
     }
 }
 
-/// Seconds between an arrival and the one before it; the first comes at once.
+/// Seconds between an arrival and the previous one. The first arrival comes at once.
 fn gap(random: &mut Random, rate: f64, arrivals: Arrivals, index: u64) -> f64 {
     if index == 0 {
         return 0.0;
@@ -172,10 +172,10 @@ fn made(shape: &Shape, think: Pause, seed: u64, index: u64, at: Duration, left: 
         let tokens = if first { shape.prompt } else { shape.turn_tokens }.sample(&mut lengths);
         PlannedCall {
             index: index.saturating_mul(turns).saturating_add(turn),
-            // At least a word of its own beside the prefix.
+            // At least one token of its own after the prefix.
             tokens: tokens.max(prefix.filter(|_| first).map_or(1, |prefix| prefix.tokens.saturating_add(1))),
             output: Some(shape.output.sample(&mut lengths)),
-            // An agent does not stop to think.
+            // An agent does not pause to think.
             pause: if agent && !first { Duration::ZERO } else { think.sample(&mut pauses) },
             not_before: None,
             messages: None,
@@ -185,10 +185,10 @@ fn made(shape: &Shape, think: Pause, seed: u64, index: u64, at: Duration, left: 
     Session { index, at, prefix, calls: calls.collect() }
 }
 
-/// The sessions of a trace, each beginning with its earliest call.
+/// The sessions of a trace. Each starts with its earliest call.
 fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<Session> {
     let mut order: Vec<&TraceCall> = calls.iter().collect();
-    // A stable sort: of calls at one moment the first in the file comes first.
+    // The sort is stable: of calls at the same time, the first in the file comes first.
     order.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
     let start = order.first().map_or(0.0, |call| call.at_ms);
     let mut sessions: Vec<Session> = Vec::new();
@@ -253,7 +253,7 @@ mod tests {
         (1.0 / mean, variance.sqrt() / mean)
     }
 
-    /// The rate is kept whatever the spread; the coefficient of variation tells the spread.
+    /// Each distribution keeps the rate. The coefficient of variation shows the distribution.
     #[test]
     fn arrivals_keep_their_rate_and_their_spread() {
         for (arrivals, spread) in [
@@ -261,7 +261,7 @@ mod tests {
             (Arrivals::Gamma(1.0), 1.0),
             (Arrivals::Gamma(0.25), 2.0),
             (Arrivals::Gamma(100.0), 0.1),
-            // Of each 8 gaps 7 are 0 and one is exponential of mean 8: E[x²] = 2·64/8 = 16, so √(16 − 1).
+            // Of 8 gaps, 7 are 0 and one is exponential with mean 8: E[x²] = 2·64/8 = 16, so √(16 − 1).
             (Arrivals::Bursts(8), 15.0_f64.sqrt()),
         ] {
             let (rate, found) = gaps(arrivals);
@@ -360,7 +360,8 @@ mod tests {
                 (ms(session.at), calls.collect())
             })
             .collect();
-        // Half the times; a later call adds what its prompt has beyond the last one with its answer, at least a token.
+        // Half the times. A later call adds the tokens of its prompt beyond the previous prompt and answer, at least
+        // one.
         assert_eq!(
             rows,
             [
@@ -377,7 +378,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The same seed gives the same plan; another one, another.
+        /// The same seed gives the same plan, and another seed gives another plan.
         #[test]
         fn a_plan_is_a_function_of_its_seed(seed in any::<u64>(), turns in 1_u32..4, burst in 1_u32..5) {
             let mut config = open(20.0, Arrivals::Bursts(burst), 40);

@@ -1,11 +1,11 @@
-//! Plots of characters: a curve over time, and bars. Knows only numbers and a width.
+//! Plots made of characters: a curve over time, and bars. Knows only numbers and a width.
 
-/// How a plot may look.
+/// Options of a plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Columns that may be used.
+    /// Maximum number of columns.
     pub width: usize,
-    /// Whether the terminal takes colours.
+    /// Whether the terminal supports colours.
     pub color: bool,
 }
 
@@ -14,15 +14,15 @@ const LEFT_EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', 
 const INK: &str = "\x1b[36m";
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
-/// Columns before the plot itself: a number and a rule.
+/// Columns before the plot itself: a number and a line.
 const MARGIN: usize = 10;
-/// Widest columns of the curve.
+/// Maximum columns of the curve.
 const MOST_COLUMNS: usize = 120;
 /// Rows of the curve.
 const ROWS: usize = 7;
 
-/// One column per value, or several values to a column, from zero to the greatest. Under it the first and the last
-/// place, as `axis` shows them.
+/// A curve with one column per value, or several values per column, from zero to the maximum. `axis` labels the first
+/// and the last index below the curve.
 pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: Look) -> String {
     let room = look.width.saturating_sub(MARGIN).clamp(10, MOST_COLUMNS);
     let each = values.len().div_ceil(room).max(1);
@@ -41,7 +41,7 @@ pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: Look) 
         let mut cells = String::new();
         for mean in &means {
             let height = mean / scale * ROWS as f64 * 8.0 - row as f64 * 8.0;
-            // A cast of a float saturates.
+            // A float cast saturates.
             let eighths = (height.round().clamp(0.0, 8.0)) as usize;
             let cell = EIGHTHS.get(eighths).copied().unwrap_or('█');
             cells.extend(std::iter::repeat_n(cell, wide));
@@ -56,7 +56,7 @@ pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: Look) 
     out
 }
 
-/// One bar per value, longest for the greatest, with the value behind it.
+/// One bar per value, followed by the value. The maximum has the longest bar.
 pub(crate) fn bars(rows: &[(String, u64)], look: Look) -> String {
     let top = rows.iter().map(|(_, value)| *value).max().unwrap_or(0).max(1);
     let shown: Vec<String> = rows.iter().map(|(_, value)| value.to_string()).collect();
@@ -72,7 +72,7 @@ pub(crate) fn bars(rows: &[(String, u64)], look: Look) -> String {
             Some(part) => bar.push(*part),
         }
         line(&mut out, label, &bar, look);
-        // The value stands behind the bar, on its line.
+        // The value goes after the bar, on the same line.
         out.pop();
         if *value > 0 {
             faint(&mut out, &format!(" {shown}"), look);
@@ -105,7 +105,7 @@ pub(crate) fn faint(out: &mut String, text: &str, look: Look) {
     }
 }
 
-/// A number in few characters.
+/// Formats a number in few characters.
 pub(crate) fn short(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{:.1}M", value / 1e6),
@@ -152,7 +152,7 @@ mod tests {
         assert!(bars(&rows, LOOK).lines().nth(1).unwrap().contains('▏'));
     }
 
-    /// Whatever the numbers, no line is wider than the terminal, and without colour no escape is written.
+    /// For any numbers, no line is wider than the terminal, and without colour no escape is written.
     #[test]
     fn plots_keep_to_their_width() {
         for count in [0, 1, 2, 29, 30, 31, 1_000] {

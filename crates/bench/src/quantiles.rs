@@ -1,4 +1,4 @@
-//! Many numbers and their percentiles, to three significant digits. Knows no unit.
+//! Collects numbers and computes their percentiles, to three significant digits. Knows no unit.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use serde::Serialize;
 
 use crate::units::{micros, ratio};
 
-/// Percentiles of many numbers. The field that holds it names the unit.
+/// Percentiles of a set of numbers. The name of the field that holds them states the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Quantiles {
-    /// How many numbers.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// The mean.
     pub mean: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// Half are not above it.
+    /// The median.
     pub p50: f64,
-    /// 90 % are not above it.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 95 % are not above it.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 % are not above it.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
-/// Gathers numbers: percentiles to three digits, mean and ends exactly.
+/// Collects numbers. Percentiles have three digits; mean, minimum and maximum are exact.
 #[derive(Debug, Clone)]
 pub(crate) struct Spread {
     histogram: Option<Histogram<u64>>,
@@ -39,7 +39,7 @@ pub(crate) struct Spread {
 
 impl Default for Spread {
     fn default() -> Self {
-        // Three digits are always allowed, so it is never without a histogram.
+        // Three digits are always valid, so there is always a histogram.
         Self { histogram: Histogram::new(3).ok(), sum: 0, min: u64::MAX, max: 0 }
     }
 }
@@ -47,7 +47,7 @@ impl Default for Spread {
 impl Spread {
     pub(crate) fn record(&mut self, value: u64) {
         if let Some(histogram) = &mut self.histogram {
-            // It grows with its numbers, so none is too great.
+            // The histogram grows with its values, so no value is too large.
             let _ = histogram.record(value);
             self.sum = self.sum.saturating_add(u128::from(value));
             self.min = self.min.min(value);
@@ -55,18 +55,18 @@ impl Spread {
         }
     }
 
-    /// In microseconds.
+    /// Records a time in microseconds.
     pub(crate) fn record_time(&mut self, time: Duration) {
         self.record(micros(time));
     }
 
-    /// Each number divided by `unit`, to a thousandth.
+    /// Each value divided by `unit`, rounded to a thousandth.
     pub(crate) fn quantiles(&self, unit: f64) -> Quantiles {
         let Some(histogram) = self.histogram.as_ref().filter(|histogram| !histogram.is_empty()) else {
             return Quantiles::default();
         };
         let scaled = |value: f64| (value / unit * 1e3).round() / 1e3;
-        // What a histogram gives for a percentile is the upper end of a cell, which may lie above the greatest number.
+        // A histogram reports the upper end of a cell, which may exceed the maximum.
         let at = |quantile| scaled(histogram.value_at_quantile(quantile).min(self.max) as f64);
         Quantiles {
             count: histogram.len(),
@@ -80,17 +80,17 @@ impl Spread {
         }
     }
 
-    /// In milliseconds, of numbers that are microseconds.
+    /// Converts values in microseconds to milliseconds.
     pub(crate) fn millis(&self) -> Quantiles {
         self.quantiles(1e3)
     }
 
-    /// How many numbers lie at or below each edge and above the one before.
+    /// Number of values at or below each edge and above the previous edge.
     pub(crate) fn between(&self, edges: &[u64]) -> Vec<u64> {
         let mut counts = vec![0_u64; edges.len()];
         let cells = self.histogram.iter();
         for (histogram, cell) in cells.flat_map(|all| all.iter_recorded().map(move |cell| (all, cell))) {
-            // What lies on an edge belongs below it.
+            // A value on an edge belongs to the bucket below it.
             let value = histogram.lowest_equivalent(cell.value_iterated_to());
             let place = edges.partition_point(|edge| *edge < value);
             if let Some(count) = counts.get_mut(place) {

@@ -1,9 +1,9 @@
-//! Random numbers that stay the same for ever: a plan is a function of its seed, in every version of this program.
-//! Each use has a stream of its own, so that a changed distribution does not shift the arrivals.
+//! Random numbers that never change: a plan is a function of its seed in every version of this program. Each use has
+//! its own stream, so that a changed distribution does not shift the arrivals.
 
 use std::f64::consts::TAU;
 
-/// What a stream of numbers is for.
+/// The use of a stream of numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stream {
     Arrivals = 1,
@@ -23,7 +23,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// The numbers of `stream` for the thing `index`.
+    /// The numbers of `stream` for the object with this index.
     pub(crate) fn new(seed: u64, stream: Stream, index: u64) -> Self {
         let mut mix = seed;
         let mixed = split_mix(&mut mix) ^ (stream as u64).wrapping_mul(0x9e6c_63d0_876a_68ee);
@@ -42,30 +42,30 @@ impl Random {
         result
     }
 
-    /// In [0, 1).
+    /// A number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// In [0, `bound`); 0 for a bound of 0.
+    /// A number in [0, `bound`). 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(bound);
-        // The upper half of a 64 × 64 bit product fits 64 bits.
+        // The upper half of a 64 × 64 bit product fits in 64 bits.
         u64::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// With mean 1.
+    /// An exponential number with mean 1.
     pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
-    /// With mean 0 and deviation 1 (Box, Muller, 1958).
+    /// A normal number with mean 0 and deviation 1 (Box, Muller, 1958).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (2.0 * self.exponential()).sqrt();
         radius * (TAU * self.unit()).cos()
     }
 
-    /// With mean `shape` and deviation √`shape` (Marsaglia, Tsang, 2000).
+    /// A gamma number with mean `shape` and deviation √`shape` (Marsaglia, Tsang, 2000).
     pub(crate) fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
             let boost = (1.0 - self.unit()).powf(1.0 / shape);
@@ -94,7 +94,7 @@ fn split_mix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The generator's own first numbers for the state 1, 2, 3, 4, as its authors' C code gives them.
+    /// The generator's first numbers for the state 1, 2, 3, 4, according to its authors' C code.
     #[test]
     fn it_is_xoshiro() {
         let mut random = Random { state: [1, 2, 3, 4] };

@@ -1,14 +1,14 @@
-//! What a reader of the figures must know before believing them. Knows the report and nothing else.
+//! Remarks that a reader of the figures must know before trusting them. Knows only the report.
 
 use crate::units::ratio;
 use crate::{Load, Report, Turns};
 
-/// Fewer calls than this have no 99th percentile to speak of.
+/// With fewer calls than this, the 99th percentile is not meaningful.
 const FEW_CALLS: u64 = 100;
-/// A length that is off by more than this part is remarked upon.
+/// A relative deviation of a length above this gets a remark.
 const OFF: f64 = 0.05;
 
-/// The remarks on a report, in the order of their weight; `planned` are the tokens of made prompts as planned and as
+/// The remarks on a report, most important first. `planned` has the tokens of generated prompts, as planned and as
 /// counted.
 pub(crate) fn remarks(report: &Report, planned: (u64, u64)) -> Vec<String> {
     let mut said = Remarks(Vec::new());
@@ -30,7 +30,7 @@ impl Remarks {
         }
     }
 
-    /// Whether the figures are those of the server at all.
+    /// Whether the figures describe the server at all.
     fn of_run(&mut self, report: &Report) {
         let (calls, generator) = (&report.calls, &report.generator);
         self.when(report.cut_short, || match calls.cut_off {
@@ -69,7 +69,7 @@ impl Remarks {
     });
     }
 
-    /// What stands between events and tokens.
+    /// Differences between events and tokens.
     fn of_events(&mut self, report: &Report) {
         let (tokens, streamed) = (&report.tokens, report.parameters.stream);
         self.when(report.gauge.source == "assumed" && tokens.prompt > 0, || {
@@ -97,7 +97,7 @@ impl Remarks {
     });
     }
 
-    /// Whether calls were what was planned.
+    /// Whether the calls had the planned lengths.
     fn of_lengths(&mut self, report: &Report, planned: (u64, u64)) {
         let tokens = &report.tokens;
         self.when(
@@ -130,7 +130,7 @@ impl Remarks {
     }
 }
 
-/// Whether no prompt begins like another by plan.
+/// Returns `true` if no two prompts share a prefix by plan.
 fn nothing_shared(report: &Report) -> bool {
     let shape = &report.parameters.shape;
     shape.prefix.is_none()

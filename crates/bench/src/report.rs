@@ -1,245 +1,245 @@
-//! The figures of a run, as they are written to JSON. Every field's name has its unit; a changed meaning is a new
-//! [`REPORT_VERSION`]. Knows no way of showing them.
+//! The figures of a run, as written to JSON. Every field's name states its unit. A changed meaning needs a new
+//! [`REPORT_VERSION`]. Does not know how the figures are shown.
 
 use serde::Serialize;
 
 use crate::{Config, Gauge, Quantiles, Slo, TraceCall};
 
-/// Version of the report's form.
+/// Version of the report format.
 pub const REPORT_VERSION: u32 = 1;
 
-/// What a run measured. Calls of the warm-up are in the series and in nothing else.
+/// The measurements of a run. Warm-up calls appear only in the series.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// [`REPORT_VERSION`].
     pub version: u32,
-    /// What measured.
+    /// The name and version of the measuring program.
     pub program: &'static str,
-    /// When it began, in milliseconds since 1970, if that was told.
+    /// Start time in milliseconds since 1970, if it was given.
     pub started_unix_ms: Option<u64>,
-    /// What was measured.
+    /// The server that was measured.
     pub server: Server,
-    /// Everything that was asked for, but the key.
+    /// The configuration, without the key.
     pub parameters: Config,
-    /// How prompts were weighed.
+    /// The weight of words used for the prompts.
     pub gauge: Gauge,
-    /// It was cancelled.
+    /// Whether the run was cancelled.
     pub cut_short: bool,
-    /// From the first call's due time to the last one's end, in seconds.
+    /// Seconds from the first call's due time to the last call's end.
     pub elapsed_s: f64,
-    /// The measured part of that: from the first measured call's due time to the end of sending (with a duration) or of
-    /// the last call (without). Rates are over this.
+    /// Seconds of the measured window, from the due time of the first measured call. It ends with the configured
+    /// duration, or with the last call if there is none. Rates are per second of this window.
     pub window_s: f64,
-    /// How calls ended.
+    /// Number of calls, by result.
     pub calls: Calls,
-    /// What failed, the most frequent first.
+    /// Failures by class, most frequent first.
     pub errors: Vec<ErrorClass>,
-    /// Tokens of good answers.
+    /// Tokens of successful answers.
     pub tokens: Tokens,
-    /// What went through, per second of the window.
+    /// Throughput, per second of the window.
     pub rates: Rates,
-    /// How long things took, of good answers.
+    /// Latencies of successful answers.
     pub latency: Latency,
-    /// Against the objective, where there is one.
+    /// Results against the objective, if there is one.
     pub goodput: Option<Goodput>,
-    /// How the generator itself did.
+    /// The generator's own performance.
     pub generator: Generator,
-    /// What a reader of the figures must know.
+    /// Remarks that a reader of the figures must know.
     pub remarks: Vec<String>,
-    /// Second by second from the run's beginning, with the warm-up.
+    /// The run second by second, including the warm-up.
     pub series: Vec<Second>,
-    /// The calls as a trace that can be replayed, if it was asked for.
+    /// The calls as a trace that can be replayed, if the configuration asked for it.
     #[serde(skip)]
     pub trace: Vec<TraceCall>,
 }
 
-/// What was measured.
+/// The server that was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Server {
-    /// Its address.
+    /// The server's address.
     pub url: String,
     /// The endpoint's path.
     pub endpoint: String,
-    /// The model asked.
+    /// The model that was called.
     pub model: String,
-    /// Tokens of prompt and answer together, where the server says.
+    /// Maximum tokens of prompt and answer together, if the server reports it.
     pub context_window: Option<u64>,
 }
 
-/// How calls ended.
+/// Number of calls, by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Calls {
-    /// Measured calls that were sent: `ok`, `failed` and `cut_off` together.
+    /// Measured calls that were sent: the sum of `ok`, `failed` and `cut_off`.
     pub sent: u64,
-    /// Answered to the end.
+    /// Calls that were answered completely.
     pub ok: u64,
-    /// Refused, broken or too late.
+    /// Calls that were refused, broke off or timed out.
     pub failed: u64,
-    /// Due in the window and never sent: the limit of calls in flight was reached.
+    /// Calls that were due in the window and never sent, because the limit of calls in flight was reached.
     pub unsent: u64,
-    /// Given up because the run was cancelled.
+    /// Calls that were cut off because the run was cancelled.
     pub cut_off: u64,
-    /// Not made because an earlier call of their conversation failed.
+    /// Calls that were not made because an earlier call of their conversation failed.
     pub abandoned: u64,
-    /// Sent and not measured.
+    /// Calls that were sent and not measured.
     pub warmup: u64,
 }
 
-/// Calls that failed alike.
+/// Failed calls of the same class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ErrorClass {
-    /// Status and code, or what broke.
+    /// Status and code, or the kind of failure.
     pub class: String,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// What the first of them said.
+    /// The message of the first call.
     pub example: String,
 }
 
-/// Tokens of good answers, as the server counted them.
+/// Tokens of successful answers, as the server counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Tokens {
-    /// Of prompts, together.
+    /// Total prompt tokens.
     pub prompt: u64,
-    /// Of them found in the server's cache, where it says.
+    /// Prompt tokens from the server's cache, if the server reports them.
     pub cached: Option<u64>,
-    /// Of answers, together.
+    /// Total answer tokens.
     pub output: u64,
-    /// The most that answers might have had, together.
+    /// Total of the answers' token limits.
     pub output_asked: u64,
-    /// Answers without usage: their tokens are counted as events.
+    /// Number of answers without usage. Their tokens are counted as events.
     pub without_usage: u64,
-    /// Mean tokens of an event with content.
+    /// Mean tokens per event with content.
     pub per_event: f64,
-    /// Of a prompt.
+    /// Prompt tokens per call.
     pub prompt_per_call: Quantiles,
-    /// Of an answer.
+    /// Answer tokens per call.
     pub output_per_call: Quantiles,
 }
 
-/// What went through, per second of the window.
+/// Throughput, per second of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Rates {
-    /// Calls that came due while calls came due, in an open loop.
+    /// Offered load in calls per second during the arrival phase. Open-loop runs only.
     pub due_per_s: Option<f64>,
-    /// Good answers that ended.
+    /// Successful answers that ended.
     pub requests_per_s: f64,
-    /// Prompt tokens whose first answer token came.
+    /// Prompt tokens, counted when the first answer token arrives.
     pub prompt_tokens_per_s: f64,
-    /// Answer tokens that came.
+    /// Answer tokens that arrived.
     pub output_tokens_per_s: f64,
 }
 
-/// How long things took, of good answers, in milliseconds.
+/// Latencies of successful answers, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Latency {
-    /// From the moment at which the call was due: what a user who does not know of the generator waits.
+    /// Latency from the moment when the call was due: the wait of a user who does not know about the generator.
     pub from_due: Since,
-    /// From the moment at which it was sent.
+    /// Latency from the moment when the call was sent.
     pub from_sent: Since,
-    /// From due to sent.
+    /// Time from due to sent.
     pub send_lag_ms: Quantiles,
-    /// Between events with content, every gap of every answer.
+    /// Time between events with content, over all gaps of all answers.
     pub itl_ms: Quantiles,
-    /// Per answer: from its first to its last token, divided by the tokens after the first.
+    /// Per answer: time from the first to the last token, divided by the number of tokens after the first.
     pub tpot_ms: Quantiles,
-    /// How many calls had their first token (without streams: their end) within so long from due.
+    /// Histogram of the time from due to the first token, or to the end without streams.
     pub histogram: Vec<Bucket>,
 }
 
-/// Times from one moment.
+/// Latencies from one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Since {
-    /// To the first event with text, reasoning or a tool call; not to the role alone.
+    /// Time to the first event with text, reasoning or a tool call. A role alone does not count.
     pub ttft_ms: Quantiles,
-    /// To the end of the answer.
+    /// Time to the end of the answer.
     pub e2e_ms: Quantiles,
 }
 
-/// Calls within a span.
+/// A bucket of the histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bucket {
-    /// Not above it, and above the bucket's before.
+    /// The inclusive upper edge. The lower edge is that of the previous bucket.
     pub up_to_ms: f64,
-    /// How many.
+    /// Number of calls in the bucket.
     pub calls: u64,
 }
 
-/// Against the objective.
+/// The results against the objective.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goodput {
     /// The objective.
     pub slo: Slo,
-    /// Calls that were due, without those cut off by the run's cancelling.
+    /// Calls that were due, without those cut off by a cancellation.
     pub offered: u64,
-    /// Those of them that kept all bounds.
+    /// Offered calls that met all bounds.
     pub good: u64,
     /// `good / offered`.
     pub share: f64,
     /// Good calls per second of the window.
     pub requests_per_s: f64,
-    /// Their answer tokens per second of the window.
+    /// Answer tokens of good calls per second of the window.
     pub output_tokens_per_s: f64,
-    /// Calls that missed, by what they missed; one call can miss several.
+    /// Calls that missed the objective, by the bound they missed. One call can miss several.
     pub missed: Missed,
 }
 
-/// What was missed.
+/// Number of calls that missed each bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Missed {
     /// The first token came too late.
     pub ttft: u64,
-    /// Tokens came too slowly.
+    /// The mean time between tokens was too long.
     pub itl: u64,
     /// A gap was too long.
     pub gap: u64,
     /// The end came too late.
     pub e2e: u64,
-    /// There was no good answer.
+    /// The call failed.
     pub failed: u64,
-    /// It was never sent.
+    /// The call was never sent.
     pub unsent: u64,
 }
 
-/// How the generator itself did.
+/// The generator's own performance.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Generator {
-    /// Its own lateness is too small to matter.
+    /// Whether the generator's own lateness is too small to matter.
     pub kept_up: bool,
-    /// Most calls in flight at once.
+    /// Maximum calls in flight.
     pub in_flight_max: u64,
-    /// Calls, with the warm-up's and those that weigh words, that were sent once more on another connection, because the server closed theirs before it
-    /// answered. Their latencies contain both.
+    /// Calls that were resent on another connection, because the server closed theirs before it answered. Includes
+    /// warm-up and calibration calls. Their latencies contain both attempts.
     pub sent_again: u64,
-    /// The most that were allowed.
+    /// The limit of calls in flight.
     pub in_flight_limit: u64,
-    /// Measured calls that were due and waited for a place.
+    /// Measured calls that were due and waited for a slot.
     pub waited_for_place: u64,
-    /// From due to sent without that wait: what the generator itself was late, in milliseconds.
+    /// Milliseconds from due to sent without that wait: the generator's own lateness.
     pub own_lag_ms: Quantiles,
-    /// How late its timers were, in milliseconds: what answers may have waited to be looked at.
+    /// Milliseconds by which the generator's timers were late. Answers may have waited this long to be processed.
     pub wake_lag_ms: Quantiles,
 }
 
 /// One second of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Second {
-    /// Since the run's beginning.
+    /// Seconds since the start of the run.
     pub second: u64,
-    /// Calls that came due.
+    /// Calls that became due.
     pub due: u64,
     /// Calls that were sent.
     pub sent: u64,
-    /// Calls whose first token came.
+    /// Calls whose first token arrived.
     pub first_tokens: u64,
-    /// Calls that ended well.
+    /// Calls that ended successfully.
     pub ok: u64,
     /// Calls that failed.
     pub failed: u64,
-    /// In flight at its end.
+    /// Calls in flight at the end of the second.
     pub in_flight: u64,
-    /// Prompt tokens whose first answer token came.
+    /// Prompt tokens, counted when the first answer token arrives.
     pub prompt_tokens: u64,
-    /// Answer tokens that came.
+    /// Answer tokens that arrived.
     pub output_tokens: u64,
 }

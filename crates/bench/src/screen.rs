@@ -1,5 +1,5 @@
-//! A report as text for a terminal: what was done, the table, the plots, the remarks. Knows no terminal: width and
-//! colour are given.
+//! A report as text for a terminal: the configuration, the table, the plots and the remarks. Knows no terminal: width
+//! and colour are arguments.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use crate::{Arrivals, Config, Goodput, Length, Load, Quantiles, Report, Turns, W
 
 pub use crate::plot::Look;
 
-/// Runs shorter than this have no curve, in seconds.
+/// Shorter runs, in seconds, show no curve.
 const SHORTEST_CURVE: usize = 3;
-/// Error classes shown.
+/// Maximum error classes to show.
 const MOST_ERRORS: usize = 8;
 
 /// The report as text.
@@ -48,7 +48,7 @@ pub fn text(report: &Report, look: Look) -> String {
     out
 }
 
-/// What was asked for, in words.
+/// The configuration in words.
 fn what(config: &Config) -> String {
     let mut parts = vec![load(config)];
     if !matches!(config.load, Load::Replay { .. }) {
@@ -229,7 +229,7 @@ fn table(report: &Report) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    // The style puts a space before each line; a first column without a frame needs none.
+    // The style starts each line with a space, which the first column does not need.
     table.lines().fold(String::new(), |mut out, line| {
         let _ = writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(&line).trim_end());
         out
@@ -259,7 +259,7 @@ fn plots(out: &mut String, report: &Report, look: Look) {
             buckets.iter().map(|bucket| (edge(bucket.up_to_ms), bucket.calls)).collect();
         out.push_str(&bars(&rows, look));
     }
-    // The last second is a part of one: it would look like a fall. (A cast of a float saturates.)
+    // The last second is incomplete and would look like a drop, so it is left out. (A float cast saturates.)
     let whole = report.series.iter().take(report.elapsed_s as usize);
     let values: Vec<f64> = whole.map(|second| second.output_tokens as f64).collect();
     if values.len() >= SHORTEST_CURVE {
@@ -272,7 +272,7 @@ fn plots(out: &mut String, report: &Report, look: Look) {
     }
 }
 
-/// An edge of a bucket: two digits at most.
+/// The edge of a bucket, with at most two digits.
 fn edge(millis: f64) -> String {
     if millis < 1.0 {
         format!("{:.0} µs", millis * 1e3)
@@ -283,7 +283,7 @@ fn edge(millis: f64) -> String {
     }
 }
 
-/// In lines that fit, each after the first with `indent` before it.
+/// Wraps text to `width`. Each line after the first starts with `indent`.
 fn wrapped(out: &mut String, text: &str, indent: &str, width: usize) {
     let mut column = 0_usize;
     for (at, word) in text.split_whitespace().enumerate() {

@@ -1,5 +1,5 @@
-//! A conversation under way: each call when it is due and a place in flight is free. Knows no schedule and counts
-//! nothing: what happened goes out as events.
+//! A running conversation: sends each call when it is due and a slot is free. Knows no schedule and counts nothing; it
+//! reports events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ use crate::target::{Ending, Heard, Target};
 use crate::window::{Phase, Window};
 use crate::{PlannedCall, Session, Sessions};
 
-/// How long a user of a closed loop pauses after a call that failed: a server that refuses at once would otherwise be
-/// asked as fast as the machine can.
+/// Minimum pause of a closed-loop user after a failed call. Otherwise a server that refuses at once would be called as
+/// fast as the machine can.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What all conversations of a run share.
+/// State shared by all conversations of a run.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) target: Target,
     pub(crate) writer: Writer,
     pub(crate) window: Window,
     pub(crate) live: Live,
-    /// Places in flight.
+    /// Slots for calls in flight.
     pub(crate) slots: Semaphore,
     pub(crate) start: Instant,
-    /// No call comes due any more.
+    /// Cancelled when no further call becomes due.
     pub(crate) no_more: CancellationToken,
-    /// No call is sent any more, not even one that is due.
+    /// Cancelled when no further call is sent, even if it is due.
     pub(crate) end: CancellationToken,
-    /// Calls in flight are given up.
+    /// Cancelled when calls in flight are cut off.
     pub(crate) cancel: CancellationToken,
 }
 
@@ -44,13 +44,13 @@ pub(crate) struct Prepared {
     body: Vec<u8>,
 }
 
-/// What happened.
+/// An event of a call or a conversation.
 #[derive(Debug)]
 pub(crate) enum Event {
     Ended(Box<CallRecord>),
     /// A measured call was due and never sent.
     Unsent,
-    /// Calls of a conversation whose call before failed.
+    /// The remaining calls of a conversation after a failed call.
     Abandoned(usize),
 }
 
@@ -58,14 +58,14 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct CallRecord {
     pub(crate) call: PlannedCall,
-    /// The conversation, if it has several calls.
+    /// The conversation's number, if it has several calls.
     pub(crate) session: Option<u64>,
     pub(crate) prefix: Option<crate::Prefix>,
     pub(crate) measured: bool,
-    /// When it was due and when it was sent, from the run's beginning.
+    /// When it was due, and when it was sent, from the start of the run.
     pub(crate) due: Duration,
     pub(crate) sent: Duration,
-    /// Of the time between, the wait for a place in flight.
+    /// The part of the time from due to sent that was spent waiting for a slot.
     pub(crate) waited: Duration,
     pub(crate) heard: Heard,
 }
@@ -80,7 +80,7 @@ pub(crate) enum Carried {
 }
 
 impl Stage {
-    /// Writes the first body, before it is due.
+    /// Writes the first body before the session is due.
     pub(crate) fn prepare(&self, session: Session) -> Option<Prepared> {
         let call = session.calls.first()?;
         let conversation = self.writer.begin(&session, call);
@@ -92,7 +92,7 @@ impl Stage {
         at.saturating_duration_since(self.start)
     }
 
-    /// Waits until then; `false` if no more calls come due.
+    /// Waits until `due`. Returns `false` if no further call becomes due.
     async fn wait_until(&self, due: Instant) -> bool {
         tokio::select! {
             biased;
@@ -101,7 +101,7 @@ impl Stage {
         }
     }
 
-    /// Makes all calls of a session, the first of which is due at `due`.
+    /// Makes all calls of a session. The first call is due at `due`.
     pub(crate) async fn carry(
         &self,
         prepared: Prepared,
@@ -112,7 +112,7 @@ impl Stage {
         let mut due = due;
         for (place, call) in session.calls.iter().enumerate() {
             let next = session.calls.get(place.saturating_add(1));
-            // A conversation goes on with what was really answered.
+            // A conversation continues with the real answer.
             let keep = next.is_some_and(|next| next.messages.is_none());
             let answer = match self.send(&session, call, std::mem::take(&mut body), due, keep, events).await {
                 Sent::Answered(answer) => answer,
@@ -127,7 +127,7 @@ impl Stage {
             let ended = Instant::now();
             self.writer.go_on(&mut conversation, &answer, next);
             body = self.writer.body(&conversation, next);
-            // Due when the pause is over and the trace has it, but not before there is something to send.
+            // The next call is due when the pause is over, the trace's time is reached, and its body is written.
             let written = Instant::now();
             let paused = ended.checked_add(next.pause);
             let recorded = self.start.checked_add(next.not_before.unwrap_or_default());
@@ -197,12 +197,12 @@ impl Stage {
             waited,
             heard,
         };
-        // Nobody hears it only when the run itself was dropped.
+        // The send fails only if the run itself was dropped.
         let _ = events.send(Event::Ended(Box::new(record)));
         sent
     }
 
-    /// A user of a closed loop: takes the next session when the last has ended.
+    /// A user of a closed loop: takes the next session when the previous one has ended.
     pub(crate) async fn user(&self, sessions: Arc<Mutex<Sessions>>, events: UnboundedSender<Event>) {
         let mut last = None;
         while !self.no_more.is_cancelled() {

@@ -1,4 +1,4 @@
-//! A service level objective and whether one call met it. Knows nothing of how a call was measured.
+//! A service level objective, and whether a call met it. Does not know how a call was measured.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use serde::{Serialize, Serializer};
 
 use crate::{parse_duration, show_duration};
 
-/// What a call must keep to count as good; one that is not given binds nothing. A call that failed is never good.
+/// The bounds of a good call. A bound that is not set does not apply. A failed call is never good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slo {
-    /// Longest time to the first token, from when the call was due.
+    /// Maximum time to the first token, from when the call was due.
     pub ttft: Option<Duration>,
-    /// Longest mean time between tokens of the call.
+    /// Maximum mean time between the call's tokens.
     pub itl: Option<Duration>,
-    /// Longest single gap within the call.
+    /// Maximum single gap within the call.
     pub gap: Option<Duration>,
-    /// Longest time to the end, from when the call was due.
+    /// Maximum time to the end, from when the call was due.
     pub e2e: Option<Duration>,
 }
 
-/// What a call did; `None` where it had no such thing, as an answer of one token has no gap.
+/// A call's measured times. `None` if the call has no such time: for example, an answer of one token has no gap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Achieved {
     pub(crate) ttft: Option<Duration>,
@@ -30,7 +30,7 @@ pub(crate) struct Achieved {
     pub(crate) e2e: Option<Duration>,
 }
 
-/// Which bounds a call broke.
+/// The bounds that a call missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Broken {
     pub(crate) ttft: bool,

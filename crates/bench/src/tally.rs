@@ -1,4 +1,4 @@
-//! Folds calls into figures, each when it ends. Knows no connection and no clock.
+//! Adds each call to the figures when it ends. Knows no connection and no clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use crate::{
     Since, Slo, Tokens, TraceCall,
 };
 
-/// Longest series, in seconds: what comes later counts to its last second.
+/// Maximum length of the series in seconds. Later events count towards its last second.
 const MAX_SERIES_SECONDS: usize = 86_400;
-/// Most classes of errors that are told apart.
+/// Maximum number of error classes.
 const MAX_ERROR_CLASSES: usize = 64;
-/// Up to here the generator's own lateness does not matter, in milliseconds at the 99th percentile.
+/// Maximum lateness of the generator that does not matter, in milliseconds at the 99th percentile.
 const SMALL_LAG_MS: f64 = 10.0;
-/// Edges of the histogram's buckets within each power of ten, and the powers of ten of microseconds.
+/// Edges of the histogram's buckets within each power of ten, and the powers of ten in microseconds.
 const EDGES: [u64; 6] = [10, 15, 20, 30, 50, 70];
 const DECADES: std::ops::RangeInclusive<u32> = 1..=8;
 
-/// Figures in the making.
+/// The figures of a run in progress.
 #[derive(Debug)]
 pub(crate) struct Tally {
     slo: Option<Slo>,
     stream: bool,
     record: bool,
     calls: Calls,
-    /// Of all phases: ended, and failed.
+    /// Calls of all phases that have ended, and those that failed.
     ended: (u64, u64),
     errors: BTreeMap<String, (u64, String)>,
     times: Times,
@@ -43,7 +43,7 @@ pub(crate) struct Tally {
     good: Good,
     waited: u64,
     series: Vec<Bin>,
-    /// When the last measured call came due, and when the last of them ended.
+    /// When the last measured call was due, and when the last one ended.
     last_due: Duration,
     last_end: Duration,
     trace: Vec<TraceCall>,
@@ -71,7 +71,7 @@ struct TokenSums {
     without_usage: u64,
     per_prompt: Spread,
     per_output: Spread,
-    /// Of prompts made of words: as planned, and as counted.
+    /// Tokens of prompts made of words, as planned and as counted.
     planned: (u64, u64),
 }
 
@@ -96,7 +96,7 @@ struct Bin {
     output_tokens: f64,
 }
 
-/// What is known of a run besides its calls.
+/// Facts about a run besides its calls.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) elapsed: Duration,
@@ -129,7 +129,7 @@ impl Tally {
         }
     }
 
-    /// Calls that have ended, and those of them that failed.
+    /// Number of calls that have ended, and number of calls that failed.
     pub(crate) fn ended(&self) -> (u64, u64) {
         self.ended
     }
@@ -171,7 +171,7 @@ impl Tally {
         }
     }
 
-    /// What counts by the moment at which it happened, whoever's call it is.
+    /// Counts events at the moment when they happened, for measured and warm-up calls.
     fn fold_times(&mut self, record: &CallRecord, window: &Window) {
         let (heard, sent) = (&record.heard, record.sent);
         let (begin, end) = (window.begin(), window.end());
@@ -245,7 +245,7 @@ impl Tally {
         }
     }
 
-    /// What only a stream shows.
+    /// Records the times that only a stream shows.
     fn fold_stream(&mut self, heard: &Heard, output: u64, lag: Duration) -> Achieved {
         let at = |event: &u32| Duration::from_micros(u64::from(*event));
         let mut longest = None;
@@ -262,7 +262,7 @@ impl Tally {
             self.times.due_to_first.record_time(lag.saturating_add(first));
         }
         let span = first.zip(heard.events.last().map(at)).map(|(first, last)| last.saturating_sub(first));
-        // All tokens in one event tell no pace.
+        // If all tokens arrive in one event, there is no time per token.
         let after_first = output.saturating_sub(1);
         let spread = span.filter(|_| longest.is_some() && after_first > 0);
         let per_token = spread.map(|span| span.div_f64(after_first as f64));
@@ -290,14 +290,14 @@ impl Tally {
         if self.series.len() <= second {
             self.series.resize(second.saturating_add(1), Bin::default());
         }
-        // It was made long enough just now, so this cannot fail.
+        // Cannot fail: the series was just made long enough.
         &mut self.series[second]
     }
 
-    /// The figures.
+    /// Computes the report.
     pub(crate) fn report(mut self, config: &Config, server: Server, gauge: Gauge, run: &Run) -> Report {
         let begin = run.begin.unwrap_or(run.elapsed);
-        // A plan may be at its end before its time is.
+        // The plan may end before its time does.
         let end = run.end.filter(|end| run.elapsed >= *end);
         let end = end.unwrap_or(if run.cut_short { run.elapsed } else { self.last_end });
         let window_s = end.saturating_sub(begin).as_secs_f64();
@@ -415,14 +415,14 @@ impl Tally {
         let each = self.series.iter().zip(0..);
         each.map(|(bin, second)| {
             in_flight = in_flight.saturating_add(bin.second.sent).saturating_sub(bin.ended);
-            // A cast of a float saturates.
+            // A float cast saturates.
             Second { second, in_flight, output_tokens: bin.output_tokens.round() as u64, ..bin.second }
         })
         .collect()
     }
 }
 
-/// As the server counted, or as events came.
+/// Answer tokens as the server counted them, or else the number of events.
 fn output_tokens(heard: &Heard) -> u64 {
     let events = u64::try_from(heard.events.len()).unwrap_or(u64::MAX);
     heard.usage.map_or(events, |usage| usage.output)
@@ -460,7 +460,7 @@ fn traced(record: &CallRecord) -> TraceCall {
     }
 }
 
-/// From the first bucket with calls to the last.
+/// The buckets from the first to the last one with calls.
 fn histogram(times: &Spread) -> Vec<Bucket> {
     let edges: Vec<u64> = DECADES.flat_map(|decade| EDGES.map(|edge| edge * 10_u64.pow(decade))).collect();
     let counts = times.between(&edges);

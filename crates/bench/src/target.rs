@@ -1,5 +1,5 @@
-//! The server: one call is sent and heard to its end, with a time for every event. Judges nothing, and tries nothing again but
-//! a call that found its connection closed. The receiving path parses each event once and allocates nothing for it.
+//! The server: sends one call and receives it to its end, with a time for every event. Judges nothing, and retries only
+//! a call that found its connection closed. The receiving path parses each event once, without an allocation per event.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::chunk::{Chunk, Usage, error_facts};
 use crate::live::Live;
 use crate::{Api, BenchError, Config};
 
-/// Longest wait for the body's end after the stream's own, which lets the connection be used again.
+/// Maximum wait for the end of the body after the end of the stream. Reading it lets the connection be reused.
 const BODY_END_WAIT: Duration = Duration::from_millis(50);
-/// How long an idle connection is kept: less than the five seconds after which uvicorn, Node and llama-server close it, so
-/// that no call is lost on one that is just being closed.
+/// How long an idle connection is kept: less than the five seconds after which uvicorn, Node and llama-server close it.
+/// So no call is lost on a connection that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Longest body of an error that is read, and longest whole answer, in bytes.
+/// Maximum bytes of an error body, and of a whole answer.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// Events that a call's times have room for at first.
+/// Maximum initial capacity for a call's event times.
 const FIRST_EVENTS: u32 = 8_192;
 
 /// A server that is ready to be called.
@@ -36,17 +36,17 @@ pub(crate) struct Target {
     sent_again: AtomicU64,
 }
 
-/// A call as it was heard.
+/// A received call.
 #[derive(Debug, Clone)]
 pub(crate) struct Heard {
-    /// When it was sent.
+    /// When the call was sent.
     pub(crate) sent: Instant,
-    /// When each event with content came, in microseconds from sending.
+    /// When each event with content arrived, in microseconds after sending.
     pub(crate) events: Vec<u32>,
-    /// When it was over.
+    /// When the call ended, after sending.
     pub(crate) end: Duration,
     pub(crate) usage: Option<Usage>,
-    /// Its text, where that was wanted.
+    /// The text of the answer, if the caller needs it.
     pub(crate) answer: String,
     pub(crate) ending: Ending,
 }
@@ -63,10 +63,10 @@ pub(crate) enum Ending {
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// What failures are counted by.
+    /// The class that failures are counted by.
     pub(crate) class: String,
     pub(crate) message: String,
-    /// The status, where there was an answer.
+    /// The status, if there was an answer.
     pub(crate) status: Option<u16>,
 }
 
@@ -77,7 +77,7 @@ impl Failure {
 }
 
 impl Heard {
-    /// A call that is sent now.
+    /// Starts a call that is sent now.
     pub(crate) fn begin(output: Option<u32>) -> Self {
         let room = usize::try_from(output.unwrap_or(0).min(FIRST_EVENTS)).unwrap_or(0);
         Self {
@@ -92,7 +92,7 @@ impl Heard {
 }
 
 impl Target {
-    /// The server and the model to ask it for; connects only where the model is not named.
+    /// Opens the server and selects the model. Connects only if the configuration names no model.
     pub(crate) async fn open(config: &Config) -> Result<(Self, ModelInfo), BenchError> {
         let mut known = ClientConfig::new(&config.url);
         known.key.clone_from(&config.key);
@@ -121,7 +121,7 @@ impl Target {
         &self.base
     }
 
-    /// How many requests were sent once more so far.
+    /// Number of requests that were resent so far.
     pub(crate) fn sent_again(&self) -> u64 {
         self.sent_again.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl Target {
         format!("/{}", self.path)
     }
 
-    /// Sends a call and hears it to its end. Dropping the future leaves in `heard` what came so far.
+    /// Sends a call and receives it to its end. If the future is dropped, `heard` has what arrived so far.
     pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &Live, heard: &mut Heard) {
         let sent = heard.sent;
         let exchange = async {
@@ -157,13 +157,14 @@ impl Target {
         tokio::time::timeout(self.timeout, exchange).await.map_err(late)?
     }
 
-    /// The same for the endpoint under load.
+    /// Like [`Target::ask`], for the endpoint under load.
     pub(crate) async fn ask_endpoint(&self, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
         self.ask(self.path, body).await
     }
 
-    /// Sends once more, on another connection, what a server answered by closing the connection: some close one that they
-    /// said they would keep just when the next call comes, and client libraries try again as well.
+    /// Sends a request. If the server closes the connection without an answer, resends the request on another
+    /// connection. Some servers close a kept-alive connection just when the next call arrives, and client libraries
+    /// retry as well.
     async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Failure> {
         let url = format!("{}/{path}", self.base);
         let request = self.http.post(url).header(CONTENT_TYPE, "application/json").body(body);
@@ -182,13 +183,13 @@ impl Target {
         if status.is_success() {
             return Ok(response);
         }
-        // Of a body that breaks off what came is still the best explanation.
+        // If the body breaks off, the part that arrived is still the best explanation.
         let body = read(response, MAX_ERROR_BYTES).await.unwrap_or_default();
         Err(refused(status, &body))
     }
 }
 
-/// A client of its own: it tries nothing again by itself, and goes through no proxy.
+/// A separate HTTP client that retries nothing by itself and uses no proxy.
 fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
     let wrong = |why: String| BenchError::Server(headrace_client::ClientError::Config(why));
     let mut headers = HeaderMap::new();
@@ -203,12 +204,12 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
         .user_agent(concat!("headrace-bench/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
-        // A connection for each call under way, whatever TLS could agree on.
+        // One connection per call in flight, even if TLS could negotiate HTTP/2.
         .http1_only()
         .connect_timeout(config.timeout)
         .pool_max_idle_per_host(usize::MAX)
         .pool_idle_timeout(IDLE_TIMEOUT)
-        // A proxy would be measured with the server.
+        // A proxy would be measured together with the server.
         .no_proxy()
         .tcp_nodelay(true);
     builder =
@@ -216,12 +217,12 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
     builder.build().map_err(|error| wrong(causes(&error)))
 }
 
-/// Takes an answer apart while it comes.
+/// Parses an answer while it arrives.
 struct Hearing<'h> {
     heard: &'h mut Heard,
     keep: bool,
     live: &'h Live,
-    /// It has said that it is over.
+    /// The stream has sent its end mark.
     done: bool,
     failure: Option<Failure>,
 }
@@ -249,14 +250,14 @@ impl Hearing<'_> {
                 return Ok(());
             }
         }
-        // Some servers leave out the last mark; a finish reason and a clean end will do.
+        // Some servers omit the end mark. A finish reason and a clean end are enough.
         match finished {
             true => Ok(()),
             false => Err(Failure::new("cut off", "the stream ended before the answer did")),
         }
     }
 
-    /// One event; whether it told why the answer ended.
+    /// Processes one event. Returns whether it has a finish reason.
     fn event(&mut self, data: &[u8], at: u32) -> bool {
         if self.done || self.failure.is_some() {
             return false;
@@ -326,7 +327,7 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
     Failure { class, message, status: Some(status) }
 }
 
-/// Whether the server closed the connection before the first byte of an answer.
+/// Returns `true` if the server closed the connection before the first byte of an answer.
 fn closed_unanswered(error: &reqwest::Error) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes.filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_incomplete_message)

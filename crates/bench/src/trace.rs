@@ -1,5 +1,6 @@
-//! Recorded traces, one call a line: what `--record` writes and `--replay` reads. Also reads the published traces that
-//! have `timestamp`, `input_length`, `output_length` and `hash_ids` (the form of Mooncake's, FAST 2025). Knows no plan.
+//! Recorded traces with one call per line, which `--record` writes and `--replay` reads. Also reads published traces
+//! with the fields `timestamp`, `input_length`, `output_length` and `hash_ids` (Mooncake's format, FAST 2025). Knows no
+//! plan.
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
@@ -9,68 +10,68 @@ use serde_json::value::RawValue;
 
 use crate::MAX_TOKENS;
 
-/// Longest line that is read, in bytes: a call with a million tokens of messages fits.
+/// Maximum bytes of a line. A call with a million tokens of messages fits.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Tokens of the block behind each of `hash_ids`.
+/// Tokens in the block of each entry of `hash_ids`.
 pub(crate) const HASH_BLOCK_TOKENS: u32 = 512;
 
 /// A recorded call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TraceCall {
-    /// When it was due, in milliseconds since the trace's beginning.
+    /// When the call was due, in milliseconds since the start of the trace.
     #[serde(alias = "timestamp")]
     pub at_ms: f64,
-    /// Tokens of the whole prompt. Without `messages` a prompt of this length is made up.
+    /// Tokens of the whole prompt. Without `messages`, a replay generates a prompt of this length.
     #[serde(alias = "input_length", default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u32>,
-    /// Tokens of the answer, which is the most that a replay asks for.
+    /// Tokens of the answer. A replay uses them as the limit.
     #[serde(alias = "output_length", default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u32>,
-    /// Calls with the same one are a conversation: one is sent when the one before has ended, and not before it is due.
+    /// Calls with the same session form a conversation: a call is sent when it is due and the previous call has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Prompts with the same number begin with the same text.
+    /// Prompts with the same number start with the same text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_group: Option<u64>,
-    /// How many tokens of it.
+    /// Tokens of that shared text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u32>,
-    /// The prompt's blocks of 512 tokens: equal numbers are equal text.
+    /// The prompt's blocks of 512 tokens. Equal numbers mean equal text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash_ids: Option<Vec<u64>>,
-    /// The messages themselves, sent as they are.
+    /// The messages, sent unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Box<RawValue>>>,
-    /// What was measured when it was recorded; a replay does not read it.
+    /// The measurements of the recording. A replay does not read them.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
 }
 
-/// What a recorded call did.
+/// The measurements of a recorded call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// `ok`, or the class of its error.
+    /// `ok`, or the class of the failure.
     pub outcome: String,
-    /// From due to sent, in milliseconds.
+    /// Milliseconds from due to sent.
     pub lag_ms: f64,
-    /// From due to the first token, in milliseconds.
+    /// Milliseconds from due to the first token.
     pub ttft_ms: Option<f64>,
-    /// From due to the end, in milliseconds.
+    /// Milliseconds from due to the end.
     pub e2e_ms: f64,
-    /// Prompt tokens that the server had cached.
+    /// Prompt tokens from the server's cache.
     pub cached_tokens: Option<u64>,
 }
 
 /// Why a trace cannot be used.
 #[derive(Debug)]
 pub enum TraceFault {
-    /// It cannot be read.
+    /// The trace cannot be read.
     Io(io::Error),
-    /// A line is no call.
+    /// A line is not a valid call.
     Line {
-        /// Counted from 1.
+        /// The line number, from 1.
         number: u64,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         why: String,
     },
 }
@@ -91,10 +92,10 @@ impl fmt::Display for TraceFault {
 
 impl std::error::Error for TraceFault {}
 
-/// Reads a trace; empty lines are left out. Calls need not stand in the order of their times.
+/// Reads a trace and skips empty lines. Calls need not be in the order of their times.
 ///
 /// # Errors
-/// The first line that is no call, with its number.
+/// [`TraceFault`], with the number of the first invalid line.
 pub fn read_trace(mut from: impl BufRead) -> Result<Vec<TraceCall>, TraceFault> {
     let mut calls = Vec::new();
     let mut line = String::new();
@@ -120,7 +121,7 @@ pub fn read_trace(mut from: impl BufRead) -> Result<Vec<TraceCall>, TraceFault> 
 }
 
 fn check(call: &TraceCall) -> Result<(), &'static str> {
-    // A hundred years, below which milliseconds of a float are exact to the microsecond.
+    // About a hundred years. Below that, milliseconds in a float are exact to the microsecond.
     if !(0.0..=3.2e12).contains(&call.at_ms) {
         return Err("`at_ms` must be a time since the beginning, not before it");
     }
@@ -140,7 +141,7 @@ fn check(call: &TraceCall) -> Result<(), &'static str> {
 /// Writes a trace.
 ///
 /// # Errors
-/// Those of the writer.
+/// Any error of the writer.
 pub fn write_trace(to: &mut impl Write, calls: &[TraceCall]) -> io::Result<()> {
     for call in calls {
         serde_json::to_writer(&mut *to, call)?;

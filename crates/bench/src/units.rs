@@ -1,11 +1,11 @@
-//! Durations as people write them. Knows no flag.
+//! Durations in people's notation. Knows no flag.
 
 use std::time::Duration;
 
-/// Reads `250us`, `500ms`, `1.5s`, `2m` or `1h`; a bare number is seconds.
+/// Parses `250us`, `500ms`, `1.5s`, `2m` or `1h`. A bare number is seconds.
 ///
 /// # Errors
-/// In words, without the text itself.
+/// A message that does not repeat the text.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -33,12 +33,12 @@ pub fn show_duration(time: Duration) -> String {
     }
 }
 
-/// Microseconds, up to the largest number.
+/// Microseconds, saturating at the maximum.
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// `part / whole`; nothing of nothing is nothing.
+/// `part / whole`, or 0 if `whole` is not positive.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

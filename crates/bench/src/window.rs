@@ -1,18 +1,19 @@
-//! Which calls are measured: after the warm-up, before the end. Knows times from the run's beginning only.
+//! Decides which calls are measured: those after the warm-up and before the end. Knows only times since the start of
+//! the run.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::{Config, Stop, Warmup};
 
-/// Where a call stands.
+/// The phase of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It is sent and not measured.
+    /// The call is sent and not measured.
     Warmup,
-    /// It is sent and measured.
+    /// The call is sent and measured.
     Measured,
-    /// It is not sent, and none after it.
+    /// The call is not sent, and no later call is.
     Over,
 }
 
@@ -25,7 +26,7 @@ pub(crate) struct Window {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the first measured call was due, or when the time of warming up was over.
+    /// When the first measured call was due, or when the warm-up time was over.
     begin: Option<Duration>,
     measured: u64,
 }
@@ -54,7 +55,7 @@ impl Window {
         Phase::Measured
     }
 
-    /// When measuring began.
+    /// When measuring started.
     pub(crate) fn begin(&self) -> Option<Duration> {
         match self.warmup {
             Warmup::Time(time) => Some(time),
@@ -62,13 +63,13 @@ impl Window {
         }
     }
 
-    /// When it ends, where that is a time.
+    /// When measuring ends, if the configuration limits the time.
     pub(crate) fn end(&self) -> Option<Duration> {
         Some(self.begin()?.saturating_add(self.stop.duration?))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing in here can panic half way.
+        // Nothing in here can panic halfway.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
-//! Text of a given number of words. Words are dealt from a shuffled deck, so that texts of one length weigh almost the
-//! same for any tokenizer, and two texts differ from their first words on.
+//! Text with a given number of words. Words are dealt from a shuffled deck, so texts of one length have almost the same
+//! number of tokens in any tokenizer. Two texts differ from their first words on.
 
 use crate::random::Random;
 
-/// Plain words, none of which a tokenizer or a template could take for something else, and each a single token with the
-/// space before it in every usual vocabulary. Few, so that any text of more than a deck has the deck's mean.
+/// Plain words that no tokenizer or template mistakes for something else. In every usual vocabulary, each word with the
+/// space before it is a single token. The deck is small, so any text longer than a deck has the deck's mean.
 const WORDS: [&str; 64] = [
     "about", "above", "after", "again", "answer", "ask", "back", "because", "before", "behind", "best",
     "between", "big", "blue", "body", "book", "both", "call", "came", "car", "change", "city", "cold",
@@ -14,13 +14,13 @@ const WORDS: [&str; 64] = [
     "grow", "hand", "house", "night", "paper",
 ];
 
-/// All words once, in an order of `random`'s, over and over until there are `count`; a space before each but the very
-/// first of `out`.
+/// Appends `count` words to `out`: all words once in an order drawn from `random`, again and again. A space precedes
+/// each word except the first one of `out`.
 pub(crate) fn deal(mut random: Random, count: u64, out: &mut String) {
     let mut deck = WORDS;
     for at in 0..count {
         let place = at % WORDS.len() as u64;
-        // Fisher and Yates: the next card is drawn from those that are left.
+        // Fisher-Yates: draws the next card from those that are left.
         let left = (WORDS.len() as u64).saturating_sub(place);
         let drawn = place.saturating_add(random.below(left));
         let (Ok(place), Ok(drawn)) = (usize::try_from(place), usize::try_from(drawn)) else { return };

@@ -1,4 +1,4 @@
-//! Every shape of load against a scripted server, over real sockets and short real times.
+//! Every shape of load against a scripted server, over real sockets and in short real times.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "common/server.rs"]
@@ -19,7 +19,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// One user, `requests` short calls.
+/// One user with `requests` short calls.
 fn config(server: &Server, requests: u64) -> Config {
     let mut config = Config::new(server.url.clone());
     config.stop = Stop { requests: Some(requests), duration: None };
@@ -46,7 +46,7 @@ async fn closed_loop_keeps_every_user_at_one_call() {
     assert_eq!((report.calls.ok, report.calls.warmup, report.calls.failed), (30, 5, 0));
     assert_eq!((server.bodies().len(), server.most_in_flight()), (35, 5));
     assert_eq!((report.server.model.as_str(), report.server.context_window), ("scripted", Some(100_000)));
-    // 35 words and 5 tokens of template, as the server counts them.
+    // 35 words and 5 template tokens, as the server counts them.
     assert_eq!((report.tokens.prompt_per_call.min, report.tokens.prompt_per_call.max), (40.0, 40.0));
     assert_eq!((report.tokens.output, report.tokens.cached), (240, Some(600)));
     assert_eq!((report.latency.itl_ms.count, report.latency.from_due.ttft_ms.count), (30 * 7, 30));
@@ -74,7 +74,7 @@ async fn open_loop_sends_at_its_rate_whatever_the_answers_do() {
     config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Poisson };
     let report = measure(&config).await;
     assert_eq!(report.calls.ok, 40);
-    // 40 calls of 200 ms one after the other would be 8 s.
+    // 40 calls of 200 ms in sequence would take 8 s.
     assert!(report.elapsed_s < 4.0 && server.most_in_flight() > 5, "{}", report.elapsed_s);
     let due = report.rates.due_per_s.unwrap();
     assert!((50.0..200.0).contains(&due), "{due}");
@@ -105,9 +105,9 @@ async fn a_duration_ends_the_sending_and_waits_for_what_is_in_flight() {
     assert_eq!((calls.sent, calls.unsent, calls.cut_off), (calls.ok, 0, 0));
 }
 
-/// The server stands still for a second. One call at a time is in flight, so the generator cannot send the calls that
-/// come due meanwhile: from sending, the stall is one slow call in a hundred; from when they were due, it is what its
-/// users had.
+/// The server stalls for a second. Only one call is in flight, so the generator cannot send the calls that become due
+/// meanwhile. From sending, the stall is one slow call in a hundred. From due, the latencies show what users would have
+/// seen.
 #[tokio::test]
 async fn a_stall_shows_in_every_call_that_was_due_in_it() {
     let stall = Some((ms(500), ms(1_500)));
@@ -122,12 +122,12 @@ async fn a_stall_shows_in_every_call_that_was_due_in_it() {
     assert!(due.p99 > 850.0 && due.p90 > 500.0, "{due:?}");
     assert!(sent.p95 < 300.0 && sent.max > 850.0, "{sent:?}");
     assert!(report.latency.send_lag_ms.p90 > 400.0, "{:?}", report.latency.send_lag_ms);
-    // It was the limit that delayed them, and that is said.
+    // The limit of calls in flight delayed them, and the report says so.
     assert!(report.generator.waited_for_place > 40 && report.generator.in_flight_max == 1);
     assert!(report.remarks.iter().any(|remark| remark.contains("--max-in-flight")), "{:?}", report.remarks);
 }
 
-/// The generator itself stands still for half a second, on its only thread: those who came due meanwhile waited for that.
+/// The generator itself stalls for half a second on its only thread. Calls that became due meanwhile waited for it.
 #[tokio::test]
 async fn a_stall_of_the_generator_shows_too() {
     struct Stalls(u32);
@@ -202,7 +202,7 @@ async fn conversations_grow_by_the_servers_answers() {
     let last = &server.bodies()[5]["messages"];
     assert_eq!(last[1]["content"], "word ".repeat(8));
     assert_eq!(last[2]["content"].as_str().unwrap().split(' ').count(), 10);
-    // 40, then the answer's 8 and 10 more with 5 of template to each message, twice.
+    // 40 tokens, then twice the answer's 8, 10 more, and 5 template tokens for each message.
     assert_eq!((report.tokens.prompt_per_call.min, report.tokens.prompt_per_call.max), (40.0, 96.0));
 }
 
@@ -284,7 +284,7 @@ async fn a_replayed_conversation_keeps_its_order_and_its_times() {
     let report = measure(&config).await;
     assert_eq!((report.calls.ok, server.most_in_flight()), (3, 1));
     let at: Vec<f64> = report.trace.iter().map(|call| call.at_ms).collect();
-    // The second waits for the first's answer, the third for its time.
+    // The second call waits for the first answer, and the third for its time.
     assert!(at[1] > 90.0 && at[1] < 350.0 && at[2] >= 400.0, "{at:?}");
     assert!(report.latency.send_lag_ms.max < 80.0, "{:?}", report.latency.send_lag_ms);
 }
@@ -320,7 +320,7 @@ async fn a_call_whose_kept_connection_is_closed_is_sent_once_more_and_no_more() 
     for (requests_per_connection, ok, again) in [(u64::MAX, 6, 0), (2, 6, 2), (0, 0, 6)] {
         let server = Server::start(Script { requests_per_connection, ..Script::default() }).await;
         let mut config = config(&server, 6);
-        // Nothing is asked but the calls.
+        // Only the planned calls are sent, without calibration calls.
         (config.model, config.tokens_per_word) = (Some("scripted".to_owned()), Some(1.0));
         let report = measure(&config).await;
         assert_eq!((report.calls.ok, report.calls.failed), (ok, 6 - ok), "{:?}", report.errors);

@@ -1,5 +1,4 @@
-//! An answer as it is assembled from the chunks of a stream, and how long it took. Time is an argument.
-//! Knows no connection.
+//! An answer that is assembled from the chunks of a stream, with its timing. Time is an argument. Knows no connection.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,85 +7,87 @@ use headrace_wire::client::{ChatChunk, ToolCallDelta, UsageBody};
 
 use crate::{ConnectTimes, Explain};
 
-/// Everything that a stream brought, as far as it got.
+/// Everything that a stream has delivered so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// The text.
+    /// The text of the answer.
     pub text: String,
     /// The text of the reasoning section.
     pub reasoning: String,
-    /// Tool calls in order.
+    /// Tool calls, in order.
     pub tool_calls: Vec<AssembledToolCall>,
-    /// Why it ended, such as `stop` or `length`; `None` while it runs and when it was cut off.
+    /// The finish reason, such as `stop` or `length`. `None` while the stream runs, and if it was cut off.
     pub finish_reason: Option<String>,
-    /// Tokens, in the last chunk.
+    /// Token usage, from the last chunk that has it.
     pub usage: Option<UsageBody>,
-    /// Cost and stage timings, where asked for.
+    /// Cost and stage timings, if the request asked for them.
     pub explain: Option<Explain>,
     /// The model that answered.
     pub model: String,
-    /// The answer's own id.
+    /// The id of the answer.
     pub id: String,
-    /// The request, by which its trace is found.
+    /// The request id, by which the call's trace is found.
     pub request_id: Option<String>,
-    /// The trace that the call is in at both ends, where one was sent along: 32 hex digits.
+    /// The trace id that the client sent with the request, as 32 hex digits. The server's spans have it too.
     pub trace_id: Option<String>,
-    /// How long it took.
+    /// The timing of the answer.
     pub timing: Timing,
-    /// When each piece of text, reasoning or tool call came, since the request was sent; those of the first [`MAX_ARRIVALS`].
+    /// Arrival times of each piece of text, reasoning or tool call since the request was sent. At most [`MAX_ARRIVALS`]
+    /// entries.
     pub arrivals: Vec<Duration>,
 }
 
-/// Pieces whose times are kept.
+/// Maximum number of arrival times that are kept.
 pub const MAX_ARRIVALS: usize = 1 << 16;
 
-/// Something new in an answer.
+/// A new part of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChatEvent {
     /// Text to show.
     Text(String),
     /// Text of the reasoning section.
     Reasoning(String),
-    /// A piece of a tool call; [`Answer::tool_calls`] has them joined.
+    /// A piece of a tool call. [`Answer::tool_calls`] has the joined calls.
     ToolCall(ToolCallDelta),
-    /// Why the answer ended.
+    /// The finish reason of the answer.
     Finish(String),
 }
 
-/// A tool call, its pieces joined.
+/// A tool call, joined from its pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AssembledToolCall {
-    /// Its id, to be named in the result.
+    /// The call's id. The tool's result must name it.
     pub id: String,
-    /// The tool.
+    /// The tool's name.
     pub name: String,
-    /// JSON text; whole only once the answer has a finish reason.
+    /// The arguments as JSON text. Complete only once the answer has a finish reason.
     pub arguments: String,
 }
 
-/// Times of one answer as the client saw them, from the sending of the try that was answered.
+/// Times of one answer as the client measured them, from the sending of the attempt that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timing {
-    /// Making a connection, before anything else; `None`: there was one from before, or the transport does not say.
+    /// Time to connect, before the request. `None` if a connection was reused, or if the transport does not report it.
     pub connect: Option<ConnectTimes>,
-    /// Until the transport had taken the whole request.
+    /// Time until the transport had taken the whole request.
     pub sent: Option<Duration>,
-    /// Until the response's headers: its first byte.
+    /// Time until the response's headers, which is its first byte.
     pub headers: Duration,
-    /// Until the first text, reasoning or tool call (TTFT).
+    /// Time until the first text, reasoning or tool call (TTFT).
     pub first_token: Option<Duration>,
-    /// Until the last of them.
+    /// Time until the last text, reasoning or tool call.
     pub last_token: Option<Duration>,
-    /// Until the stream's end; until now while it runs.
+    /// Time until the end of the stream, or until the latest chunk while it runs.
     pub total: Duration,
-    /// Tries that failed before.
+    /// Number of failed attempts before this one.
     pub retries: u32,
 }
 
 impl Answer {
-    /// Generated tokens per second; `None` below two tokens or without usage. By the server's own clock where it told how
-    /// long it decoded: tokens after the first one. Otherwise all tokens over the whole time until the last one came, which is
-    /// never too fast: when chunks arrive says little, since many may come at once.
+    /// Generated tokens per second. `None` for fewer than two tokens, or without usage. If the server reported its
+    /// decode time, this counts the tokens after the first one over that time. Otherwise it counts all tokens over the
+    /// time until the last one arrived, which is never too high. Chunk arrival times say little, since many tokens may
+    /// arrive at once.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let tokens = self.usage?.completion_tokens;
         let after_first = tokens.checked_sub(1).filter(|&tokens| tokens > 0)?;
@@ -98,16 +99,16 @@ impl Answer {
         (seconds > 0.0).then(|| tokens as f64 / seconds)
     }
 
-    /// The longest time between two pieces, and how many pieces there were; `None` below two. It says how evenly an answer came,
-    /// not how fast it was made: many tokens may come in one piece.
+    /// The longest time between two pieces, and the number of pieces. `None` for fewer than two pieces. This shows how
+    /// evenly an answer arrived, not how fast it was generated, since one piece may contain many tokens.
     pub fn longest_gap(&self) -> Option<(Duration, usize)> {
         let gaps = self.arrivals.iter().zip(self.arrivals.iter().skip(1));
         let longest = gaps.map(|(from, to)| to.saturating_sub(*from)).max()?;
         Some((longest, self.arrivals.len()))
     }
 
-    /// Takes in a chunk that came `at` after the request was sent, and gives what is new in it. Only the first
-    /// choice is assembled: a conversation continues from one.
+    /// Adds a chunk that arrived `at` after the request was sent, and returns its new parts. Only the first choice is
+    /// assembled, since a conversation continues from one choice.
     pub(crate) fn take(&mut self, chunk: ChatChunk, at: Duration, calls: &mut CallSlots) -> Vec<ChatEvent> {
         self.timing.total = at;
         if self.id.is_empty() {
@@ -151,8 +152,8 @@ impl Answer {
     }
 }
 
-/// Which call of the answer a wire index stands for: the wire's numbers are the server's to choose, and a list must
-/// not grow by one of them.
+/// Maps a tool call's index on the wire to its position in the answer. The server chooses the wire's numbers, so a list
+/// must not grow up to such a number.
 #[derive(Debug, Default)]
 pub(crate) struct CallSlots(BTreeMap<u32, usize>);
 

@@ -1,4 +1,5 @@
-//! Files of requests and their batches, in OpenAI's words: sent, created, looked at, ended, read. Must not know what a request asks.
+//! Request files and batches in OpenAI's API: upload, create, read, cancel and download. Must not know what the
+//! requests ask for.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/batch>.
 
@@ -16,62 +17,62 @@ use crate::error::causes;
 use crate::form::FileForm;
 use crate::{Client, ClientError};
 
-/// A batch, as a server tells of it. What it leaves out is empty or zero.
+/// A batch as a server describes it. Missing fields are empty or zero.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Batch {
-    /// Its id.
+    /// The batch's id.
     pub id: String,
-    /// How it is: `validating`, `in_progress`, `finalizing`, `cancelling`, or how it ended.
+    /// The status: `validating`, `in_progress`, `finalizing`, `cancelling`, or a final one.
     pub status: String,
-    /// The path that its requests call.
+    /// The path that the batch's requests call.
     pub endpoint: String,
-    /// The file that they stand in.
+    /// The file with the requests.
     pub input_file: Option<String>,
     /// The file of the answers.
     pub output_file: Option<String>,
-    /// The file of the requests that were not answered.
+    /// The file of the failed requests.
     pub error_file: Option<String>,
-    /// How long it may take, as it was said.
+    /// The completion window, as requested.
     pub window: String,
-    /// Its requests, those that were answered, and those that failed.
+    /// Number of requests: all, completed and failed.
     pub counts: BatchCounts,
-    /// Why it was not begun.
+    /// Why the batch was not started.
     pub faults: Vec<BatchFault>,
-    /// Everything that was told.
+    /// The server's complete JSON.
     pub told: Value,
 }
 
-/// Requests of a batch.
+/// Numbers of requests in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchCounts {
-    /// All; 0 until they are read.
+    /// All requests. 0 until the file is read.
     pub total: u64,
-    /// Answered.
+    /// Requests that were answered.
     pub completed: u64,
-    /// Not answered.
+    /// Requests that failed.
     pub failed: u64,
 }
 
-/// What is wrong with a batch's file.
+/// An error in a batch's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchFault {
-    /// In which line, from 1 on.
+    /// The line number, from 1.
     pub line: Option<u64>,
-    /// What it is.
+    /// The error message.
     pub message: String,
 }
 
 /// A page of batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchPage {
-    /// Newest first.
+    /// The batches, newest first.
     pub batches: Vec<Batch>,
-    /// Whether there are more behind the last.
+    /// Whether more batches follow.
     pub has_more: bool,
 }
 
 impl Batch {
-    /// `None` for what has no id.
+    /// Reads a batch. `None` if the JSON has no id.
     fn from_value(told: Value) -> Option<Self> {
         let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
         let count = |name: &str| told.pointer(&format!("/request_counts/{name}")).and_then(Value::as_u64);
@@ -98,39 +99,39 @@ impl Batch {
         })
     }
 
-    /// Whether nothing of it is to come.
+    /// Returns `true` if the status is final.
     pub fn is_over(&self) -> bool {
         matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
     }
 
-    /// Seconds since 1970 at which something happened, by its field's name.
+    /// The time of an event in seconds since 1970, by its field's name.
     pub fn seconds(&self, field: &str) -> Option<u64> {
         self.told.get(field).and_then(Value::as_u64)
     }
 }
 
-/// What a batch is made of.
+/// The parameters of a new batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewBatch {
-    /// The file of its requests.
+    /// The id of the file with the requests.
     pub input_file: String,
-    /// What they call.
+    /// The endpoint that the requests call.
     pub endpoint: headrace_domain::Endpoint,
-    /// How long it may take: `24h`, or less.
+    /// The completion window: `24h` or less.
     pub window: String,
-    /// Labels.
+    /// Labels of the batch, as names and values.
     pub metadata: Vec<(String, String)>,
 }
 
-/// A file's bytes as they come.
+/// A file's bytes, as they arrive.
 #[derive(Debug)]
 pub struct FileContent(Response);
 
 impl FileContent {
-    /// Some more of it; `None` at its end.
+    /// The next piece of the file, or `None` at its end.
     ///
     /// # Errors
-    /// The connection broke before that.
+    /// [`ClientError::CutOff`] if the connection breaks first.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         let cut =
             |error: reqwest::Error| ClientError::CutOff { request_id: None, cause: Some(causes(&error)) };
@@ -139,11 +140,11 @@ impl FileContent {
 }
 
 impl Client {
-    /// Sends a file of requests, in pieces, and gives its id. `sent` follows how much of it the transport has taken. It is sent once:
-    /// where that fails nobody knows whether the server has it.
+    /// Uploads a request file in pieces and returns the file's id. `sent` counts the bytes that the transport has
+    /// taken. The upload is not retried: after a failure it is unknown whether the server has the file.
     ///
     /// # Errors
-    /// What failed; a file that ends before its `bytes` do.
+    /// Any failure, including a file that is shorter than `bytes`.
     pub async fn upload_requests(
         &self,
         name: &str,
@@ -160,10 +161,10 @@ impl Client {
         id.ok_or_else(|| ClientError::Protocol("the file has no id".to_owned()))
     }
 
-    /// Creates a batch. Asked once: a second time would be a second batch.
+    /// Creates a batch. Not retried, since a second attempt could create a second batch.
     ///
     /// # Errors
-    /// What failed, or an answer that is no batch.
+    /// Any failure, or a response that is not a batch.
     pub async fn create_batch(&self, new: &NewBatch) -> Result<Batch, ClientError> {
         let mut body = json!({"input_file_id": new.input_file, "endpoint": batch_path(new.endpoint),
             "completion_window": new.window});
@@ -176,10 +177,10 @@ impl Client {
         is_batch(self.read_value(response, "the batch").await?)
     }
 
-    /// A page of the project's batches: those behind `after`, or the newest.
+    /// A page of the project's batches: those after `after`, or the newest.
     ///
     /// # Errors
-    /// The last try's failure, or an answer that is no such page.
+    /// The last attempt's failure, or a response that is not such a page.
     pub async fn batches(&self, limit: u32, after: Option<&str>) -> Result<BatchPage, ClientError> {
         let after = after.map(|id| plain_id(id, "batch").map(|id| format!("&after={id}"))).transpose()?;
         let path = format!("v1/batches?limit={limit}{}", after.unwrap_or_default());
@@ -191,19 +192,19 @@ impl Client {
         Ok(BatchPage { batches, has_more: told.get("has_more").and_then(Value::as_bool).unwrap_or_default() })
     }
 
-    /// A batch.
+    /// The batch with this id.
     ///
     /// # Errors
-    /// The last try's failure: 404 where there is none of that id for the key's project.
+    /// The last attempt's failure. Status 404 if the key's project has no such batch.
     pub async fn batch(&self, id: &str) -> Result<Batch, ClientError> {
         let body = self.get(&format!("v1/batches/{}", plain_id(id, "batch")?)).await?;
         is_batch(read_json(&body, "the batch")?)
     }
 
-    /// Has a batch begin nothing more; how it is then.
+    /// Cancels a batch, so that no further request starts. Returns the batch.
     ///
     /// # Errors
-    /// The last try's failure; a batch that has ended is refused.
+    /// The last attempt's failure. The server refuses to cancel a batch that has ended.
     pub async fn cancel_batch(&self, id: &str) -> Result<Batch, ClientError> {
         let path = format!("v1/batches/{}/cancel", plain_id(id, "batch")?);
         let answered = self.send(Method::POST, &path, None, None).await?;
@@ -213,7 +214,7 @@ impl Client {
     /// Deletes a file.
     ///
     /// # Errors
-    /// The last try's failure.
+    /// The last attempt's failure.
     pub async fn delete_file(&self, id: &str) -> Result<(), ClientError> {
         let path = format!("v1/files/{}", plain_id(id, "file")?);
         self.send(Method::DELETE, &path, None, None).await.map(drop)
@@ -222,7 +223,7 @@ impl Client {
     /// The bytes of a file.
     ///
     /// # Errors
-    /// The last try's failure.
+    /// The last attempt's failure.
     pub async fn file_content(&self, id: &str) -> Result<FileContent, ClientError> {
         let path = format!("v1/files/{}/content", plain_id(id, "file")?);
         Ok(FileContent(self.send(Method::GET, &path, None, None).await?.response))

@@ -1,5 +1,5 @@
-//! The connection to one server: addresses, the key, requests and what is done before the first byte of an answer.
-//! Knows nothing of conversations.
+//! The connection to one server: addresses, the key, requests, and everything before the first byte of an answer. Knows
+//! nothing of conversations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,30 +23,31 @@ use crate::tls;
 use crate::traced::TraceContext;
 use crate::{ApiError, ChatStream, ClientError, RetryPolicy};
 
-/// Longest body of an error that is read, in bytes.
+/// Maximum bytes of an error body that are read.
 const MAX_ERROR_BYTES: usize = 1 << 20;
-/// Longest body of a list or a trace that is read, in bytes.
+/// Maximum bytes of a list or a trace that are read.
 const MAX_BODY_BYTES: usize = 32 << 20;
 
 /// How to reach a server.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Its address, such as `http://127.0.0.1:8080`; a `/v1` at the end may stand there or not.
+    /// The server's address, such as `http://127.0.0.1:8080`, with or without a final `/v1`.
     pub url: String,
-    /// The API key.
+    /// The API key, if the server needs one.
     pub key: Option<SecretString>,
-    /// The authorities to trust instead of this machine's, as PEM.
+    /// PEM certificates of the authorities to trust instead of the system's.
     pub ca_pem: Option<Vec<u8>>,
-    /// Longest wait for a connection.
+    /// Maximum time to connect.
     pub connect_timeout: Duration,
-    /// Longest silence of a server that has been asked. Headrace sends a sign of life every 15 s while it streams.
+    /// Maximum silence of a server that is answering a request. While it streams, Headrace sends a keep-alive every 15
+    /// s.
     pub idle_timeout: Duration,
-    /// When a call is tried again.
+    /// When to retry a call.
     pub retry: RetryPolicy,
 }
 
 impl ClientConfig {
-    /// The defaults for a server: connect within 10 s, silence of at most 120 s.
+    /// The defaults for a server: connect within 10 s, at most 120 s of silence.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -73,21 +74,21 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A model as `GET /v1/models` lists it.
+/// A model in the list of `GET /v1/models`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// The name to ask for.
+    /// The model name to use in requests.
     pub id: String,
-    /// Tokens of prompt and answer together, where the server says.
+    /// Maximum tokens of prompt and answer together, if the server reports it.
     pub context_window: Option<u64>,
-    /// The endpoints that it answers at, by their paths behind `/v1/`, where the server says: Headrace does.
+    /// The endpoints that serve the model, as paths after `/v1/`, if the server reports them. Headrace does.
     pub endpoints: Option<Vec<String>>,
 }
 
 impl ModelInfo {
-    /// `None` for an entry of another shape: no model that could be asked for.
+    /// Reads an entry. `None` if it has another shape and so names no model.
     fn from_value(entry: &Value) -> Option<Self> {
-        // The second name is vLLM's; Headrace has both.
+        // `max_model_len` is vLLM's name; Headrace sends both.
         let context = entry.get("context_window").or_else(|| entry.get("max_model_len"));
         let id = entry.get("id")?.as_str()?.to_owned();
         let paths = entry.get("endpoints").and_then(Value::as_array);
@@ -96,12 +97,13 @@ impl ModelInfo {
         Some(Self { id, context_window: context.and_then(Value::as_u64), endpoints })
     }
 
-    /// Whether it can be talked to, as far as the server says.
+    /// Returns `true` if the model takes chat requests, or if the server does not report endpoints.
     pub fn takes_conversations(&self) -> bool {
         self.answers_at("chat/completions")
     }
 
-    /// Whether it answers at an endpoint, by its path behind `/v1/`, as far as the server says.
+    /// Returns `true` if the endpoint `path` (after `/v1/`) serves the model, or if the server does not report
+    /// endpoints.
     pub fn answers_at(&self, path: &str) -> bool {
         self.endpoints.as_ref().is_none_or(|paths| paths.iter().any(|known| known == path))
     }
@@ -113,10 +115,11 @@ struct ModelList {
 }
 
 impl Client {
-    /// A client; connects nothing yet.
+    /// Creates a client. Does not connect yet.
     ///
     /// # Errors
-    /// [`ClientError::Config`] for an address that is none, a key that cannot stand in a header, or missing TLS roots.
+    /// [`ClientError::Config`] if the address is invalid, the key has characters not allowed in a header, or the TLS
+    /// roots are missing.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let base = base_url(&config.url)?;
         let mut headers = HeaderMap::new();
@@ -154,11 +157,11 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Asks for a streamed answer (`stream` is set whatever `request` says) and waits for it to begin. Failures
-    /// before that are tried again by the policy. Dropping this future cancels the call.
+    /// Sends a chat request with `stream` set and waits until the answer starts. Earlier failures are retried as the
+    /// policy says. Dropping this future cancels the call.
     ///
     /// # Errors
-    /// The last try's failure. A message of the user that says nothing is not sent.
+    /// The last attempt's failure. A request with a blank user message is not sent.
     pub async fn chat(&self, request: &ChatRequest) -> Result<ChatStream, ClientError> {
         check_blank(request)?;
         let body = match request.stream {
@@ -183,19 +186,19 @@ impl Client {
     /// The models that the key may use.
     ///
     /// # Errors
-    /// The last try's failure, or an answer that is no list of models.
+    /// The last attempt's failure, or a response that is not a list of models.
     pub async fn models(&self) -> Result<Vec<ModelInfo>, ClientError> {
         let body = self.get("v1/models").await?;
         let list: ModelList = read_json(&body, "the list of models")?;
         Ok(list.data.iter().filter_map(ModelInfo::from_value).collect())
     }
 
-    /// One model, also one that is not listed, such as an alias; `None`: the key may use none of that name.
+    /// One model by its name, which may be an unlisted one such as an alias. `None` if the key may use no such model.
     ///
     /// # Errors
-    /// The last try's failure, or an answer that is no model.
+    /// The last attempt's failure, or a response that is not a model.
     pub async fn model(&self, name: &str) -> Result<Option<ModelInfo>, ClientError> {
-        // Nothing that could be more of a path than a name.
+        // Reject names that could be read as more of a path.
         let plain =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '@' | '/' | '+');
         if !name.chars().all(plain) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
@@ -209,10 +212,10 @@ impl Client {
         Ok(ModelInfo::from_value(&entry))
     }
 
-    /// The trace of a request of the key's owner (`GET /v1/requests/ID`).
+    /// The trace of a request that the key's owner made (`GET /v1/requests/ID`).
     ///
     /// # Errors
-    /// The last try's failure: 404 where the id is unknown, foreign, or not yet recorded.
+    /// The last attempt's failure. Status 404 if the id is unknown, belongs to another owner, or is not recorded yet.
     pub async fn request_trace(&self, request_id: &str) -> Result<Value, ClientError> {
         let body = self.get(&format!("v1/requests/{}", plain_id(request_id, "req")?)).await?;
         read_json(&body, "the trace")
@@ -224,7 +227,7 @@ impl Client {
         if whole { Ok(body) } else { Err(ClientError::Protocol(format!("more than {MAX_BODY_BYTES} bytes"))) }
     }
 
-    /// Sends until an answer begins well or the policy gives up.
+    /// Sends the request until a successful answer starts or the policy gives up.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -253,7 +256,7 @@ impl Client {
                 Err(error) => error,
             };
             tried = tried.saturating_add(1);
-            // Without randomness all clients wait alike: worse, not wrong.
+            // Without randomness all clients wait equally long, which is worse but not wrong.
             let random = getrandom::u32().unwrap_or(u32::MAX);
             match self.retry.wait(&error, tried, random) {
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -267,7 +270,7 @@ impl Client {
         Ok(self.http.request(method, url))
     }
 
-    /// The JSON of an answer.
+    /// Reads the JSON of a response.
     pub(crate) async fn read_value(&self, mut response: Response, what: &str) -> Result<Value, ClientError> {
         let (body, _) = read_body(&mut response, MAX_BODY_BYTES).await?;
         read_json(&body, what)
@@ -281,7 +284,7 @@ impl Client {
         let status = response.status().as_u16();
         let request_id = header(&response, "x-request-id");
         let retry_after = retry_after(&response);
-        // Of a body that breaks off what came is still the best explanation.
+        // If the body breaks off, the part that arrived is still the best explanation.
         let body = read_body(&mut response, MAX_ERROR_BYTES).await.map(|(body, _)| body).unwrap_or_default();
         Err(ClientError::Api(Box::new(ApiError::from_body(status, &body, request_id, retry_after))))
     }
@@ -302,13 +305,13 @@ impl Client {
     }
 }
 
-/// A response that began well.
+/// A response with a success status.
 pub(crate) struct Answered {
     pub(crate) response: Response,
     sent: Sent,
 }
 
-/// Refuses a request whose user says nothing, so that nothing is sent and charged for it.
+/// Refuses a request with a blank user message, so that it is neither sent nor charged.
 fn check_blank(request: &ChatRequest) -> Result<(), ClientError> {
     let blank = |message: &ChatMessage| message.role == "user" && is_blank(&message.content);
     let place = match request.messages.iter().position(blank) {
@@ -321,11 +324,11 @@ fn check_blank(request: &ChatRequest) -> Result<(), ClientError> {
     Err(ClientError::Request(format!("{place}: nothing was sent. Write what the model is to read.")))
 }
 
-/// Makes a client trust the authorities of a PEM text instead of this machine's. Without TLS none are needed: a machine
-/// without any can still talk to itself.
+/// Makes a client trust the authorities of a PEM text instead of the system's. Without TLS no authorities are loaded,
+/// so a machine that has none can still connect to itself.
 ///
 /// # Errors
-/// [`ClientError::Config`] for a text without a certificate.
+/// [`ClientError::Config`] if the text has no certificate.
 pub fn trusted(
     builder: reqwest::ClientBuilder,
     tls: bool,
@@ -341,8 +344,8 @@ pub fn trusted(
     Ok(builder.tls_certs_only(certificates))
 }
 
-/// The address with exactly one slash at its end and without `v1`. This machine's own needs no scheme; to any other, a key
-/// must not go in clear because nobody said how.
+/// Normalises an address: exactly one slash at its end, and no `v1`. Loopback addresses need no scheme. Other addresses
+/// need one, so that a key is never sent in clear text by default.
 fn base_url(text: &str) -> Result<Url, ClientError> {
     let bad = |why: &str| ClientError::Config(format!("`{text}` is no server address: {why}"));
     let trimmed = text.trim().trim_end_matches('/');
@@ -370,14 +373,15 @@ fn header(response: &Response, name: &str) -> Option<String> {
     response.headers().get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// `retry-after-ms` (OpenAI's, finer) or `Retry-After` in seconds. A date is not understood and counts as none.
+/// The wait from `retry-after-ms` (OpenAI's, more precise) or from `Retry-After` in seconds. A date is not supported
+/// and ignored.
 fn retry_after(response: &Response) -> Option<Duration> {
     let millis = header(response, "retry-after-ms").and_then(|text| text.trim().parse().ok());
     let seconds = || header(response, RETRY_AFTER.as_str())?.trim().parse().ok().map(Duration::from_secs);
     millis.map(Duration::from_millis).or_else(seconds)
 }
 
-/// The body up to `max` bytes, and whether that was all.
+/// The body up to `max` bytes, and whether that was all of it.
 async fn read_body(response: &mut Response, max: usize) -> Result<(Vec<u8>, bool), ClientError> {
     let mut body = Vec::new();
     let broken = |error: reqwest::Error| ClientError::Protocol(causes(&error));
@@ -391,10 +395,10 @@ async fn read_body(response: &mut Response, max: usize) -> Result<(Vec<u8>, bool
     Ok((body, true))
 }
 
-/// An id that can stand in a path and is one piece of it.
+/// Checks that an id is a single, safe segment of a path.
 ///
 /// # Errors
-/// It cannot, with how such ids begin.
+/// [`ClientError::Config`] with an example of a valid id.
 pub(crate) fn plain_id<'a>(id: &'a str, prefix: &str) -> Result<&'a str, ClientError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if id.is_empty() || !id.chars().all(plain) {

@@ -1,5 +1,5 @@
-//! What it took to get a connection, step by step, for the call that waited for it. Which call that is follows the task: a
-//! connection is made within the future of the request that asked for it. Must not know what is sent over it.
+//! Measures the steps of a connection for the call that waits for it. The call is found by its task, since a connection
+//! is made within the future of the request that needs it. Must not know what is sent over the connection.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,19 +17,19 @@ use rustls::pki_types::ServerName;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// What making a connection took. A call over one that was there already has none of it.
+/// The time that making a connection took. A call over an existing connection has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectTimes {
-    /// Looking up the name; `None` for an address that is none.
+    /// Time of the DNS look-up. `None` if the address is not a name.
     pub dns: Option<Duration>,
-    /// Until the other machine had answered: about one round trip.
+    /// Time of the TCP handshake, about one round trip.
     pub tcp: Duration,
-    /// The handshake of TLS, where there is one: a round trip more, and the arithmetic.
+    /// Time of the TLS handshake, if there is one: one more round trip, and the cryptography.
     pub tls: Option<Duration>,
 }
 
 impl ConnectTimes {
-    /// All of it.
+    /// The sum of all steps.
     pub fn total(&self) -> Duration {
         self.dns.unwrap_or_default() + self.tcp + self.tls.unwrap_or_default()
     }
@@ -43,7 +43,7 @@ struct Steps {
     ended: Option<Instant>,
 }
 
-/// What is noted while a call waits.
+/// The steps measured while a call waits.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch(Arc<Mutex<Steps>>);
 
@@ -52,12 +52,12 @@ tokio::task_local! {
 }
 
 impl Watch {
-    /// Runs a future, and notes the connection that is made within it.
+    /// Runs a future and measures the connection that is made within it.
     pub(crate) async fn over<F: Future>(&self, future: F) -> F::Output {
         WATCH.scope(self.clone(), future).await
     }
 
-    /// What was noted; `None`: no connection had to be made.
+    /// The measured times. `None` if no connection had to be made.
     pub(crate) fn times(&self) -> Option<ConnectTimes> {
         let steps = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, ended) = (steps.began?, steps.ended?);
@@ -68,14 +68,14 @@ impl Watch {
         Some(ConnectTimes { dns: steps.dns, tcp, tls })
     }
 
-    /// Notes something for the call that waits in this task. Where none does, it is nobody's.
+    /// Records a step for the call that waits in this task, if there is one.
     fn note(note: impl FnOnce(&mut Steps)) {
-        // Outside of a call there is nothing to note.
+        // Fails outside of a call, where there is nothing to record.
         let _ = WATCH.try_with(|watch| note(&mut watch.0.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 }
 
-/// Looks names up as the system does, and notes how long that took.
+/// A resolver that uses the system's look-up and records its duration.
 #[derive(Debug)]
 pub(crate) struct TimedNames;
 
@@ -91,7 +91,7 @@ impl Resolve for TimedNames {
     }
 }
 
-/// Notes when a connection is begun, and when it stands.
+/// A connector layer that records when a connection starts and when it is established.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimedConnections;
 
@@ -103,7 +103,7 @@ impl<S> Layer<S> for TimedConnections {
     }
 }
 
-/// A connector that is watched.
+/// The connector of [`TimedConnections`].
 #[derive(Debug, Clone)]
 pub(crate) struct TimedConnector<S>(S);
 
@@ -121,7 +121,7 @@ where
     }
 
     fn call(&mut self, to: R) -> Self::Future {
-        // A second one for the same call takes the place of the first.
+        // A second connection for the same call replaces the first.
         Watch::note(|steps| *steps = Steps { began: Some(Instant::now()), ..Steps::default() });
         let connecting = self.0.call(to);
         Box::pin(async move {
@@ -132,12 +132,12 @@ where
     }
 }
 
-/// Sessions of TLS, kept in memory. A handshake begins with a look in here, and so it is known when.
+/// A TLS session cache in memory. Every handshake starts with a look-up here, which gives its start time.
 #[derive(Debug)]
 pub(crate) struct TimedSessions(ClientSessionMemoryCache);
 
 impl TimedSessions {
-    /// Servers whose sessions are kept.
+    /// Maximum number of servers whose sessions are kept.
     const MAX_SERVERS: usize = 32;
 
     pub(crate) fn new() -> Self {

@@ -1,5 +1,5 @@
-//! A conversation as the client keeps it: what was asked and answered so far, and what a cancelled answer leaves.
-//! Knows no connection.
+//! A conversation as the client keeps it: its questions and answers so far, including the partial answer of a cancelled
+//! call. Knows no connection.
 
 use headrace_wire::client::{ChatMessage, FunctionBody, ToolCallBody};
 
@@ -7,29 +7,30 @@ use crate::AssembledToolCall;
 
 /// The messages of a conversation.
 ///
-/// A turn is a question, what tools the model called for it with their results, and its answer. What becomes of a turn that
-/// does not end well is decided here:
+/// A turn is a question, the tool calls of the model with their results, and the answer. This type decides what happens
+/// to a turn that does not end well:
 ///
-/// - **Cancelled after some text**: question and partial answer stay. The user has seen the text and may refer to it
-///   ("go on", "no, shorter"), and the server's prefix cache still has it.
-/// - **Cancelled before any text, or failed**: the question goes too. Nothing was answered; templates often refuse
-///   two questions in a row; and a failure's partial text is not known to be what the model meant to say.
+/// - **Cancelled after some text**: the question and the partial answer stay. The user has seen the text and may refer
+///   to it ("go on", "no, shorter"), and the server's prefix cache still has it.
+/// - **Cancelled before any text, or failed**: the question is removed too. Nothing was answered, and templates often
+///   refuse two questions in a row. After a failure it is also unknown whether the partial text is what the model meant
+///   to say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConversationLog {
     system: Option<String>,
-    /// Each from its question to its answer.
+    /// Closed turns, each from its question to its answer.
     turns: Vec<Vec<ChatMessage>>,
-    /// A question without an answer yet, and what tools said to it; empty: there is none.
+    /// The question without an answer yet, with its tool calls and results. Empty if no turn is open.
     open: Vec<ChatMessage>,
 }
 
 impl ConversationLog {
-    /// An empty conversation.
+    /// Creates an empty conversation.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the system message, which leads the conversation from the next request on; empty text removes it.
+    /// Sets the system message, the first message from the next request on. Blank text removes it.
     pub fn set_system(&mut self, text: impl Into<String>) {
         self.system = Some(text.into()).filter(|text| !text.trim().is_empty());
     }
@@ -39,24 +40,24 @@ impl ConversationLog {
         self.system.as_deref()
     }
 
-    /// Forgets all turns; the system message stays.
+    /// Removes all turns. The system message stays.
     pub fn clear(&mut self) {
         self.turns.clear();
         self.open.clear();
     }
 
-    /// Opens a turn. A question that is still open is replaced.
+    /// Opens a turn with a question. Replaces a question that is still open.
     pub fn ask(&mut self, question: impl Into<String>) {
         self.open = vec![ChatMessage::new("user", question)];
     }
 
-    /// Takes the last question back, with all that came of it; `None` if there is none.
+    /// Removes the last turn and the open one. Returns the question of the last turn, or `None` if there is none.
     pub fn take_back(&mut self) -> Option<String> {
         self.open.clear();
         self.turns.pop()?.into_iter().next().map(|question| question.content)
     }
 
-    /// The model's calls in the open turn, after what it said. Their results belong next.
+    /// Adds the model's text and tool calls to the open turn. Their results must follow.
     pub fn called(&mut self, text: impl Into<String>, calls: &[AssembledToolCall]) {
         let calls = calls.iter().map(|call| ToolCallBody {
             id: call.id.clone(),
@@ -67,24 +68,24 @@ impl ConversationLog {
         self.open.push(ChatMessage { tool_calls: calls, ..ChatMessage::new("assistant", text) });
     }
 
-    /// What a tool said to the call with that id.
+    /// Adds a tool's result for the call with this id.
     pub fn result(&mut self, call_id: impl Into<String>, text: impl Into<String>) {
         let tool_call_id = Some(call_id.into());
         self.open.push(ChatMessage { tool_call_id, ..ChatMessage::new("tool", text) });
     }
 
-    /// All messages for a request, oldest first, with the open question last.
+    /// All messages for a request, oldest first. The open turn is last.
     pub fn messages(&self) -> Vec<ChatMessage> {
         let system = self.system.iter().map(|text| ChatMessage::new("system", text));
         system.chain(self.turns.iter().flatten().chain(&self.open).cloned()).collect()
     }
 
-    /// Answered turns.
+    /// Number of answered turns.
     pub fn turns(&self) -> usize {
         self.turns.len()
     }
 
-    /// Closes the open turn with a whole answer.
+    /// Closes the open turn with a complete answer.
     pub fn answer(&mut self, text: impl Into<String>) {
         if !self.open.is_empty() {
             self.open.push(ChatMessage::new("assistant", text));
@@ -92,7 +93,7 @@ impl ConversationLog {
         }
     }
 
-    /// Closes the open turn with what came before it was cancelled. Whether the turn stays.
+    /// Closes the open turn with the partial answer of a cancelled call. Returns whether the turn is kept.
     pub fn cancel(&mut self, partial: impl Into<String>) -> bool {
         let partial = partial.into();
         let stays = !self.open.is_empty() && !partial.trim().is_empty();
@@ -103,7 +104,7 @@ impl ConversationLog {
         stays
     }
 
-    /// Drops the open turn: it failed.
+    /// Removes the open turn after a failure.
     pub fn fail(&mut self) {
         self.open.clear();
     }
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(text(&log), "s:be brief");
         log.set_system("  ");
         assert_eq!((text(&log).as_str(), log.system()), ("", None));
-        // Nothing is open: an answer belongs to no question.
+        // No turn is open, so an answer belongs to no question.
         log.answer("x");
         assert!(!log.cancel("x"));
         assert_eq!(log.turns(), 0);

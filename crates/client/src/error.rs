@@ -1,45 +1,45 @@
-//! What can go wrong for a client, with all that the server said about it: type, code, request id and way out.
-//! Decides nothing about trying again.
+//! The client's errors, with everything that the server reported: type, code, request id and remedy. Does not decide
+//! about retries.
 
 use std::fmt;
 use std::time::Duration;
 
 use headrace_wire::client::{ErrorBody, ErrorDetail, SseError};
 
-/// Longest piece of a foreign error body that is shown, in characters.
+/// Maximum characters of an unknown error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;
 
 /// Why a call failed.
 #[derive(Debug)]
 pub enum ClientError {
-    /// The configuration makes no client.
+    /// The configuration is invalid.
     Config(String),
-    /// The request was not sent, as servers refuse what it says. The text names the message and the way out.
+    /// The request was not sent, because servers would refuse it. The text names the message and the remedy.
     Request(String),
-    /// Nobody could be reached there. The text names the address and the cause.
+    /// No server could be reached at the address. The text names the address and the cause.
     Connection(String),
-    /// The server was reached and went away before it answered.
+    /// The server was reached, but disconnected before it answered.
     Broken(String),
-    /// What was reached cannot be spoken to: TLS where there is none, a certificate that is not trusted. The text names
-    /// the address and the way out.
+    /// TLS failed: the server does not use TLS, or its certificate is not trusted. The text names the address and the
+    /// remedy.
     Tls(String),
-    /// The server was reached and then silent for too long: it may still be at work, so nothing is tried again.
+    /// The server was reached and then silent for too long. It may still be working, so the call is not retried.
     Timeout(String),
     /// The server answered with an error, or a stream ended with one.
     Api(Box<ApiError>),
-    /// The stream ended without the mark that ends a good one: what came is not the whole answer.
+    /// The stream ended without its end mark, so the answer is incomplete.
     CutOff {
-        /// The request, where the server named it.
+        /// The request id, if the server sent one.
         request_id: Option<String>,
-        /// What the transport said, if it failed.
+        /// The transport's error, if it failed.
         cause: Option<String>,
     },
-    /// The server wrote something that is no answer.
+    /// The server sent something that is not a valid answer.
     Protocol(String),
 }
 
 impl ClientError {
-    /// The request that failed, where the server named it.
+    /// The id of the failed request, if the server sent one.
     pub fn request_id(&self) -> Option<&str> {
         match self {
             Self::Api(error) => error.request_id.as_deref(),
@@ -88,31 +88,31 @@ impl From<SseError> for ClientError {
     }
 }
 
-/// An error as the server told it. A foreign server may leave out anything but the status.
+/// An error as the server reported it. Other servers may omit everything but the status.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiError {
-    /// HTTP status; `None` for an error inside a stream that had begun with 200.
+    /// The HTTP status. `None` for an error inside a stream that started with status 200.
     pub status: Option<u16>,
-    /// The kind, such as `rate_limit_error`.
+    /// The error type, such as `rate_limit_error`.
     pub kind: Option<String>,
-    /// The exact rule, such as `context_length_exceeded`; empty where there is none.
+    /// The error code, such as `context_length_exceeded`. Empty if there is none.
     pub code: String,
-    /// What happened and the way out.
+    /// What happened, and the remedy.
     pub message: String,
     /// The parameter at fault.
     pub param: Option<String>,
-    /// Where on the path, such as `hold`.
+    /// The stage that refused or failed the call, such as `hold`.
     pub stage: Option<String>,
-    /// Which request.
+    /// The request id.
     pub request_id: Option<String>,
-    /// How long to wait before another try makes sense.
+    /// How long to wait before a retry.
     pub retry_after: Option<Duration>,
-    /// The page that explains the code.
+    /// The URL of the page that explains the code.
     pub doc_url: Option<String>,
 }
 
 impl ApiError {
-    /// From the body of an answer with an error's status, and its headers `x-request-id` and `retry-after`.
+    /// Reads an error from a response body, with the values of the headers `x-request-id` and `retry-after`.
     pub(crate) fn from_body(
         status: u16,
         body: &[u8],
@@ -121,7 +121,7 @@ impl ApiError {
     ) -> Self {
         let detail = match serde_json::from_slice::<ErrorBody>(body) {
             Ok(body) => body.error,
-            // A proxy's page, or a shape of its own: its beginning is better than nothing.
+            // A proxy's page or an unknown format. Its start is better than nothing.
             Err(_) => ErrorDetail {
                 message: String::from_utf8_lossy(body).trim().chars().take(MAX_SHOWN_CHARS).collect(),
                 ..ErrorDetail::default()
@@ -131,7 +131,7 @@ impl ApiError {
         Self { status: Some(status), retry_after: retry_after.or(said.retry_after), ..said }
     }
 
-    /// From an error inside a stream.
+    /// Reads an error from an event inside a stream.
     pub(crate) fn from_detail(detail: ErrorDetail, request_id: Option<String>) -> Self {
         Self {
             status: None,
@@ -178,7 +178,8 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
-/// What caused an error of the transport, outermost first. Its own text only names the address, which is said already.
+/// The causes of a transport error, outermost first. The error's own text only names the address, which the caller adds
+/// itself.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut source = error.source();

@@ -1,5 +1,5 @@
-//! The `headrace` block that an answer carries where asked for: exact cost and stage timings.
-//! Reads what it knows and keeps the rest as it came.
+//! The `headrace` block of an answer, if the request asked for it: exact cost and stage timings. Parses the fields it
+//! knows and keeps the whole block.
 
 use headrace_domain::NanoDollars;
 use serde_json::Value;
@@ -7,41 +7,41 @@ use serde_json::Value;
 /// Stage timings and cost of one answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Explain {
-    /// What was charged.
+    /// The amount charged.
     pub cost: Option<NanoDollars>,
-    /// Stages in the order of the path, as far as they were over when the block was written.
+    /// The stages in order, as far as they had ended when the block was written.
     pub stages: Vec<StageTime>,
-    /// The whole block.
+    /// The whole block as JSON.
     pub raw: Value,
 }
 
-/// One stage's time.
+/// The time of one stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageTime {
-    /// Its name, such as `prefill`.
+    /// The stage's name, such as `prefill`.
     pub name: String,
-    /// Microseconds since the request's first byte.
+    /// Start in microseconds since the request's first byte.
     pub start_us: f64,
-    /// Microseconds that it took.
+    /// Duration in microseconds.
     pub duration_us: f64,
 }
 
 impl Explain {
-    /// Reads a block, or the trace of a request, which has the same fields and more. Fields of another shape than
-    /// expected are left out, never guessed.
+    /// Reads a block, or a request's trace, which has the same fields and more. Fields of an unexpected shape are left
+    /// out, never guessed.
     pub fn from_value(raw: Value) -> Self {
         let cost = raw.get("cost").and_then(|cost| cost.get("charged_nano_dollars"));
         let cost = cost.and_then(Value::as_i64).map(NanoDollars::new);
         Self { cost, stages: stages(&raw), raw }
     }
 
-    /// The stage of that name.
+    /// The stage with this name.
     pub fn stage(&self, name: &str) -> Option<&StageTime> {
         self.stages.iter().find(|stage| stage.name == name)
     }
 }
 
-/// The list `stages` of a `headrace` block or of a request's trace.
+/// Reads the list `stages` of a `headrace` block or of a request's trace.
 fn stages(raw: &Value) -> Vec<StageTime> {
     let list = raw.get("stages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     list.iter().filter_map(stage).collect()

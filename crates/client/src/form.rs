@@ -1,6 +1,7 @@
-//! A file as a form that is sent in pieces: never whole in memory, its length said beforehand. Must not know what it holds.
+//! A file as a multipart form that is sent in pieces. The file is never in memory as a whole, and the length is known
+//! in advance. Must not know what the file contains.
 //!
-//! Source: <https://www.rfc-editor.org/rfc/rfc7578>; what may not stand in a name is written as browsers do:
+//! Source: <https://www.rfc-editor.org/rfc/rfc7578>. Characters not allowed in a name are escaped as browsers do:
 //! <https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data>.
 
 use std::io;
@@ -16,23 +17,23 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::traced::random_hex;
 
-/// Bytes that are read from the file at a time.
+/// Bytes to read from the file at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A form of a purpose and a file.
+/// A form with a purpose and a file.
 #[derive(Debug)]
 pub(crate) struct FileForm {
     boundary: String,
     head: Option<Bytes>,
     file: File,
-    /// Bytes of the file that are to come.
+    /// Bytes of the file that remain to be sent.
     left: u64,
     tail: Option<Bytes>,
     sent: Arc<AtomicU64>,
 }
 
 impl FileForm {
-    /// A form of so many bytes of a file, for batches; `None` without randomness.
+    /// Creates a form with the first `bytes` bytes of a file, for batches. `None` if the system provides no randomness.
     pub(crate) fn new(name: &str, file: File, bytes: u64, sent: Arc<AtomicU64>) -> Option<Self> {
         let boundary = format!("headrace-{}", random_hex::<16>()?);
         let name = name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A");
@@ -44,7 +45,7 @@ impl FileForm {
         Some(Self { boundary, head: Some(head.into()), file, left: bytes, tail: Some(tail.into()), sent })
     }
 
-    /// What the request's head says of it.
+    /// The `Content-Type` header of the request.
     pub(crate) fn content_type(&self) -> String {
         format!("multipart/form-data; boundary={}", self.boundary)
     }

@@ -1,5 +1,5 @@
-//! The client: pooled connections, retries before the first byte, streamed answers, conversation assembly, timing.
-//! Speaks OpenAI's chat dialect with Headrace's additions, also to other servers. Knows no terminal and no server room.
+//! The client: pooled connections, retries before the first byte, streamed answers, conversations and timing. Speaks
+//! OpenAI's chat dialect with Headrace's additions, also to other servers. Knows no terminal and no server crate.
 
 mod answer;
 mod batches;

@@ -1,12 +1,12 @@
-//! Trouble with TLS, and with an address of the wrong kind, in plain words: what it is and what to do. The libraries below
-//! let only texts through, so texts are looked at; what is not known stays as it is. Knows no connection.
+//! Explains TLS errors, and addresses of the wrong kind, in plain words with a remedy. The libraries below expose only
+//! texts, so the texts are matched. Unknown errors stay as they are. Knows no connection.
 
-/// What certificates that people make themselves lack, and how to make one that works.
+/// How to make a self-signed certificate that works.
 const MAKE_ONE: &str = "make one with `openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=localhost -addext \
                         subjectAltName=DNS:localhost,IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout \
                         key.pem -out cert.pem` and name it with --ca cert.pem";
 
-/// What the cause says of a server at `base`, without its trailing slash; `None` if it is no trouble of this kind.
+/// Explains a connection error at `base` (without its trailing slash). `None` if the cause is of another kind.
 pub(crate) fn plain(base: &str, cause: &str) -> Option<String> {
     let has = |part: &str| cause.contains(part);
     let certificate = |what: &str| Some(format!("{base} shows a certificate {what}"));

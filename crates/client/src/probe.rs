@@ -1,31 +1,32 @@
-//! One small question to a server, to see what the way there takes. Must not know what the answer says.
+//! Measures the way to a server with one small request. Must not know what the answer says.
 
 use std::time::{Duration, Instant};
 
 use crate::connect::Watch;
 use crate::{Client, ClientError, ConnectTimes};
 
-/// A question that any server answers, if only by refusing it.
+/// A path that every server answers, if only with an error.
 const PATH: &str = "healthz";
 
-/// What one question took.
+/// The result of one probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Making a connection; `None` where there was one.
+    /// Time to connect. `None` if a connection was reused.
     pub connect: Option<ConnectTimes>,
-    /// From the question, over a connection that stands, to the answer's head: a round trip, and the server's time.
+    /// Time from sending the request over an established connection to the response's headers: one round trip plus the
+    /// server's time.
     pub round_trip: Duration,
-    /// What was answered.
+    /// The HTTP status of the response.
     pub status: u16,
-    /// Where the server is, as far as the transport tells.
+    /// The server's address, as far as the transport reports it.
     pub remote: Option<std::net::SocketAddr>,
 }
 
 impl Client {
-    /// Asks `GET /healthz`, and times it. The connection is kept for the next.
+    /// Sends `GET /healthz` and measures it. The connection is kept for the next request.
     ///
     /// # Errors
-    /// Nobody could be reached, or it was no HTTP. Any status is an answer.
+    /// A [`ClientError`] if no server can be reached, or if it does not speak HTTP. Any status counts as a success.
     pub async fn probe(&self) -> Result<Probe, ClientError> {
         let watch = Watch::default();
         let began = Instant::now();
@@ -35,7 +36,7 @@ impl Client {
             .map_err(|error| self.unreachable(&error))?;
         let took = began.elapsed();
         let (status, remote) = (response.status().as_u16(), response.remote_addr());
-        // A connection whose answer was not read cannot be used again.
+        // A connection can be reused only if the response was read completely.
         let mut left = MAX_ANSWER_BYTES;
         while let Ok(Some(bytes)) = response.chunk().await {
             left = left.saturating_sub(bytes.len());
@@ -49,5 +50,5 @@ impl Client {
     }
 }
 
-/// How much of an answer is read.
+/// Maximum bytes of the response that are read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;

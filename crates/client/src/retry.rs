@@ -1,5 +1,5 @@
-//! When a call is tried again and after how long: bounded, with jitter, and never after the first byte of an answer.
-//! Pure: randomness is an argument and nothing sleeps here.
+//! Decides whether and when to retry a call: bounded, with jitter, and never after the first byte of an answer. Pure:
+//! randomness is an argument, and nothing sleeps here.
 //!
 //! Source of the backoff: "full jitter" on the upper half, <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
 
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::{ApiError, ClientError};
 
-/// How often and how patiently a call is tried again.
+/// How often to retry a call, and how long to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Tries after the first one; 0 switches trying again off.
+    /// Maximum number of retries after the first attempt. 0 disables retries.
     pub max_retries: u32,
-    /// Longest wait before the first further try; doubles with each.
+    /// Maximum wait before the first retry. Doubles with each further retry.
     pub first_backoff: Duration,
-    /// Longest wait of our own making.
+    /// Maximum wait that the client chooses itself.
     pub max_backoff: Duration,
-    /// Longest `Retry-After` that is waited for. A longer one is an error at once, so that a caller never hangs
-    /// for minutes unasked: the error says how long.
+    /// Maximum `Retry-After` that the client waits for. A longer one is an error at once, so that a caller never hangs
+    /// for minutes. The error contains the wait.
     pub max_retry_after: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Never tries again.
+    /// A policy without retries.
     pub const fn none() -> Self {
         Self {
             max_retries: 0,
@@ -43,14 +43,14 @@ impl RetryPolicy {
         }
     }
 
-    /// How long to wait before try number `tried + 1`, where `tried` tries (at least 1) failed, the last with
-    /// `error`; `None` gives up. `random` is evenly distributed over all of `u32`.
+    /// Returns the wait before the next attempt, after `tried` failed attempts (at least 1). The last one failed with
+    /// `error`. Returns `None` to give up. `random` must be uniform over all of `u32`.
     pub(crate) fn wait(&self, error: &ClientError, tried: u32, random: u32) -> Option<Duration> {
         if tried > self.max_retries {
             return None;
         }
         let asked = match error {
-            // No answer had begun: the server drops what it was computing when the connection goes.
+            // No answer had started. The server drops its work when the connection closes.
             ClientError::Connection(_) | ClientError::Broken(_) => None,
             ClientError::Api(error) if is_transient(error) => error.retry_after,
             _ => return None,
@@ -58,13 +58,13 @@ impl RetryPolicy {
         let backoff = self.backoff(tried, random);
         match asked {
             Some(asked) if asked > self.max_retry_after => None,
-            // Never earlier than asked; the jitter keeps those who were told the same apart.
+            // Never earlier than the server asked for. The jitter separates clients that received the same wait.
             Some(asked) => Some(asked.saturating_add(backoff.min(self.first_backoff) / 4)),
             None => Some(backoff),
         }
     }
 
-    /// Between half of the doubled wait and all of it.
+    /// A random wait between half of the doubled wait and all of it.
     fn backoff(&self, tried: u32, random: u32) -> Duration {
         let factor = 1_u32.checked_shl(tried.saturating_sub(1)).unwrap_or(u32::MAX);
         let ceiling = self.first_backoff.saturating_mul(factor).min(self.max_backoff);
@@ -73,8 +73,8 @@ impl RetryPolicy {
     }
 }
 
-/// Whether the same request may well succeed later. Money (402, `insufficient_quota`) never comes back by itself,
-/// except where the caller's own calls hold it: the server then says when to try.
+/// Returns `true` if the same request may succeed later. Missing funds (402, `insufficient_quota`) do not come back by
+/// themselves, unless the caller's own calls hold them. In that case the server sends a time to retry.
 fn is_transient(error: &ApiError) -> bool {
     match error.status {
         Some(429) => error.kind.as_deref() != Some("insufficient_quota") || error.retry_after.is_some(),

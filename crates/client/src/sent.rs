@@ -1,4 +1,4 @@
-//! A request's body that notes when the transport took the last of it. Must not know what it says.
+//! A request body that records when the transport took its last byte. Must not know what the body contains.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// When a body was taken.
+/// The time when a body was taken.
 pub(crate) type Taken = Arc<OnceLock<Instant>>;
 
-/// The body, in one piece.
+/// A body in one piece.
 #[derive(Debug)]
 pub(crate) struct NotedBody {
     bytes: Option<Bytes>,
@@ -35,7 +35,7 @@ impl Body for NotedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let bytes = self.bytes.take();
         if bytes.is_some() {
-            // A second time there would be nothing to take.
+            // Cannot be set twice, since the bytes can be taken only once.
             let _ = self.taken.set(Instant::now());
         }
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))

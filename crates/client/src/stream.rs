@@ -1,5 +1,5 @@
-//! A chat stream being read: bytes to events, and the answer assembled beside them. Dropping it cancels the call.
-//! Tries nothing again: from here on the answer has begun.
+//! Reads a chat stream: turns bytes into events and assembles the answer. Dropping the stream cancels the call. Retries
+//! nothing, since the answer has started.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,11 +10,10 @@ use crate::answer::CallSlots;
 use crate::error::causes;
 use crate::{Answer, ApiError, ChatEvent, ClientError, ConnectTimes, Timing};
 
-/// Longest wait for the body's end after the stream's own, which lets the connection be used again.
+/// Maximum wait for the end of the body after the end of the stream. Reading it lets the connection be reused.
 const BODY_END_WAIT: Duration = Duration::from_millis(50);
 
-/// A streamed answer. Dropping it closes the connection, by which the server sees the cancellation and frees what
-/// the call held.
+/// A streamed answer. Dropping it closes the connection. The server then cancels the call and frees what it held.
 #[derive(Debug)]
 pub struct ChatStream {
     response: reqwest::Response,
@@ -28,24 +27,24 @@ pub struct ChatStream {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// More may come.
+    /// More events may arrive.
     Open,
-    /// It ended well; the body's end was not read yet.
+    /// The stream ended well, but the end of the body is not read yet.
     Ending,
-    /// It ended well.
+    /// The stream ended well.
     Done,
-    /// It failed, and said so.
+    /// The stream failed, and the error was returned.
     Failed,
 }
 
-/// The sending of the try that was answered.
+/// When and how the answered attempt was sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) connect: Option<ConnectTimes>,
-    /// When the transport had taken the body.
+    /// The time when the transport had taken the body.
     pub(crate) taken: Option<Instant>,
-    /// Tries that failed before.
+    /// Number of failed attempts before this one.
     pub(crate) retries: u32,
 }
 
@@ -70,12 +69,12 @@ impl ChatStream {
         }
     }
 
-    /// What came so far.
+    /// The answer so far.
     pub fn answer(&self) -> &Answer {
         &self.answer
     }
 
-    /// Ends the reading, early or not, and gives what came. Before the stream's end this cancels the call.
+    /// Stops reading and returns the answer so far. Before the end of the stream, this cancels the call.
     pub fn into_answer(mut self) -> Answer {
         if self.state == State::Open {
             self.answer.timing.total = self.sent.elapsed();
@@ -83,11 +82,11 @@ impl ChatStream {
         self.answer
     }
 
-    /// The next event; `None` after a good end. Cancel-safe: dropping the future loses nothing.
+    /// The next event, or `None` after a good end. Cancel-safe: dropping the future loses nothing.
     ///
     /// # Errors
-    /// An error that the stream carries, a stream that ends early, or one that is no chat stream. After an error
-    /// there is nothing more.
+    /// An error inside the stream, a stream that ends early, or data that is not a chat stream. After an error, no more
+    /// events follow.
     pub async fn next(&mut self) -> Result<Option<ChatEvent>, ClientError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -110,23 +109,23 @@ impl ChatStream {
         }
     }
 
-    /// Reads to the end.
+    /// Reads to the end and returns the answer.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// See [`Self::next`].
     pub async fn finish(mut self) -> Result<Answer, ClientError> {
         while self.next().await?.is_some() {}
         Ok(self.into_answer())
     }
 
-    /// Takes what the connection gave: bytes, its end, or a failure.
+    /// Processes what the connection returned: bytes, its end, or a failure.
     fn take<B: AsRef<[u8]>>(&mut self, bytes: Result<Option<B>, reqwest::Error>) -> Result<(), ClientError> {
         match bytes {
             Ok(Some(bytes)) => {
                 let events = self.reader.push(bytes.as_ref())?;
                 events.into_iter().try_for_each(|event| self.event(&event))
             }
-            // Some servers leave out the last mark; a finish reason and a clean end will do.
+            // Some servers omit the end mark. A finish reason and a clean end are enough.
             Ok(None) if self.answer.finish_reason.is_some() && !self.reader.is_mid_event() => {
                 self.end();
                 Ok(())

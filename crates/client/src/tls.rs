@@ -1,4 +1,5 @@
-//! TLS of connections to servers: whom to trust, and when a handshake begins. Must not know what is sent over it.
+//! TLS for connections to servers: the trusted authorities, and the start of each handshake. Must not know what is sent
+//! over it.
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::ClientError;
 use crate::connect::TimedSessions;
 
-/// A client's side of TLS that trusts this machine's authorities, or those of a PEM text instead.
+/// A TLS client configuration that trusts the system's authorities, or those of a PEM text instead.
 ///
 /// # Errors
-/// [`ClientError::Config`] for a text without a certificate, or a machine without authorities.
+/// [`ClientError::Config`] if the text has no certificate, or the system has no authorities.
 pub(crate) fn config(ca_pem: Option<&[u8]>) -> Result<ClientConfig, ClientError> {
     let refused = |error: rustls::Error| ClientError::Config(error.to_string());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -1,31 +1,31 @@
-//! What joins a call's two halves: the ids that a client sends along, by W3C's Trace Context
-//! (<https://www.w3.org/TR/trace-context/#traceparent-header>). Must not know what is done with them.
+//! The ids that link a client's and a server's view of a call, in W3C Trace Context format
+//! (<https://www.w3.org/TR/trace-context/#traceparent-header>). Must not know how they are used.
 
-/// A call: the same trace through all of its tries.
+/// The trace of one call, shared by all its attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TraceContext {
     trace_id: String,
 }
 
 impl TraceContext {
-    /// A new one; `None` without randomness, and then the call is in nobody's trace but the server's.
+    /// Creates a trace with a new id. `None` without randomness; then the call is only in the server's own trace.
     pub(crate) fn new() -> Option<Self> {
         let trace_id = random_hex::<16>()?;
         Some(Self { trace_id })
     }
 
-    /// 32 hex digits.
+    /// The trace id as 32 hex digits.
     pub(crate) fn trace_id(&self) -> &str {
         &self.trace_id
     }
 
-    /// The header of one try, which is a span of its own; it is sampled.
+    /// The `traceparent` header of one attempt, with its own span id and the `sampled` flag. `None` without randomness.
     pub(crate) fn header(&self) -> Option<String> {
         Some(format!("00-{}-{}-01", self.trace_id, random_hex::<8>()?))
     }
 }
 
-/// So many random bytes, which are not all zero: that would be no id.
+/// `BYTES` random bytes in hex. `None` without randomness, or if all bytes are zero, which is not a valid id.
 pub(crate) fn random_hex<const BYTES: usize>() -> Option<String> {
     let mut bytes = [0_u8; BYTES];
     getrandom::fill(&mut bytes).ok()?;

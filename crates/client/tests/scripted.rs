@@ -1,4 +1,5 @@
-//! The client against a server that plays a script, byte for byte: streams in pieces, errors, silence, broken ends.
+//! Tests the client against a server that plays a script, byte for byte: streams in pieces, errors, silence, broken
+//! ends.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-request-id: req_7\r\n\
                        transfer-encoding: chunked\r\n\r\n";
 
-/// What the server does on one connection.
+/// One step of the server on one connection.
 enum Step {
     /// Writes raw bytes.
     Write(String),
@@ -24,7 +25,7 @@ enum Step {
     /// Ends a chunked body.
     EndBody,
     Pause(u64),
-    /// Waits until the client hangs up and notes that it did.
+    /// Waits until the client disconnects, and records that it did.
     AwaitHangUp,
 }
 
@@ -36,7 +37,7 @@ struct Seen {
     hang_ups: Mutex<u32>,
 }
 
-/// Serves one script per connection, then nothing more.
+/// Serves one script per connection, then stops accepting.
 async fn serve(scripts: Vec<Vec<Step>>) -> (Client, Arc<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -187,7 +188,7 @@ async fn errors_keep_what_the_server_said_and_are_not_tried_again() {
     assert_eq!((error.code.as_str(), error.param.as_deref()), ("model_not_found", Some("model")));
     assert_eq!((error.request_id.as_deref(), error.stage.as_deref()), (Some("req_9"), Some("authorize")));
     assert_eq!(seen.requests.lock().unwrap().len(), 1);
-    // Too long to wait for: an error at once that says how long.
+    // Too long to wait for, so the call fails at once with an error that contains the wait.
     let (client, _) = serve(vec![whole("429 Slow", "Retry-After: 3600\r\n", "{}")]).await;
     let Err(ClientError::Api(error)) = client.chat(&request()).await else { panic!("an error was expected") };
     assert_eq!(error.retry_after, Some(Duration::from_secs(3600)));
@@ -243,7 +244,7 @@ async fn dropping_an_answer_hangs_up_early_and_late() {
     assert_eq!(stream.next().await.unwrap(), Some(ChatEvent::Text("hello".into())));
     let partial = stream.into_answer();
     assert_eq!((partial.text.as_str(), partial.finish_reason), ("hello", None));
-    // The next call gets through, so both were hung up.
+    // The next call succeeds, so both connections were closed.
     let answer = client.chat(&request()).await.unwrap().finish().await.unwrap();
     assert_eq!(answer.text, "hello");
     assert_eq!(*seen.hang_ups.lock().unwrap(), 2);
@@ -261,7 +262,7 @@ async fn silence_and_strange_answers_are_errors() {
         panic!("no redirect is followed")
     };
     assert_eq!(error.status, Some(302));
-    // Nobody listens: each try fails at once.
+    // No server listens, so each attempt fails at once.
     let retry = RetryPolicy::none();
     let nobody = Client::new(ClientConfig { retry, ..ClientConfig::new("http://127.0.0.1:9") }).unwrap();
     let Err(ClientError::Connection(what)) = nobody.chat(&request()).await else { panic!("nobody listens") };
@@ -309,7 +310,7 @@ async fn connections_are_used_again_also_after_a_stream() {
     server.await.unwrap();
 }
 
-/// A server that answers twice over one connection, the second time after a while.
+/// A server that answers twice over one connection, the second time after a delay.
 async fn serve_twice_over_one_connection() -> (Client, Arc<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -375,7 +376,7 @@ async fn tries_of_one_call_are_spans_of_one_trace() {
     assert_ne!(one, two, "each try is a span of its own");
 }
 
-/// A blank question costs nothing where it is not sent.
+/// A blank message is not sent, so it costs nothing.
 #[tokio::test]
 async fn a_message_that_says_nothing_is_not_sent() {
     let (client, seen) = serve(vec![]).await;

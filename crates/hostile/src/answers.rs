@@ -1,4 +1,4 @@
-//! Good answers of both dialects, event by event, and what of them faults change. Knows no HTTP.
+//! Good answers of both dialects, event by event, and the parts of them that faults change. Knows no HTTP.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub const OUTPUT_TOKENS: u32 = 3;
 
 const PIECES: [&str; 3] = ["Hello", ", ", "world"];
 
-/// Which answer is written.
+/// The endpoint whose answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Chat,
@@ -19,7 +19,7 @@ pub(crate) enum Shape {
     Messages,
 }
 
-/// What of a stream's end is written, and how its usage.
+/// The parts of a stream's end to write, and the places of its usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) finish: bool,
@@ -39,10 +39,10 @@ impl Parts {
     pub(crate) const GOOD: Self = Self { finish: true, done: true, usage: UsageAt::End };
 }
 
-/// One event: its name, empty where the dialect has none, and its data.
+/// One event: its name, or an empty name if the dialect has none, and its data.
 pub(crate) type Event = (&'static str, String);
 
-/// Events of a stream. The first few bear text.
+/// The events of a stream. The first ones contain the text.
 pub(crate) fn events(shape: Shape, model: &str, parts: Parts) -> Vec<Event> {
     match shape {
         Shape::Messages => messages(model, parts),

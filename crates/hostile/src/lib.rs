@@ -1,5 +1,5 @@
-//! An upstream for tests: it answers well, or with the fault that a request names, byte for byte. It speaks both dialects over
-//! plain HTTP/1.1 and counts what it saw. Knows no room of the house.
+//! An upstream for tests that injects faults. It answers well, or with the fault that a request names, byte for byte.
+//! It speaks both dialects over plain HTTP/1.1 and counts what it saw. Knows no other crate of the workspace.
 
 mod answers;
 mod fault;
@@ -24,7 +24,7 @@ pub use request::Request;
 pub use script::event_stream;
 use script::{Step, script};
 
-/// A running server on a free port of this machine. It ends when it is dropped, with all its connections.
+/// A running server on a free local port. Dropping it stops the server and all its connections.
 #[derive(Debug)]
 pub struct Hostile {
     address: SocketAddr,
@@ -35,11 +35,11 @@ pub struct Hostile {
 /// What a server saw.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Connections that were taken.
+    /// Accepted connections.
     pub connections: usize,
-    /// Connections that their client left in the middle of an answer, or while one was awaited.
+    /// Connections that the client closed during an answer, or while it waited for one.
     pub broken_off: usize,
-    /// Requests, in the order in which they came.
+    /// Requests, in the order of arrival.
     pub requests: Vec<Request>,
     chosen: HashMap<Fault, usize>,
 }
@@ -48,16 +48,16 @@ impl Hostile {
     /// Starts a server.
     ///
     /// # Errors
-    /// Where no port can be had.
+    /// An error if no port can be bound.
     pub async fn start() -> io::Result<Self> {
         Self::start_with(|_| None).await
     }
 
-    /// Starts a server with answers of the caller's own: bytes for the requests that it wants to answer itself, such as
+    /// Starts a server with custom answers. `own` returns the bytes for the requests that it answers itself, such as
     /// those of [`event_stream`].
     ///
     /// # Errors
-    /// Where no port can be had.
+    /// An error if no port can be bound.
     pub async fn start_with(
         own: impl Fn(&Request) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -68,27 +68,27 @@ impl Hostile {
         Ok(Self { address, seen, serving })
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its address as a base URL; each request names its fault by its model.
+    /// The base URL. Each request names its fault by its model.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Its address as a base URL at which every request meets one fault.
+    /// The base URL at which every request gets this fault.
     pub fn url_of(&self, fault: Fault) -> String {
         format!("http://{}/{}", self.address, fault.name())
     }
 
-    /// What it saw until now.
+    /// What the server has seen so far.
     pub fn seen(&self) -> Seen {
         self.seen.lock().clone()
     }
 
-    /// Waits until so many answers were broken off, at most for a while. `false`: they were not.
+    /// Waits until `count` answers were broken off, at most `within`. Returns `false` if the time runs out.
     pub async fn saw_broken_off(&self, count: usize, within: Duration) -> bool {
         let watched = async {
             while self.seen.lock().broken_off < count {
@@ -105,7 +105,7 @@ impl Drop for Hostile {
     }
 }
 
-/// Answers of the test's own.
+/// The test's own answers.
 type Own = Arc<dyn Fn(&Request) -> Option<Vec<u8>> + Send + Sync>;
 
 async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>, own: Own) {
@@ -117,9 +117,9 @@ async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>, own: Own) {
     }
 }
 
-/// How a script left its connection.
+/// The state of a connection after a script.
 enum Left {
-    /// The next request may come.
+    /// The next request may arrive.
     Open,
     Closed,
     Reset,
@@ -150,7 +150,7 @@ async fn connection(stream: TcpStream, seen: Arc<Mutex<Seen>>, own: Own) {
             Left::Open => {}
             Left::Closed => return,
             Left::Reset => {
-                // Without lingering a close is a reset, unless the half that is dropped has said goodbye before.
+                // A close without lingering is a reset, unless the dropped half has already shut down the connection.
                 drop(to.as_ref().set_zero_linger());
                 return to.forget();
             }
@@ -184,7 +184,7 @@ async fn play(
     Left::Open
 }
 
-/// Sends the same until the client leaves.
+/// Sends the same bytes again and again until the client disconnects.
 async fn repeat(
     bytes: &[u8],
     every: Duration,
@@ -199,7 +199,7 @@ async fn repeat(
     }
 }
 
-/// Waits, for ever where no time is given, and says whether the client left meanwhile.
+/// Waits for `time`, or forever if it is `None`. Returns whether the client disconnected.
 async fn left(from: &mut OwnedReadHalf, held: &mut Vec<u8>, time: Option<Duration>) -> bool {
     let watch = async {
         loop {

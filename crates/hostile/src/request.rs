@@ -1,4 +1,4 @@
-//! A request, read just well enough to answer it. Knows no fault.
+//! A request, parsed just enough to answer it. Knows no fault's answer.
 
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
@@ -6,36 +6,36 @@ use tokio::net::tcp::OwnedReadHalf;
 
 use crate::fault::Fault;
 
-/// Larger requests are not read on.
+/// Maximum bytes of a request. Larger requests are not read further.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Its method.
+    /// The method.
     pub method: String,
-    /// Its path, with its query, without the fault that it may begin with.
+    /// The path with its query, without the leading fault name.
     pub path: String,
-    /// Names in lower case, and values.
+    /// Header names in lower case, and their values.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// The body.
     pub body: Vec<u8>,
-    /// The fault that its path named.
+    /// The fault that the path names.
     pub(crate) by_path: Option<Fault>,
 }
 
 impl Request {
-    /// A header's value.
+    /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Its body, read as JSON.
+    /// The body parsed as JSON. `null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The fault that it chose: by its path, or else by its model; a name that is no fault's is answered well.
+    /// The fault that the request chose by its path, or else by its model. [`Fault::Good`] if neither names a fault.
     pub fn fault(&self) -> Fault {
         let by_model = || self.json().get("model")?.as_str()?.parse().ok();
         self.by_path.or_else(by_model).unwrap_or(Fault::Good)
@@ -45,7 +45,7 @@ impl Request {
         self.json().get("stream").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Reads the next request of a connection; `None`: there is none. `held` keeps what came beyond it.
+    /// Reads the next request of a connection. `None` if there is none. `held` keeps bytes that arrived after it.
     pub(crate) async fn read(from: &mut OwnedReadHalf, held: &mut Vec<u8>) -> Option<Self> {
         let head_end = loop {
             if let Some(at) = held.windows(4).position(|window| window == b"\r\n\r\n") {

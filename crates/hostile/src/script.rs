@@ -1,4 +1,4 @@
-//! What is sent for a fault, byte for byte. Knows no sockets.
+//! The bytes that are sent for each fault. Knows no sockets.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::answers::{self, Event, Parts, Shape, UsageAt};
 use crate::fault::Fault;
 use crate::request::Request;
 
-/// One thing that is done on a connection.
+/// One step on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Send(Vec<u8>),
     Pause(Duration),
-    /// The same bytes until the client leaves.
+    /// Sends the same bytes again and again until the client disconnects.
     Repeat(Vec<u8>, Duration),
-    /// Nothing until the client leaves.
+    /// Sends nothing until the client disconnects.
     Hang,
     Close,
     Reset,
@@ -25,7 +25,7 @@ const SLOW_HEAD: Duration = Duration::from_millis(300);
 const PAGE: &str =
     "<!doctype html>\n<html><head><title>Welcome to nginx!</title></head><body>hello</body></html>\n";
 
-/// How lines end, and what stands between them.
+/// The line endings of a stream, and extra content between the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lines {
     Plain,
@@ -35,7 +35,7 @@ enum Lines {
     Comments,
 }
 
-/// What a fault does with a request. `count`: which request this is of those that chose it, from 1 on.
+/// The steps for a fault. `count` is the number of this request among those with the same fault, from 1.
 pub(crate) fn script(fault: Fault, request: &Request, count: usize) -> Vec<Step> {
     let model = request.json().get("model").and_then(|model| model.as_str()).unwrap_or_default().to_owned();
     let answer = Answer { shape: shape(request), stream: request.wants_stream(), model };
@@ -60,7 +60,7 @@ fn shape(request: &Request) -> Shape {
     }
 }
 
-/// All faults as models.
+/// A list with every fault as a model.
 fn model_list(request: &Request) -> Vec<u8> {
     let anthropic = request.header("anthropic-version").is_some();
     let card = |fault: &Fault| {
@@ -96,7 +96,7 @@ fn stream_head() -> Vec<u8> {
         .to_vec()
 }
 
-/// A stream of events with such data, whole.
+/// A complete stream with these data fields as events.
 pub fn event_stream<'a>(data: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
     let mut bytes = stream_head();
     for data in data {
@@ -134,7 +134,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Faults of the connection: there is no answer, or it has nothing to do with the request.
+    /// Faults of the connection: there is no answer, or one that has nothing to do with the request.
     fn connection(&self, fault: Fault, count: usize) -> Option<Vec<Step>> {
         let send = |text: &str| Step::Send(text.as_bytes().to_vec());
         Some(match fault {
@@ -164,7 +164,7 @@ impl Answer {
         })
     }
 
-    /// Faults that are told by the head.
+    /// Faults in the response head.
     fn head(&self, fault: Fault, request: &Request) -> Option<Vec<Step>> {
         let error = |kind: &str, message: &str| answers::error(self.shape, kind, message).to_string();
         let json = "content-type: application/json\r\n";
@@ -220,7 +220,7 @@ impl Answer {
         Some(vec![Step::Send(response)])
     }
 
-    /// Faults of the body, and good answers in every manner.
+    /// Faults in the body, and good answers of all forms.
     fn body(&self, fault: Fault) -> Vec<Step> {
         match fault {
             Fault::AlwaysWhole => return self.whole(Parts::GOOD),
@@ -332,7 +332,7 @@ impl Answer {
         vec![Step::Send(plain("200 OK", "application/json", &body))]
     }
 
-    /// Head, one chunk for each event, the end of the transfer.
+    /// The head, one chunk per event, and the end of the transfer.
     fn events(&self, parts: Parts, lines: Lines) -> Vec<Step> {
         let mut steps = vec![Step::Send(stream_head())];
         if lines == Lines::Bom {

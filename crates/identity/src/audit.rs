@@ -1,5 +1,5 @@
-//! The audit log: one row per administrative act, each holding the hash of the row before it.
-//! Knows how rows chain; the store puts a row and the change it tells of into one transaction.
+//! The audit log: one row per administrative act, each with the hash of the row before it. Knows how rows chain. The
+//! store writes a row and the change that it describes in one transaction.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use serde::Serialize;
 
 use crate::StoreError;
 
-/// An administrative act, before it has a place in the log.
+/// An administrative act that has no row in the log yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// When.
+    /// When the act happened.
     pub at: UnixNanos,
-    /// Who, as the administrator's interface knows them.
+    /// The person or program that acted, under the name that the administrative interface uses.
     pub actor: String,
     /// What was done, such as `key.create`.
     pub act: String,
-    /// The id of what it was done to.
+    /// The id of the object that was changed.
     pub subject: String,
-    /// The values that were set, in words. Never a secret.
+    /// The new values, as text. Never contains a secret.
     pub detail: String,
 }
 
 impl AuditEntry {
-    /// This entry as the row after `head`.
+    /// Returns this entry as the row that follows `head`.
     pub fn chained(self, head: &AuditSummary) -> AuditRow {
         let seq = head.rows.saturating_add(1);
         let hash = row_hash(seq, &head.head, &self);
@@ -37,15 +37,15 @@ impl AuditEntry {
 pub struct AuditHash([u8; 32]);
 
 impl AuditHash {
-    /// What the first row follows.
+    /// The `previous` hash of the first row.
     pub const START: Self = Self([0; 32]);
 
-    /// From its bytes.
+    /// Creates a hash from its bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The hash as bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -72,17 +72,17 @@ impl Serialize for AuditHash {
 /// One row of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
-    /// Its place, from 1, without gaps.
+    /// The row number. Starts at 1, without gaps.
     pub seq: u64,
-    /// The hash of the row before it.
+    /// The hash of the row before this one.
     pub previous: AuditHash,
-    /// Its own hash.
+    /// The hash of this row.
     pub hash: AuditHash,
-    /// What it tells.
+    /// The act that the row records.
     pub entry: AuditEntry,
 }
 
-/// The state of a log: written down elsewhere now and then, it also shows rows cut off at the end.
+/// The end of a log. A copy that is kept elsewhere also reveals rows cut off at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct AuditSummary {
     /// Number of rows.
@@ -103,12 +103,12 @@ pub struct AuditChecker {
 }
 
 impl AuditChecker {
-    /// Before the first row.
+    /// Creates a checker that expects the first row.
     pub const fn new() -> Self {
         Self { so_far: AuditSummary::EMPTY }
     }
 
-    /// Takes the next row.
+    /// Checks the next row.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] names the row that is missing, out of place or altered.
@@ -129,10 +129,10 @@ impl AuditChecker {
         Ok(())
     }
 
-    /// After the last row.
+    /// Checks the end of the log against the store's own record of it, `recorded`.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if the log ends elsewhere than its own record of its end says.
+    /// [`StoreError::Corrupt`] if the log does not end as `recorded` says.
     pub fn finish(self, recorded: AuditSummary) -> Result<AuditSummary, StoreError> {
         if self.so_far != recorded {
             return Err(StoreError::Corrupt {
@@ -153,7 +153,7 @@ impl Default for AuditChecker {
     }
 }
 
-/// Each text is preceded by its length, so that no two different rows hash the same bytes.
+/// Each text is preceded by its length, so no two different rows hash the same bytes.
 fn row_hash(seq: u64, previous: &AuditHash, entry: &AuditEntry) -> AuditHash {
     let mut hasher = blake3::Hasher::new_derive_key("headrace 2026 audit row v1");
     hasher.update(previous.as_bytes());

@@ -1,17 +1,17 @@
-//! From the two credential headers of a request to the one key that was presented.
-//! Knows the spelling of the headers' values, not which keys exist.
+//! Extracts the presented key from a request's two credential headers. Knows the format of the header values, not which
+//! keys exist.
 
 use crate::AuthRefusal;
 use crate::secret::MAX_PRESENTED_BYTES;
 
-/// What keys begin with.
+/// Prefix of API keys.
 const KEY_PREFIX: &[u8] = b"sk-";
 
-/// The one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the headers' raw values.
+/// Returns the one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the raw header values.
 ///
-/// The scheme is matched without regard to case (RFC 9110, 11.1), the key must be an RFC 6750 `b64token`.
-/// Both headers may be present if they agree; two different credentials are refused, so that no proxy and
-/// server can each believe another one.
+/// The scheme is matched case-insensitively (RFC 9110, 11.1). The key must be an RFC 6750 `b64token`. Both headers may
+/// be present if they agree. Two different credentials are refused, so that a proxy and this server cannot each act on
+/// a different one.
 ///
 /// # Errors
 /// [`AuthRefusal::Missing`], [`AuthRefusal::Malformed`], [`AuthRefusal::NoScheme`] or [`AuthRefusal::Conflicting`].
@@ -34,7 +34,7 @@ pub fn credential<'a>(
     }
 }
 
-/// The token after the scheme; none if the scheme stands alone.
+/// Returns the token after the scheme, or `None` if the scheme has no token after it.
 fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
     let end = value.iter().position(|&b| b == b' ').unwrap_or(value.len());
     let (scheme, rest) = value.split_at(end);
@@ -48,7 +48,7 @@ fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
     }
 }
 
-/// Whether a byte may stand in an RFC 6750 `b64token`: every call's credential is looked through.
+/// The bytes that an RFC 6750 `b64token` may contain. A table, since every call's credential is checked against it.
 const TOKEN_BYTES: [bool; 256] = {
     let mut fits = [false; 256];
     let mut byte = 0_u8;
@@ -68,7 +68,7 @@ fn token(bytes: &[u8]) -> Result<&str, AuthRefusal> {
     std::str::from_utf8(bytes).map_err(|_| AuthRefusal::Malformed)
 }
 
-/// Without the optional whitespace (RFC 9110, 5.6.3) around it.
+/// Removes optional whitespace (RFC 9110, 5.6.3) from both ends.
 fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

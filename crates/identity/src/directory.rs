@@ -1,5 +1,5 @@
-//! All organisations, projects and keys, in memory: read without a lock, changed through the store first.
-//! Decides whether a credential is good; knows neither the headers it came in nor what it will be used for.
+//! All organisations, projects and keys, in memory. Reads take no lock; changes go to the store first. Decides whether
+//! a credential is good. Knows neither the headers that carried it nor what it will be used for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,48 +27,48 @@ use records::{Entries, Records, may_have};
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
 
-/// Who there is.
+/// The organisations, projects and keys of this process.
 pub struct Directory {
     store: Arc<dyn KeyStore>,
     hasher: KeyHasher,
-    /// Revocations that wait for the store. Locked for the whole of a change, so that changes are in one order
-    /// everywhere.
+    /// Revocations that wait for the store. Locked for the whole of a change, so that changes have the same order in
+    /// memory and in the store.
     waiting: Mutex<Vec<NotedRevocation>>,
-    /// How many those are, for readers that must not wait for a disk.
+    /// Length of `waiting`, for readers that must not wait for a disk.
     waiting_count: AtomicUsize,
-    /// Revocations in this process so far. Calls in flight look at their keys again when it has grown.
+    /// Number of revocations in this process so far. Calls in flight check their keys again when it has grown.
     revocations: AtomicU64,
-    /// What is in force. Never locked while the store is called.
+    /// The records in force. Never locked while the store is called.
     records: RwLock<Records>,
-    /// What presented keys are compared with; changed only with `records` locked for writing.
+    /// The entries that presented keys are compared with. Changed only while `records` is locked for writing.
     entries: Entries,
 }
 
-/// How far a revocation has come. It is in force in each case.
+/// How durable a revocation is. In each case it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "durability", rename_all = "snake_case")]
 pub enum Revocation {
-    /// On the disk, with its audit row.
+    /// On disk, with its audit row.
     Written,
-    /// On the disk in the store's reserve: in force after a restart too, and written beside the key, with its audit
-    /// row, once the store takes changes again.
+    /// On disk in the store's reserve, so it is in force after a restart too. Written to the key, with its audit row,
+    /// once the store accepts changes again.
     Noted {
-        /// Why the store does not.
+        /// Why the store does not accept changes.
         why: String,
     },
-    /// In memory alone: a restart before the store takes changes again would bring the key back.
+    /// In memory only. A restart before the store accepts changes again would make the key valid again.
     InMemory {
-        /// Why the store does not.
+        /// Why the store does not accept changes.
         why: String,
     },
 }
 
-/// Reading.
+/// Read operations.
 impl Directory {
-    /// Loads everything from `store`.
+    /// Loads all records from `store`.
     ///
     /// # Errors
-    /// The store's, and [`IdentityError::WrongSecret`] if its keys were hashed with another secret.
+    /// [`IdentityError::Store`], or [`IdentityError::WrongSecret`] if the stored keys were hashed with another secret.
     pub fn open(store: Arc<dyn KeyStore>, secret: HashSecret) -> Result<Self, IdentityError> {
         let hasher = KeyHasher::new(&secret);
         let kept = store.secret_check(hasher.check())?;
@@ -90,13 +90,13 @@ impl Directory {
         })
     }
 
-    /// The principal of a presented key.
+    /// Returns the principal of a presented key.
     ///
-    /// One hash over at most 256 bytes, one look-up and one comparison in constant time, for good and bad
-    /// keys alike; no lock, no I/O, nothing kept of what was presented.
+    /// Costs one hash over at most 256 bytes, one look-up and one comparison in constant time, for good and bad keys
+    /// alike. Takes no lock, does no I/O, and keeps nothing of the presented key.
     ///
     /// # Errors
-    /// The refusal. Only [`AuthRefusal::public`] may be shown.
+    /// The reason for the refusal. Only [`AuthRefusal::public`] may be shown to the caller.
     pub fn authenticate(&self, presented: &str, now: UnixNanos) -> Result<Arc<Principal>, AuthRefusal> {
         if presented.is_empty() {
             return Err(AuthRefusal::Missing);
@@ -118,10 +118,11 @@ impl Directory {
         }
     }
 
-    /// The principal of a key by its id: for callers inside the house who act for it, at any time after it was presented.
+    /// Returns the principal of the key with this id. For callers inside the process that act for a key after it was
+    /// presented.
     ///
     /// # Errors
-    /// It is not there, or no longer good.
+    /// An [`AuthRefusal`] if the key does not exist, was revoked or has expired.
     pub fn principal(&self, id: &KeyId, now: UnixNanos) -> Result<Arc<Principal>, AuthRefusal> {
         let records = self.records.read();
         let key = records.keys.get(id).ok_or(AuthRefusal::Unknown)?;
@@ -133,48 +134,48 @@ impl Directory {
         if is_over { Err(AuthRefusal::Expired) } else { Ok(entry.principal) }
     }
 
-    /// All keys, by id, revoked and expired ones too.
+    /// All keys, ordered by id, including revoked and expired ones.
     pub fn list(&self) -> Vec<KeyRecord> {
         self.records.read().keys.values().map(|key| key.record.clone()).collect()
     }
 
-    /// One key.
+    /// The key with this id.
     pub fn key(&self, id: &KeyId) -> Option<KeyRecord> {
         self.records.read().keys.get(id).map(|key| key.record.clone())
     }
 
-    /// All organisations, by id.
+    /// All organisations, ordered by id.
     pub fn orgs(&self) -> Vec<OrgRecord> {
         self.records.read().orgs.values().cloned().collect()
     }
 
-    /// One organisation.
+    /// The organisation with this id.
     pub fn org(&self, id: &OrgId) -> Option<OrgRecord> {
         self.records.read().orgs.get(id).cloned()
     }
 
-    /// All projects, by id.
+    /// All projects, ordered by id.
     pub fn projects(&self) -> Vec<ProjectRecord> {
         self.records.read().projects.values().cloned().collect()
     }
 
-    /// One project.
+    /// The project with this id.
     pub fn project(&self, id: &ProjectId) -> Option<ProjectRecord> {
         self.records.read().projects.get(id).cloned()
     }
 
-    /// At most `limit` rows of the audit log after row `after` (0: from the first).
+    /// At most `limit` rows of the audit log after row `after`. 0 starts at the first row.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, IdentityError> {
         Ok(self.store.audit(after, limit)?)
     }
 
-    /// The newest rows of the audit log, at most `count`, oldest first. Reads no others.
+    /// The newest rows of the audit log, at most `count`, oldest first. Reads no other rows.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn audit_newest(&self, count: usize) -> Result<Vec<AuditRow>, IdentityError> {
         let rows = self.store.audit_end()?.rows;
         // Rows are numbered without gaps.
@@ -182,10 +183,10 @@ impl Directory {
         Ok(self.store.audit(after, count)?)
     }
 
-    /// The newest rows whose act is this one, at most `count`, newest first; of one subject only, if one is named.
+    /// The newest rows with this act, at most `count`, newest first. If `subject` is set, only rows about it.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn audit_of(
         &self,
         act: &str,
@@ -195,10 +196,10 @@ impl Directory {
         Ok(self.store.audit_of(act, subject, count)?)
     }
 
-    /// Acts of other rooms that are announced and not concluded, by their row, oldest first.
+    /// Acts of other crates that are announced and not concluded, with their row numbers, oldest first.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn announced(&self) -> Result<Vec<(u64, String)>, IdentityError> {
         Ok(self.store.announced()?)
     }
@@ -206,20 +207,21 @@ impl Directory {
     /// Checks the whole audit log.
     ///
     /// # Errors
-    /// The store's; [`StoreError::Corrupt`] names the first bad row.
+    /// [`IdentityError::Store`] if the store fails. [`StoreError::Corrupt`] names the first bad row.
     pub fn verify_audit(&self) -> Result<AuditSummary, IdentityError> {
         Ok(self.store.verify_audit()?)
     }
 }
 
-/// Changing. Every change is durable, with its audit row, before readers see it and before it returns.
-/// These block on the store; call them where blocking is allowed.
+/// Write operations. Every change is durable, with its audit row, before readers see it and before it returns. The
+/// exception is [`Directory::revoke`], which takes effect in memory first. These functions block on the store, so call
+/// them only where blocking is allowed.
 impl Directory {
-    /// Creates a key; its secret is in the answer and nowhere else.
+    /// Creates a key. Its secret is returned and stored nowhere else.
     ///
     /// # Errors
-    /// An unknown organisation or project, a name, secret or expiry that does not fit, a secret that is in
-    /// use, or the store's.
+    /// Fails if the organisation or project is unknown, if the name, secret or expiry is invalid, or if the secret is
+    /// in use. Also fails if the store fails.
     pub fn create_key(
         &self,
         new: NewKey,
@@ -259,15 +261,15 @@ impl Directory {
         Ok((record, secret))
     }
 
-    /// Revokes a key: no request authenticates with it from here on, whether the store can write that or not.
-    /// Revoking it again changes nothing.
+    /// Revokes a key. From here on, no request authenticates with it, even if the store cannot write the change.
+    /// Revoking a revoked key changes nothing.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownKey`], or what the store says of its own damage.
+    /// [`IdentityError::UnknownKey`], or a store error other than [`StoreError::Unavailable`].
     pub fn revoke(&self, id: &KeyId, actor: &str, now: UnixNanos) -> Result<Revocation, IdentityError> {
         check_text("actor", actor)?;
         let name = self.revoke_in_memory(id, now)?;
-        // From here on the key is dead; the rest is what outlives this process.
+        // From here on the key is dead. The rest makes the revocation outlive this process.
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|noted| &noted.id == id) {
             let audit = entry(now, actor, "key.revoke", id.as_str(), format!("name {name:?}"));
@@ -287,23 +289,22 @@ impl Directory {
         })
     }
 
-    /// Answers with the key's name.
+    /// Marks a key as revoked in memory. Returns the key's name.
     fn revoke_in_memory(&self, id: &KeyId, now: UnixNanos) -> Result<String, IdentityError> {
         let mut records = self.records.write();
         let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
         key.record.revoked.get_or_insert(now);
         let key = key.clone();
         self.entries.put(vec![records.entry(&key)?]);
-        // A reader that sees the grown number sees the revocation.
+        // A reader that sees the new count also sees the revocation.
         self.revocations.fetch_add(1, Release);
         Ok(key.record.name)
     }
 
-    /// Writes revocations that wait for the disk; where none does, tries a store whose last write failed. Call it
-    /// now and then.
+    /// Writes waiting revocations. If none waits, probes a store whose last write failed. Call it regularly.
     ///
     /// # Errors
-    /// The store's, as long as it cannot be written.
+    /// [`IdentityError::Store`] while the store cannot be written.
     pub fn tend(&self) -> Result<(), IdentityError> {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
@@ -314,7 +315,7 @@ impl Directory {
         }
         while let Some(NotedRevocation { id, audit }) = waiting.first() {
             match self.store.set_revoked(id, audit.at, audit) {
-                // A key that is not there any more needs no revocation.
+                // A key that no longer exists needs no revocation.
                 Ok(()) | Err(StoreError::NotFound { .. }) => drop(waiting.remove(0)),
                 Err(error) => return Err(error.into()),
             }
@@ -323,50 +324,51 @@ impl Directory {
         Ok(self.store.note_revocations(&[])?)
     }
 
-    /// Logs what has happened in another room.
+    /// Logs an act that has happened in another crate.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn note(&self, audit: &AuditEntry) -> Result<(), IdentityError> {
         check_text("actor", &audit.actor)?;
         let _one_change = self.waiting.lock();
         Ok(self.store.note(audit)?)
     }
 
-    /// Logs an act that another room is about to carry out, with what it takes to carry it out after a crash. Answers
-    /// with its row.
+    /// Logs an act that another crate is about to carry out, with the data needed to carry it out after a crash.
+    /// Returns the row number.
     ///
     /// # Errors
-    /// The store's; the act must not be carried out then.
+    /// [`IdentityError::Store`] if the store fails. The act must not be carried out in that case.
     pub fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, IdentityError> {
         check_text("actor", &audit.actor)?;
         let _one_change = self.waiting.lock();
         Ok(self.store.announce(audit, act)?)
     }
 
-    /// Ends an announced act: it is carried out, or, with a row that says so, it never will be.
+    /// Concludes an announced act. It was carried out, or, if `not_done` is set, it never will be, and `not_done` is
+    /// logged.
     ///
     /// # Errors
-    /// The store's; the act stays announced then.
+    /// [`IdentityError::Store`] if the store fails. The act stays announced in that case.
     pub fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), IdentityError> {
         let _one_change = self.waiting.lock();
         Ok(self.store.conclude(row, not_done)?)
     }
 
-    /// Why the store cannot be written now, if it cannot.
+    /// Why the store cannot be written now. `None` if it can.
     pub fn failing(&self) -> Option<String> {
         self.store.failing()
     }
 
-    /// Revocations in force that wait to be written beside their keys.
+    /// Number of revocations in force that are not yet written to their keys.
     pub fn revocations_waiting(&self) -> usize {
         self.waiting_count.load(Relaxed)
     }
 
-    /// Creates an organisation whose calls may be worked on anywhere.
+    /// Creates an organisation without a residency pin: its calls may be processed anywhere.
     ///
     /// # Errors
-    /// [`IdentityError::Exists`], or the store's.
+    /// [`IdentityError::Exists`], or [`IdentityError::Store`] if the store fails.
     pub fn create_org(
         &self,
         id: OrgId,
@@ -377,10 +379,10 @@ impl Directory {
         self.create_org_within(id, limits, Residency::Anywhere, actor, now)
     }
 
-    /// Creates an organisation.
+    /// Creates an organisation whose calls may be processed within `regions` only.
     ///
     /// # Errors
-    /// [`IdentityError::Exists`], or the store's.
+    /// [`IdentityError::Exists`], or [`IdentityError::Store`] if the store fails.
     pub fn create_org_within(
         &self,
         id: OrgId,
@@ -407,7 +409,7 @@ impl Directory {
     /// Changes an organisation's limits.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownOrg`], or the store's.
+    /// [`IdentityError::UnknownOrg`], or [`IdentityError::Store`] if the store fails.
     pub fn set_org_limits(
         &self,
         id: &OrgId,
@@ -424,11 +426,11 @@ impl Directory {
         )
     }
 
-    /// Changes where an organisation's calls may be worked on: from here on no request of it is let in by the former pin. Its keys
-    /// keep theirs, and what both allow is in force.
+    /// Changes the regions where an organisation's calls may be processed. From here on, no new request is admitted
+    /// under the old pin. The organisation's keys keep their own regions; the intersection of both is in force.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownOrg`], or the store's.
+    /// [`IdentityError::UnknownOrg`], or [`IdentityError::Store`] if the store fails.
     pub fn set_org_regions(
         &self,
         id: &OrgId,
@@ -454,7 +456,7 @@ impl Directory {
     /// Creates a project within an organisation.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownOrg`], [`IdentityError::Exists`], or the store's.
+    /// [`IdentityError::UnknownOrg`], [`IdentityError::Exists`], or [`IdentityError::Store`] if the store fails.
     pub fn create_project(
         &self,
         id: ProjectId,
@@ -482,7 +484,7 @@ impl Directory {
     /// Changes a project's limits.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownProject`], or the store's.
+    /// [`IdentityError::UnknownProject`], or [`IdentityError::Store`] if the store fails.
     pub fn set_project_limits(
         &self,
         id: &ProjectId,
@@ -505,7 +507,7 @@ impl Directory {
     /// Changes a key's own limits.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownKey`], or the store's.
+    /// [`IdentityError::UnknownKey`], or [`IdentityError::Store`] if the store fails.
     pub fn set_key_limits(
         &self,
         id: &KeyId,
@@ -521,10 +523,10 @@ impl Directory {
         self.change_key(id, |key| key.limits = limits)
     }
 
-    /// Changes where a key's calls may be worked on.
+    /// Changes the regions where a key's calls may be processed.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownKey`]; [`IdentityError::Widens`] where its organisation does not allow that; or the store's.
+    /// [`IdentityError::UnknownKey`], [`IdentityError::Widens`] if the organisation forbids that, or a store error.
     pub fn set_key_regions(
         &self,
         id: &KeyId,
@@ -542,7 +544,7 @@ impl Directory {
         self.change_key(id, |key| key.regions = regions)
     }
 
-    /// What the store has is in force.
+    /// Applies in memory a change that the store has already written.
     fn change_key(
         &self,
         id: &KeyId,

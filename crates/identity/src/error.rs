@@ -1,27 +1,26 @@
-//! What can go wrong here: a credential refused, an administrator's request refused, a store that fails.
-//! None of these ever holds a presented credential or a part of one.
+//! The errors of this crate: a refused credential, a refused administrative request, a failed store. No error ever
+//! contains a presented credential or a part of one.
 
 use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency};
 
-/// Why a credential was refused. The variants are for traces and metrics; callers see
-/// [`AuthRefusal::public`].
+/// Why a credential was refused. The variants are for traces and metrics. Callers see only [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthRefusal {
     /// No credential was presented.
     Missing,
-    /// What was presented cannot be a key.
+    /// The presented credential cannot be a key.
     Malformed,
-    /// What looks like a key stands in `Authorization` without the scheme before it. Whether it is one was not asked.
+    /// `Authorization` holds a key-shaped value without a scheme. Whether the key exists was not checked.
     NoScheme,
     /// Two different credentials were presented in one request.
     Conflicting,
-    /// No such key.
+    /// No such key exists.
     Unknown,
     /// The key was revoked.
     Revoked,
-    /// The key's time is over.
+    /// The key has expired.
     Expired,
 }
 
@@ -39,7 +38,7 @@ impl AuthRefusal {
         }
     }
 
-    /// What the caller is told. Unknown, revoked and malformed keys are told the same.
+    /// The message that the caller sees. The same for unknown, revoked and malformed keys.
     pub const fn public(self) -> &'static str {
         match self {
             Self::Missing => {
@@ -65,38 +64,38 @@ impl fmt::Display for AuthRefusal {
 
 impl std::error::Error for AuthRefusal {}
 
-/// Why a store could not do what it was asked.
+/// Why a store operation failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreError {
-    /// It could not be reached, read or written.
+    /// The store could not be reached, read or written.
     Unavailable {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the store said.
+        /// The store's own error message.
         why: String,
     },
-    /// What it holds contradicts itself.
+    /// The store's contents contradict themselves.
     Corrupt {
-        /// Which row or table.
+        /// The row or table.
         what: String,
         /// The contradiction.
         why: String,
     },
-    /// It was written by a newer version of the program.
+    /// The store was written by a newer version of the program.
     Newer {
-        /// The format version found.
+        /// The format version of the store.
         found: i64,
-        /// The newest format version known here.
+        /// The newest format version that this program knows.
         known: i64,
     },
-    /// What was to be inserted is there already.
+    /// The object to insert exists already.
     Duplicate {
-        /// What it is.
+        /// The kind of object.
         what: &'static str,
     },
-    /// What was to be changed is not there.
+    /// The object to change does not exist.
     NotFound {
-        /// What it is.
+        /// The kind of object.
         what: &'static str,
     },
 }
@@ -132,37 +131,37 @@ pub enum IdentityError {
     UnknownKey(KeyId),
     /// No such operator.
     UnknownOperator(String),
-    /// Without this operator nobody could administer operators.
+    /// The operator is the last owner. Without one, no operator could administer operators.
     LastOwner,
-    /// The project belongs to another organisation than was said.
+    /// The project belongs to an organisation other than the one named.
     ProjectOfAnotherOrg {
         /// The project.
         project: ProjectId,
-        /// The organisation it was said to belong to.
+        /// The organisation that was named.
         org: OrgId,
     },
-    /// It is there already.
+    /// The object to create exists already.
     Exists {
-        /// What is, with its id where it has one.
+        /// The object, with its id if it has one.
         what: String,
     },
-    /// A field does not fit.
+    /// A field is invalid.
     Invalid {
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What it must be.
+        /// What the value must be.
         why: &'static str,
     },
-    /// A key may narrow what its organisation allows, and never widen it.
+    /// A key may narrow the regions of its organisation, but never widen them.
     Widens {
-        /// What the key was to have.
+        /// The regions requested for the key.
         key: Residency,
-        /// What its organisation allows.
+        /// The regions that the organisation allows.
         org: Residency,
     },
-    /// The secret that key hashes are made with is not the one that the stored keys were hashed with.
+    /// The hash secret is not the one that the stored keys were hashed with.
     WrongSecret,
-    /// The operating system gave no randomness.
+    /// The operating system provided no randomness.
     Randomness,
 }
 

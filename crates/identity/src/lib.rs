@@ -1,5 +1,5 @@
-//! Credential to principal, and what that principal may use: orgs, projects, API keys, operators, the audit log.
-//! Knows nothing of HTTP status codes, money or SQL; a [`KeyStore`] keeps what must outlive the process.
+//! Maps a credential to a principal and the principal's entitlements: orgs, projects, API keys, operators, the audit
+//! log. Knows nothing of HTTP status codes, money or SQL. A [`KeyStore`] keeps what must outlive the process.
 
 mod audit;
 mod credential;

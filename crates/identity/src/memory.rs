@@ -1,5 +1,5 @@
-//! A store that forgets everything with the process: for tests and simulations.
-//! Keeps the same promises as a durable one, save durability.
+//! A store that lives in memory and ends with the process, for tests and simulations. Makes the same promises as a
+//! durable store, except durability.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey, StoredOperator,
 };
 
-/// Identities in memory.
+/// An in-memory [`KeyStore`] and [`OperatorStore`].
 #[derive(Debug, Default)]
 pub struct MemoryKeyStore {
     kept: Mutex<Kept>,

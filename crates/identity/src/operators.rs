@@ -1,5 +1,6 @@
-//! Operators: the people and programs that administer the house, their roles and their keys. In memory for reading, changed through
-//! the store first. Decides whether a key of an operator is good; knows neither what a role may do nor how it was presented.
+//! Operators: the people and programs that administer the server, with their roles and keys. Reads use memory; changes
+//! go to the store first. Decides whether an operator's key is valid. Knows neither what a role may do nor how the key
+//! was presented.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,16 +16,16 @@ use crate::record::check_text;
 use crate::secret::{self, KeyHasher};
 use crate::{AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
 
-/// What keys of operators begin with.
+/// Prefix of operator keys.
 const PREFIX: &str = "hrop-";
-/// Characters after the prefix: 43 · log2(62) = 256 bits.
+/// Characters of a key after the prefix: 43 · log2(62) = 256 bits.
 const KEY_CHARS: usize = 43;
-/// What ids of operators begin with, and the characters after it: 119 bits.
+/// Prefix of operator ids. [`ID_CHARS`] characters follow it: 119 bits.
 const ID_PREFIX: &str = "op_";
 const ID_CHARS: usize = 20;
-/// Most operators, revoked ones too: each sign-in by key looks at all of them.
+/// Maximum number of operators, including revoked ones. Each sign-in by key compares with all of them.
 const MAX_OPERATORS: usize = 1_000;
-/// Longest name, in bytes, so that name and id together fit an audit row's actor.
+/// Maximum length of a name in bytes. Name and id together must fit in an audit row's actor.
 const MAX_NAME_BYTES: usize = 64;
 
 /// The id of an operator: `op_…`.
@@ -33,10 +34,10 @@ const MAX_NAME_BYTES: usize = 64;
 pub struct OperatorId(Arc<str>);
 
 impl OperatorId {
-    /// Takes `op_` and 1 to 61 letters and digits.
+    /// Parses an id: `op_` and 1 to 61 letters and digits.
     ///
     /// # Errors
-    /// [`IdentityError::Invalid`]
+    /// [`IdentityError::Invalid`] if the text has another form.
     pub fn new(text: &str) -> Result<Self, IdentityError> {
         let rest = text.strip_prefix(ID_PREFIX).filter(|rest| (1..=61).contains(&rest.len()));
         if rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
@@ -45,7 +46,7 @@ impl OperatorId {
         Err(IdentityError::Invalid { field: "operator", why: "must be `op_` and letters and digits" })
     }
 
-    /// As written.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -83,27 +84,27 @@ impl fmt::Debug for OperatorId {
     }
 }
 
-/// What an operator is there for. Who administers the house decides what each may do.
+/// An operator's role. The administrative interface decides what each role may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Everything, operators included.
+    /// Everything, including operators.
     Owner,
-    /// Everything but operators.
+    /// Everything except operators.
     Admin,
-    /// Money.
+    /// Everything about money.
     Billing,
-    /// Keys, and trying models.
+    /// Keys and the playground.
     Developer,
-    /// Looking on.
+    /// Read-only access.
     Viewer,
 }
 
 impl Role {
-    /// Every one, the mightiest first.
+    /// All roles, the most powerful first.
     pub const ALL: [Self; 5] = [Self::Owner, Self::Admin, Self::Billing, Self::Developer, Self::Viewer];
 
-    /// As it is written.
+    /// The role's name in configuration and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Owner => "owner",
@@ -114,7 +115,7 @@ impl Role {
         }
     }
 
-    /// The role that is written so.
+    /// The role with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -129,30 +130,30 @@ impl fmt::Display for Role {
 /// An operator, without the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRecord {
-    /// The public id.
+    /// The operator's public id.
     pub id: OperatorId,
-    /// A name, unique among those who are not revoked: 1 to 64 bytes without control characters.
+    /// The name: 1 to 64 bytes without control characters, unique among operators that are not revoked.
     pub name: String,
-    /// The role.
+    /// The operator's role.
     pub role: Role,
-    /// What may be shown of the key: its last four characters.
+    /// The part of the key that may be shown: its last four characters.
     pub hint: String,
-    /// When it was created.
+    /// When the operator was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
-    /// When it was revoked.
+    /// When the operator was revoked. `None` if it was not.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
 }
 
 impl OperatorRecord {
-    /// As the audit log names who did something.
+    /// The operator as the audit log's actor: `NAME (ID)`.
     pub fn actor(&self) -> String {
         format!("{} ({})", self.name, self.id)
     }
 }
 
-/// An operator as it is kept.
+/// An operator as a store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredOperator {
     /// The keyed hash of the key.
@@ -161,21 +162,21 @@ pub struct StoredOperator {
     pub record: OperatorRecord,
 }
 
-/// Keeps operators. Every change is durable when it returns, in one transaction with its audit row. Calls may block.
+/// Stores operators. Every change is durable when it returns, in one transaction with its audit row. Calls may block.
 pub trait OperatorStore: Send + Sync {
-    /// All of them, in order of creation.
+    /// All operators, in order of creation.
     ///
     /// # Errors
-    /// The store's.
+    /// A [`StoreError`] if the store fails.
     fn operators(&self) -> Result<Vec<StoredOperator>, StoreError>;
 
-    /// Adds one.
+    /// Adds an operator.
     ///
     /// # Errors
-    /// [`StoreError::Duplicate`] if its id or hash is there already.
+    /// [`StoreError::Duplicate`] if an operator has the same id or hash already.
     fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError>;
 
-    /// Marks one as revoked. One that is revoked already stays as it was, and the log too.
+    /// Marks an operator as revoked. Revoking a revoked operator changes neither the operator nor the log.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if there is no such operator.
@@ -187,13 +188,13 @@ pub trait OperatorStore: Send + Sync {
     ) -> Result<(), StoreError>;
 }
 
-/// Who administers the house.
+/// The operators of this server.
 pub struct Operators {
     store: Arc<dyn OperatorStore>,
     hasher: KeyHasher,
     /// Locked for the whole of a change.
     changing: Mutex<()>,
-    /// Never locked while the store is called.
+    /// The operators, by id. Never locked while the store is called.
     records: RwLock<BTreeMap<OperatorId, StoredOperator>>,
 }
 
@@ -204,10 +205,11 @@ impl fmt::Debug for Operators {
 }
 
 impl Operators {
-    /// Loads them. The secret is the one that API keys are hashed with; hashes of operators' keys are made with another part of it.
+    /// Loads the operators. `secret` is the one that API keys are hashed with. Operator keys are hashed with another
+    /// key derived from it.
     ///
     /// # Errors
-    /// The store's.
+    /// [`IdentityError::Store`] if the store fails.
     pub fn open(store: Arc<dyn OperatorStore>, secret: &HashSecret) -> Result<Self, IdentityError> {
         let records =
             store.operators()?.into_iter().map(|operator| (operator.record.id.clone(), operator)).collect();
@@ -219,15 +221,15 @@ impl Operators {
         })
     }
 
-    /// Whose key this is. Each is compared in constant time, whichever it is.
+    /// Returns the operator that a presented key belongs to. Compares with every operator's hash in constant time.
     ///
     /// # Errors
-    /// It is none, or that of somebody who was revoked.
+    /// An [`AuthRefusal`] if no operator has this key, or if the operator was revoked.
     pub fn authenticate(&self, presented: &str) -> Result<OperatorRecord, AuthRefusal> {
         let hash = self.hasher.hash(presented.as_bytes());
         let records = self.records.read();
         let same = |operator: &&StoredOperator| bool::from(operator.hash.ct_eq(&hash));
-        // All are looked at, so that the time says nothing of which one it is.
+        // Look at all operators, so that the time does not reveal which one matched.
         let found = records.values().filter(same).fold(None, |_, operator| Some(operator));
         match found {
             _ if !presented.starts_with(PREFIX) => Err(AuthRefusal::Malformed),
@@ -237,18 +239,18 @@ impl Operators {
         }
     }
 
-    /// All of them, by id, revoked ones too.
+    /// All operators, ordered by id, including revoked ones.
     pub fn list(&self) -> Vec<OperatorRecord> {
         self.records.read().values().map(|operator| operator.record.clone()).collect()
     }
 
-    /// One that is not revoked.
+    /// The operator with this id, if it is not revoked.
     pub fn active(&self, id: &OperatorId) -> Option<OperatorRecord> {
         let found = self.records.read().get(id).map(|operator| operator.record.clone());
         found.filter(|record| record.revoked.is_none())
     }
 
-    /// The owner who was created first, if there is one who is not revoked.
+    /// The earliest-created owner that is not revoked.
     pub fn first_owner(&self) -> Option<OperatorRecord> {
         let records = self.records.read();
         let owners = records.values().map(|operator| &operator.record);
@@ -256,10 +258,10 @@ impl Operators {
         owners.min_by_key(|record| record.created).cloned()
     }
 
-    /// Creates one; the key is in the answer and nowhere else. Blocks.
+    /// Creates an operator. The key is returned and stored nowhere else. Blocks.
     ///
     /// # Errors
-    /// A name that does not fit or is taken, too many operators, or the store's.
+    /// Fails if the name is invalid or taken, if there are too many operators, or if the store fails.
     pub fn create(
         &self,
         name: &str,
@@ -298,10 +300,12 @@ impl Operators {
         Ok((record, secret))
     }
 
-    /// Revokes one: neither key nor session of it is good from here on. Again changes nothing. Blocks.
+    /// Revokes an operator. From here on, the operator's key and sessions are invalid. Revoking a revoked operator
+    /// changes nothing. Blocks.
     ///
     /// # Errors
-    /// There is no such operator, it is the last owner, or the store's; nothing has changed then.
+    /// Fails if there is no such operator, if it is the last owner, or if the store fails. Nothing has changed in that
+    /// case.
     pub fn revoke(&self, id: &OperatorId, actor: &str, now: UnixNanos) -> Result<(), IdentityError> {
         check_text("actor", actor)?;
         let _one_change = self.changing.lock();

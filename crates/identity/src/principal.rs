@@ -1,5 +1,5 @@
-//! Who is calling and what they may use. Plain data that travels with a request.
-//! Knows no secrets and keeps no counters: the numbers here are read by whoever enforces them.
+//! The caller of a request and its entitlements. Plain data that travels with a request. Knows no secrets and keeps no
+//! counters: the crates that enforce limits read the numbers here.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::fmt;
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-/// The caller of a request, as its credential says.
+/// The caller of a request, derived from its credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// The organisation that pays.
     pub org: OrgId,
-    /// The project that budgets are set for.
+    /// The project that the key belongs to. Budgets are set per project.
     pub project: ProjectId,
     /// The key's public id.
     pub key: KeyId,
@@ -22,17 +22,17 @@ pub struct Principal {
     pub models: ModelAccess,
     /// Endpoints that the key may call.
     pub endpoints: EndpointAccess,
-    /// Where its calls may be worked on: what its organisation and the key itself allow.
+    /// The regions where its calls may be processed: what both its organisation and the key itself allow.
     pub regions: Residency,
-    /// What the organisation allows.
+    /// The regions that the organisation allows.
     pub org_regions: Residency,
     /// Limits of the key itself.
     pub limits: RateLimits,
-    /// Limits of the whole project, which all its keys share.
+    /// Limits of the whole project, shared by all its keys.
     pub project_limits: RateLimits,
-    /// Limits of the whole organisation, which all its projects share.
+    /// Limits of the whole organisation, shared by all its projects.
     pub org_limits: RateLimits,
-    /// When the key stops working.
+    /// When the key expires. `None` if it never does.
     pub expires: Option<UnixNanos>,
 }
 
@@ -40,15 +40,15 @@ pub struct Principal {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelAccess {
-    /// Every model, also those added later.
+    /// Every model, including those added later.
     #[default]
     All,
-    /// These only.
+    /// Only these models.
     Only(BTreeSet<ModelName>),
 }
 
 impl ModelAccess {
-    /// Whether `model` is among them.
+    /// Returns `true` if the key may ask for `model`.
     pub fn allows(&self, model: &str) -> bool {
         match self {
             Self::All => true,
@@ -73,15 +73,15 @@ impl fmt::Display for ModelAccess {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointAccess {
-    /// Every endpoint, also those added later.
+    /// Every endpoint, including those added later.
     #[default]
     All,
-    /// These only.
+    /// Only these endpoints.
     Only(Vec<Endpoint>),
 }
 
 impl EndpointAccess {
-    /// Whether `endpoint` is among them.
+    /// Returns `true` if the key may call `endpoint`.
     pub fn allows(&self, endpoint: Endpoint) -> bool {
         match self {
             Self::All => true,
@@ -102,13 +102,13 @@ impl fmt::Display for EndpointAccess {
     }
 }
 
-/// Limits of a key, a project or an organisation. `None` is no limit.
+/// Limits of a key, a project or an organisation. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateLimits {
-    /// Requests a minute.
+    /// Requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output together.
+    /// Tokens per minute, input and output together.
     pub tokens_per_minute: Option<u64>,
     /// Requests in flight.
     pub concurrency: Option<u32>,
@@ -127,12 +127,12 @@ impl fmt::Display for RateLimits {
     }
 }
 
-/// What a principal may not use.
+/// Something that a principal may not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntitlementRefusal {
     /// The endpoint.
     Endpoint(Endpoint),
-    /// The model. To callers this must look like a model that does not exist.
+    /// The model. For callers this must look like a model that does not exist.
     Model,
 }
 
@@ -159,10 +159,10 @@ impl fmt::Display for EntitlementRefusal {
 
 impl std::error::Error for EntitlementRefusal {}
 
-/// Whether `principal` may ask for `model`, by the name the caller used, at `endpoint`.
+/// Checks that `principal` may ask for `model`, by the name that the caller used, at `endpoint`.
 ///
 /// # Errors
-/// The first of endpoint and model that was not granted.
+/// [`EntitlementRefusal`]. If neither is granted, the endpoint.
 pub fn may_use(principal: &Principal, model: &str, endpoint: Endpoint) -> Result<(), EntitlementRefusal> {
     if !principal.endpoints.allows(endpoint) {
         return Err(EntitlementRefusal::Endpoint(endpoint));

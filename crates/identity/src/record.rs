@@ -1,5 +1,5 @@
-//! Organisations, projects and keys as administrators see them.
-//! Holds no secret and no hash of one: those stay between the directory and its store.
+//! Organisations, projects and keys as administrators see them. Holds no secret and no hash of a secret: those stay
+//! between the directory and its store.
 
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use secrecy::SecretString;
@@ -10,14 +10,14 @@ use crate::{EndpointAccess, IdentityError, ModelAccess, RateLimits};
 /// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrgRecord {
-    /// Its id.
+    /// The organisation's id.
     pub id: OrgId,
     /// Limits that all its projects share.
     pub limits: RateLimits,
-    /// Where its calls may be worked on.
+    /// The regions where its calls may be processed.
     #[serde(default)]
     pub regions: Residency,
-    /// When it was created.
+    /// When the organisation was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
 }
@@ -25,13 +25,13 @@ pub struct OrgRecord {
 /// A project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectRecord {
-    /// Its id, unique across organisations.
+    /// The project's id, unique across organisations.
     pub id: ProjectId,
-    /// The organisation it belongs to.
+    /// The organisation that the project belongs to.
     pub org: OrgId,
     /// Limits that all its keys share.
     pub limits: RateLimits,
-    /// When it was created.
+    /// When the project was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
 }
@@ -39,61 +39,61 @@ pub struct ProjectRecord {
 /// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
-    /// Its public id.
+    /// The key's public id.
     pub id: KeyId,
-    /// The organisation that pays for it.
+    /// The organisation that pays for the key's calls.
     pub org: OrgId,
-    /// The project it belongs to.
+    /// The project that the key belongs to.
     pub project: ProjectId,
-    /// Its name, as its creator chose it.
+    /// The key's name, as its creator chose it.
     pub name: String,
-    /// What may be shown of the secret: its last four characters, or nothing of a short one.
+    /// The part of the secret that may be shown: its last four characters. Empty for a short secret.
     pub hint: String,
-    /// Models it may ask for.
+    /// Models that the key may ask for.
     pub models: ModelAccess,
-    /// Endpoints it may call.
+    /// Endpoints that the key may call.
     pub endpoints: EndpointAccess,
-    /// Its own limits.
+    /// The key's own limits.
     pub limits: RateLimits,
-    /// Where its calls may be worked on, within what its organisation allows.
+    /// The regions where its calls may be processed, within what its organisation allows.
     #[serde(default)]
     pub regions: Residency,
-    /// When it was created.
+    /// When the key was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
-    /// When it stops working.
+    /// When the key expires.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub expires: Option<UnixNanos>,
-    /// When it was revoked.
+    /// When the key was revoked. `None` if it was not.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
 }
 
-/// A key to be created.
+/// The parameters of a new API key.
 #[derive(Debug)]
 pub struct NewKey {
-    /// The organisation that pays for it.
+    /// The organisation that pays for the key's calls.
     pub org: OrgId,
-    /// The project it belongs to.
+    /// The project that the key belongs to.
     pub project: ProjectId,
-    /// Its name: 1 to 128 bytes without control characters.
+    /// The key's name: 1 to 128 bytes without control characters.
     pub name: String,
-    /// Models it may ask for.
+    /// Models that the key may ask for.
     pub models: ModelAccess,
-    /// Endpoints it may call.
+    /// Endpoints that the key may call.
     pub endpoints: EndpointAccess,
-    /// Its own limits.
+    /// The key's own limits.
     pub limits: RateLimits,
-    /// Where its calls may be worked on: nowhere that its organisation does not allow.
+    /// The regions where its calls may be processed. They must lie within what its organisation allows.
     pub regions: Residency,
-    /// When it stops working; later than now.
+    /// When the key expires. Must be later than now.
     pub expires: Option<UnixNanos>,
-    /// The secret, where the operator chose it; otherwise a fresh one is made.
+    /// The secret, if the operator chooses one. Otherwise a random one is generated.
     pub secret: Option<SecretString>,
 }
 
 impl NewKey {
-    /// A key that may use everything, without limits of its own and without an end.
+    /// A key without restrictions, without limits of its own and without an expiry.
     pub fn new(org: OrgId, project: ProjectId, name: &str) -> Self {
         Self {
             org,
@@ -109,10 +109,10 @@ impl NewKey {
     }
 }
 
-/// Longest name of a key and of an actor, in bytes.
+/// Maximum bytes of a key's name and of an actor.
 const MAX_TEXT_BYTES: usize = 128;
 
-/// Checks a name that people choose and that ends up in listings and the audit log.
+/// Checks a name that people choose and that appears in listings and in the audit log.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), IdentityError> {
     if text.is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
         return Err(IdentityError::Invalid {

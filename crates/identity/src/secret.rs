@@ -1,5 +1,5 @@
-//! The secrets of API keys: making them, checking their shape, hashing them.
-//! A key's secret exists in memory only while it is created or checked, and is never formatted.
+//! The secrets of API keys: generation, format check and hashing. A secret is in memory only while it is created or
+//! checked, and is never formatted.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::IdentityError;
 
-/// Longest credential that is looked at, in bytes.
+/// Maximum length of a credential that is checked, in bytes.
 pub(crate) const MAX_PRESENTED_BYTES: usize = 256;
 
 const PREFIX: &str = "sk-";
-/// Characters after the prefix of a secret made here: 43 · log2(62) = 256 bits.
+/// Characters after the prefix of a generated secret: 43 · log2(62) = 256 bits.
 const FRESH_CHARS: usize = 43;
-/// Fewest characters after the prefix of a secret that an operator chooses.
+/// Minimum number of characters after the prefix of a secret that an operator chooses.
 const MIN_CHOSEN_CHARS: usize = 4;
-/// Fewest characters after the prefix of a secret that could not be guessed or told from its hint.
+/// Minimum number of characters after the prefix for a secret that cannot be guessed, or derived from its hint.
 const STRONG_CHARS: usize = 22;
 const HINT_CHARS: usize = 4;
-/// Whether a byte may stand behind the prefix: every call's key is looked through.
+/// The bytes allowed after the prefix. A table, since every call's key is checked against it.
 const KEY_BYTES: [bool; 256] = {
     let mut fits = [false; 256];
     let mut byte = 0_u8;
@@ -32,26 +32,26 @@ const KEY_BYTES: [bool; 256] = {
 };
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The 32 secret bytes that key hashes are made with: without them, a stolen store says nothing about keys.
+/// The 32 secret bytes that key hashes are derived from. Without them, a stolen store reveals nothing about keys.
 pub struct HashSecret(SecretBox<[u8; 32]>);
 
 impl HashSecret {
-    /// From bytes kept elsewhere.
+    /// Creates a secret from existing bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(SecretBox::new(Box::new(bytes)))
     }
 
-    /// Fresh bytes.
+    /// Generates fresh bytes.
     ///
     /// # Errors
-    /// [`IdentityError::Randomness`] if the operating system gives none.
+    /// [`IdentityError::Randomness`] if the operating system provides none.
     pub fn generate() -> Result<Self, IdentityError> {
         let mut bytes = Box::new([0; 32]);
         getrandom::fill(bytes.as_mut_slice()).map_err(|_| IdentityError::Randomness)?;
         Ok(Self(SecretBox::new(bytes)))
     }
 
-    /// The bytes, to be kept where only the server can read them.
+    /// The bytes, for storage that only the server can read.
     pub fn expose(&self) -> &[u8; 32] {
         self.0.expose_secret()
     }
@@ -63,22 +63,22 @@ impl fmt::Debug for HashSecret {
     }
 }
 
-/// The keyed hash of a key's secret: what is stored in its place.
+/// The keyed hash of a key's secret. Stored instead of the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// From its bytes.
+    /// Creates a hash from its bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The hash as bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Its first half, under which it is looked up.
+    /// The first half of the hash. Entries are looked up by it.
     pub(crate) fn prefix(&self) -> u128 {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ..] = self.0;
         u128::from_le_bytes([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p])
@@ -97,7 +97,7 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Hashes secrets with a key of its own, derived from the [`HashSecret`].
+/// Hashes secrets with its own key, derived from the [`HashSecret`].
 pub(crate) struct KeyHasher {
     key: SecretBox<[u8; 32]>,
     check: [u8; 32],
@@ -110,25 +110,26 @@ impl KeyHasher {
         Self { key: SecretBox::new(Box::new(key)), check }
     }
 
-    /// The same for keys of operators: no hash of one kind is ever one of the other.
+    /// Creates a hasher for operator keys. Its key differs from that of [`KeyHasher::new`], so the two kinds of hashes
+    /// never collide.
     pub(crate) fn of_operators(secret: &HashSecret) -> Self {
         let key = blake3::derive_key("headrace 2026 operator key hash v1", secret.expose());
         Self { key: SecretBox::new(Box::new(key)), ..Self::new(secret) }
     }
 
-    /// The hash of at most the first 256 bytes: no credential costs more than another.
+    /// Hashes at most the first 256 bytes, so that no credential costs more than another.
     pub(crate) fn hash(&self, presented: &[u8]) -> KeyHash {
         let bytes = presented.get(..MAX_PRESENTED_BYTES).unwrap_or(presented);
         KeyHash(*blake3::keyed_hash(self.key.expose_secret(), bytes).as_bytes())
     }
 
-    /// A value that tells this secret from another without revealing it.
+    /// A value that identifies the [`HashSecret`] without revealing it.
     pub(crate) const fn check(&self) -> [u8; 32] {
         self.check
     }
 }
 
-/// Whether `presented` could be a key: `sk-` and at least four of `A-Z a-z 0-9 - _`.
+/// Returns `true` if `presented` could be a key: `sk-` and at least four of `A-Z a-z 0-9 - _`.
 pub fn is_well_formed(presented: &str) -> bool {
     presented.len() <= MAX_PRESENTED_BYTES
         && presented.strip_prefix(PREFIX).is_some_and(|rest| {
@@ -137,13 +138,13 @@ pub fn is_well_formed(presented: &str) -> bool {
         })
 }
 
-/// Whether a secret that an operator chose is long enough to be left on a public address.
+/// Returns `true` if a secret that an operator chose is long enough for a public address.
 pub fn is_strong(secret: &SecretString) -> bool {
     let secret = secret.expose_secret();
     is_well_formed(secret) && secret.len() >= PREFIX.len() + STRONG_CHARS
 }
 
-/// What may be shown of a secret: its last four characters; of a short one, nothing.
+/// The part of a secret that may be shown: its last four characters. Empty for a short secret.
 pub(crate) fn hint(secret: &SecretString) -> String {
     let text = secret.expose_secret();
     match text.len().checked_sub(HINT_CHARS).and_then(|at| text.get(at..)) {
@@ -152,12 +153,12 @@ pub(crate) fn hint(secret: &SecretString) -> String {
     }
 }
 
-/// A fresh secret of 256 bits.
+/// Generates a secret of 256 bits.
 pub(crate) fn fresh_secret() -> Result<SecretString, IdentityError> {
     random_base62(PREFIX, FRESH_CHARS).map(SecretString::from)
 }
 
-/// `prefix` and `chars` characters, each drawn evenly from 62.
+/// Returns `prefix` and `chars` characters, each drawn uniformly from 62.
 pub(crate) fn random_base62(prefix: &str, chars: usize) -> Result<String, IdentityError> {
     let whole = prefix.len().saturating_add(chars);
     let mut text = String::with_capacity(whole);
@@ -165,7 +166,7 @@ pub(crate) fn random_base62(prefix: &str, chars: usize) -> Result<String, Identi
     let mut bytes = [0_u8; 64];
     while text.len() < whole {
         getrandom::fill(&mut bytes).map_err(|_| IdentityError::Randomness)?;
-        // 248 is the greatest multiple of 62 in a byte: above it the draw would favour the first characters.
+        // 248 is the largest multiple of 62 that fits in a byte. Higher values would favour the first characters.
         let even = bytes.iter().filter(|&&b| b < 248).filter_map(|b| BASE62.get(usize::from(b % 62)));
         text.extend(even.take(whole - text.len()).map(|&b| char::from(b)));
     }

@@ -1,4 +1,4 @@
-//! What the limits of one call cost: enter, take and settle over four scopes, alone and against a second thread.
+//! Measures the limits' cost per call (enter, take and settle over four scopes), alone and against a second thread.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

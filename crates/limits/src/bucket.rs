@@ -1,59 +1,59 @@
-//! One integer token bucket with continuous refill, whose holds can be given back exactly.
-//! Knows one limit and one stream of charges; no scopes, no locks, no clock.
+//! An integer token bucket with continuous refill. Unused parts of a charge can be given back exactly. Knows one limit
+//! and one stream of charges; knows no scopes, locks or clock.
 
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 use smallvec::SmallVec;
 
-/// Parts that a token is counted in. With 60·10⁹ of them, a limit of n tokens a minute refills exactly n
-/// parts a nanosecond, and nothing is ever rounded.
+/// Parts per token. With 60·10⁹ parts per token, a limit of n tokens per minute refills exactly n parts per nanosecond,
+/// so nothing is ever rounded.
 const PARTS: u128 = 60_000_000_000;
 
-/// A clock that steps back by more than this was set; by less, two threads merely arrived out of order.
+/// A step back by more than this means that the clock was set. A smaller step means that two threads arrived out of
+/// order.
 const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
 
-/// Most entries of [`Lows`]; beyond it, give-backs may fall short but never exceed.
+/// Maximum number of entries in [`Lows`]. With more open charges, a give-back may return too little but never too much.
 const MAX_LOWS: usize = 64;
 
-/// A bucket, kept as what is missing from it. Full is zero, empty is one minute's worth, more is debt.
+/// A token bucket, stored as the amount missing from it. Zero is full, one minute's worth is empty, and more is debt.
 ///
-/// A hold that is partly given back must leave the bucket as if only the used part had ever been taken: the
-/// unused part may have been refilled meanwhile, and giving it back on top would let more than the limit
-/// through. What a hold still weighs is at most the least that was missing at any moment since it was taken
-/// (the bucket is a process reflected at zero, and the reflection is what forgets), so the bucket remembers
-/// those lows.
+/// A partial give-back must leave the bucket as if only the used part had ever been taken. The unused part may have
+/// been refilled meanwhile, so adding it again would let more than the limit through. A charge still weighs at most the
+/// smallest amount missing at any moment since the charge. (The bucket is a process reflected at zero, and the
+/// reflection is what forgets.) The bucket therefore remembers those lows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bucket {
-    /// The limit that `missing` was last counted under, per minute.
+    /// Limit per minute under which `missing` was last computed.
     limit: u64,
-    /// Parts missing.
+    /// Parts missing at time `at`.
     missing: u128,
-    /// When `missing` was right.
+    /// Time at which `missing` was computed.
     at: UnixNanos,
     lows: Lows,
 }
 
-/// A charge, by its place in the bucket's order of charges.
+/// Identifies a charge by its number in the bucket's order of charges.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark(u64);
 
 /// Why a charge does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It would after this long.
+    /// The charge would fit after this long.
     For(Duration),
-    /// It exceeds the limit itself.
+    /// The charge exceeds the limit itself.
     Forever,
 }
 
 impl Bucket {
-    /// Refills up to `now`, and takes over a changed limit.
+    /// Refills up to `now` and switches to `limit`.
     pub(crate) fn advance(&mut self, limit: u64, now: UnixNanos) {
         self.missing = self.missing_at(limit, now);
         if limit != self.limit {
-            // Open charges were made in another measure: as if all of them had been refilled, none can give
-            // back too much.
+            // Open charges were counted under the old limit. Treating all of them as refilled keeps any of them from
+            // giving back too much.
             self.lows.note(0);
             self.limit = limit;
         }
@@ -62,14 +62,14 @@ impl Bucket {
         }
     }
 
-    /// Refills up to `now` under the limit it had.
+    /// Refills up to `now` under the current limit.
     pub(crate) fn refill(&mut self, now: UnixNanos) {
         self.advance(self.limit, now);
     }
 
-    /// Parts that will be missing at `now` under `limit`.
+    /// Parts that are missing at `now` under `limit`.
     ///
-    /// A changed limit keeps the time that the bucket needs to be full again, and keeps debt as it is.
+    /// A change of the limit keeps the time until the bucket is full, and keeps any debt as it is.
     fn missing_at(&self, limit: u64, now: UnixNanos) -> u128 {
         let elapsed = now.get().saturating_sub(self.at.get());
         let missing = self.missing.saturating_sub(u128::from(self.limit) * u128::from(elapsed));
@@ -82,7 +82,7 @@ impl Bucket {
         (nanos_to_full * u128::from(limit)).saturating_add(debt)
     }
 
-    /// Whether `cost` fits at `now`; nothing is taken.
+    /// Checks whether `cost` fits at `now`, and takes nothing.
     pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), Wait> {
         let after = self.missing_at(limit, now).saturating_add(parts(cost));
         let Some(over) = after.checked_sub(parts(limit)).filter(|&over| over > 0) else {
@@ -94,19 +94,19 @@ impl Bucket {
         Err(Wait::For(Duration::from_nanos(div_ceil(over, limit.max(1)))))
     }
 
-    /// Takes `cost` for good, whether it fits or not.
+    /// Takes `cost` for good, even if it does not fit.
     pub(crate) fn spend(&mut self, cost: u64) {
         self.missing = self.missing.saturating_add(parts(cost));
     }
 
-    /// Takes `cost`, whether it fits or not.
+    /// Takes `cost`, even if it does not fit. The returned mark allows a give-back.
     pub(crate) fn charge(&mut self, cost: u64) -> Mark {
         self.lows.note(self.missing);
         self.missing = self.missing.saturating_add(parts(cost));
         self.lows.open()
     }
 
-    /// Gives back `unused` of what `mark` took, as far as it still weighs.
+    /// Gives back `unused` of the charge `mark`, but no more than the charge still weighs.
     pub(crate) fn give_back(&mut self, mark: Mark, unused: u64) {
         let weighs = self.lows.since(mark).min(self.missing);
         let back = parts(unused).min(weighs);
@@ -114,12 +114,12 @@ impl Bucket {
         self.lows.lower(mark, back);
     }
 
-    /// Forgets what only open charges need to know; called when there is none.
+    /// Clears the lows, which only open charges need. Called when no charge is open.
     pub(crate) fn none_open(&mut self) {
         self.lows.clear();
     }
 
-    /// What will be missing at `now`.
+    /// The amount missing at `now`.
     pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> Missing {
         Missing { parts: self.missing_at(limit, now), limit }
     }
@@ -129,13 +129,13 @@ impl Bucket {
         self.missing(limit, now).tokens()
     }
 
-    /// Whether it is as good as new.
+    /// Returns `true` if nothing is missing.
     pub(crate) const fn is_full(&self) -> bool {
         self.missing == 0
     }
 }
 
-/// What is missing from a bucket, in its own parts: said in tokens and in time only where somebody asks.
+/// The amount missing from a bucket, in parts. Converted to tokens or time only on demand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missing {
     parts: u128,
@@ -143,19 +143,19 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// In tokens, rounded up.
+    /// The missing tokens, rounded up.
     pub(crate) fn tokens(self) -> u64 {
         div_ceil(self.parts, PARTS as u64)
     }
 
-    /// How long until the bucket is full.
+    /// Time until the bucket is full.
     pub(crate) fn until_full(self) -> Duration {
         Duration::from_nanos(div_ceil(self.parts, self.limit.max(1)))
     }
 }
 
-/// Rounded up, and at most the greatest number. Up to 300 million tokens' parts fit 64 bits, which are divided many times
-/// faster than 128.
+/// Divides, rounds up, and saturates at `u64::MAX`. Up to 300 million tokens, the parts fit in 64 bits, and a 64-bit
+/// division is many times faster than a 128-bit one.
 fn div_ceil(parts: u128, by: u64) -> u64 {
     match u64::try_from(parts) {
         Ok(parts) => parts.div_ceil(by),
@@ -164,29 +164,29 @@ fn div_ceil(parts: u128, by: u64) -> u64 {
 }
 
 const fn parts(tokens: u64) -> u128 {
-    // At most 2⁶⁴ · 2³⁶: it fits.
+    // At most 2⁶⁴ · 2³⁶, which fits in 128 bits.
     tokens as u128 * PARTS
 }
 
-/// The least that was missing since each charge. Of the moments just before a charge, at which alone
-/// `missing` can begin to rise, only those are kept whose like did not come again: `(charge, missing before
-/// it)`, both ascending.
+/// The lowest missing amount since each charge. `missing` can start to rise only at a charge, so the moments just
+/// before the charges suffice. Of those, only moments without an equal or lower one after them are kept, as `(charge,
+/// missing before it)`. Both values ascend.
 #[derive(Debug, Clone, Default)]
 struct Lows {
     kept: SmallVec<[(u64, u128); 2]>,
-    /// The next charge.
+    /// Number of the next charge.
     next: u64,
 }
 
 impl Lows {
-    /// The next charge finds `missing`.
+    /// Records that `missing` parts are missing just before the next charge.
     fn note(&mut self, missing: u128) {
         while self.kept.last().is_some_and(|(_, low)| *low >= missing) {
             self.kept.pop();
         }
         let full = self.kept.len() >= MAX_LOWS;
         match self.kept.last_mut() {
-            // The last low, which is lower, stands for this one too: less will be given back.
+            // No room: the last low, which is lower, also covers this charge. Less may be given back.
             Some((charge, _)) if full => *charge = self.next,
             _ => self.kept.push((self.next, missing)),
         }
@@ -198,12 +198,12 @@ impl Lows {
         mark
     }
 
-    /// The least since `mark`; the greatest number if nothing was charged since.
+    /// The lowest missing amount since `mark`, or `u128::MAX` if nothing was charged since.
     fn since(&self, mark: Mark) -> u128 {
         self.kept.get(self.after(mark)).map_or(u128::MAX, |(_, low)| *low)
     }
 
-    /// `mark` gave `back`: since then that much less was missing.
+    /// Lowers the lows since `mark` by `back`, the parts that `mark` gave back.
     fn lower(&mut self, mark: Mark, back: u128) {
         let after = self.after(mark);
         for (_, low) in self.kept.iter_mut().skip(after) {
@@ -214,7 +214,7 @@ impl Lows {
         self.kept.drain(lower..after);
     }
 
-    /// The place of the first low after `mark`.
+    /// Index of the first low after `mark`.
     fn after(&self, mark: Mark) -> usize {
         self.kept.partition_point(|(charge, _)| *charge <= mark.0)
     }
@@ -307,7 +307,7 @@ mod tests {
     fn a_hold_that_still_weighs_is_given_back_whole_after_minutes() {
         let mut bucket = bucket(100);
         let first = bucket.charge(100);
-        // Others keep the bucket nearly empty for ten minutes.
+        // Other charges keep the bucket nearly empty for ten minutes.
         for minute in 1..=10 {
             bucket.advance(100, at(minute * 30));
             bucket.charge(50);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// In 64 bits and in 128 it is the same number.
+        /// 64-bit and 128-bit division give the same result.
         #[test]
         fn dividing_rounds_up_whatever_the_width(
             parts in prop_oneof![any::<u128>(), any::<u64>().prop_map(u128::from), (0_u128..9).prop_map(|n| u128::from(u64::MAX) + n - 4)],
@@ -360,8 +360,8 @@ mod tests {
             prop_assert_eq!(u128::from(div_ceil(parts, by)), plain.min(u128::from(u64::MAX)));
         }
 
-        /// Whatever was held meanwhile and whenever it was given back: in the end it is as if only what was
-        /// used had ever been taken. Until then less is left, never more.
+        /// The final state is as if only the used tokens had ever been taken, for any holds and any times of giving
+        /// back. Before that, the bucket has less left, never more.
         #[test]
         fn giving_back_is_as_if_never_taken(
             limit in 1_u64..500,
@@ -393,7 +393,7 @@ mod tests {
             prop_assert!(held.missing == plain.missing || !room);
         }
 
-        /// With more charges open than lows are kept for, give-backs fall short and never exceed.
+        /// With more open charges than stored lows, give-backs return too little and never too much.
         #[test]
         fn without_room_less_is_given_back(charges in proptest::collection::vec((1_u64..9, 0_u64..9), 70..200)) {
             let (mut held, mut plain) = (bucket(10_000), bucket(10_000));

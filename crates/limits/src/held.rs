@@ -1,5 +1,5 @@
-//! What leases hold, in the table of all that are open, so that those whose owner never ends them expire.
-//! Knows the slots that were taken from; not how it was decided that they may be.
+//! The table of open leases and what each lease has taken. Leases that their owner never ends expire here. Knows the
+//! slots that a lease took from; does not know how admission was decided.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::slot::{Counters, Slot};
 
 const SHARDS: usize = 16;
 
-/// The part of a lease that the table of leases shares.
+/// The part of a lease that is shared with the table of leases.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) number: u64,
@@ -25,19 +25,19 @@ pub(crate) struct Held {
     pub(crate) taken: Mutex<Taken>,
 }
 
-/// What a lease has taken so far. Locked before any slot's counters.
+/// What a lease has taken so far. Must be locked before any slot's counters.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Whoever clears this ends the lease.
+    /// `true` while the lease is open. Clearing the flag ends the lease.
     pub(crate) open: bool,
-    /// `None` until they were asked for.
+    /// Tokens taken from each scope. `None` before the first request for tokens.
     pub(crate) tokens: Option<u64>,
     pub(crate) shares: Shares,
 }
 
 pub(crate) type Shares = SmallVec<[Share; 4]>;
 
-/// What was taken from one slot, beside a place in flight and a request.
+/// What was taken from one slot, beside one request and one place in flight.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) slot: Arc<Slot>,
@@ -46,15 +46,15 @@ pub(crate) struct Share {
 }
 
 impl Held {
-    /// Ends the lease if it is open, doing `with` to each share before its concurrency is freed; says whether
-    /// it was.
+    /// Ends the lease if it is open. Calls `with` for each share before the share's concurrency is freed. Returns
+    /// whether the lease was open.
     pub(crate) fn end(&self, mut with: impl FnMut(&Share, &mut Counters)) -> bool {
         let mut taken = self.taken.lock();
         if !std::mem::replace(&mut taken.open, false) {
             return false;
         }
         for share in &taken.shares {
-            // An open lease keeps its slots in the table, so none of them is retired.
+            // Slots with open leases are never idle, so none of these slots is retired.
             let mut counters = share.slot.counters.lock();
             with(share, &mut counters);
             counters.end_one();
@@ -63,10 +63,10 @@ impl Held {
     }
 }
 
-/// By their numbers, which are given out here.
+/// Leases by number. [`Leases`] assigns the numbers.
 type Shard = HashMap<u64, Arc<Held>, RandomState>;
 
-/// All open leases, so that those whose owner never ends them expire.
+/// All open leases. The sweep ends those whose owner never does.
 #[derive(Debug)]
 pub(crate) struct Leases {
     shards: [Mutex<Shard>; SHARDS],
@@ -88,7 +88,7 @@ impl Leases {
         self.shard(held.number).lock().remove(&held.number);
     }
 
-    /// Ends the leases that expired, as if dropped; returns how many.
+    /// Ends expired leases as if they were dropped, and returns their number.
     pub(crate) fn expire(&self, now: UnixNanos) -> u64 {
         let mut ended = 0;
         for shard in &self.shards {

@@ -1,5 +1,5 @@
-//! What a call holds of its limits until it is settled, released, dropped or expired: exactly one of these.
-//! Knows the slots that it took from; not how it was decided that it may.
+//! A lease: what a call holds of its limits until the call settles, releases or drops the lease, or until the lease
+//! expires. Knows the slots that it took from; does not know how admission was decided.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use crate::Scope;
 use crate::held::{Held, Shares, Taken};
 use crate::table::Table;
 
-/// A call's share of its limits: from [`Limits::enter`](crate::Limits::enter) on its place in flight, from [`Lease::take`]
-/// on its tokens. Dropping it frees the place. End one that has tokens with [`Lease::settle`] or [`Lease::release`]: dropped,
-/// it keeps them and is counted as abandoned.
+/// A call's share of its limits. Holds a place in flight from [`Limits::enter`](crate::Limits::enter) on, and tokens
+/// from [`Lease::take`] on. Dropping the lease frees the place. End a lease that holds tokens with [`Lease::settle`] or
+/// [`Lease::release`]. If such a lease is dropped, its tokens stay charged and it is counted as abandoned.
 #[must_use = "a lease that is dropped frees its place"]
 #[derive(Debug)]
 pub struct Lease {
@@ -22,7 +22,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// One without tokens yet. It lives as long as its owner keeps it.
+    /// Opens a lease without tokens. It does not expire before it takes tokens.
     pub(crate) fn open(inner: &Arc<Table>, owner: RequestId, shares: Shares) -> Self {
         let held = inner.leases.add(|number| Held {
             number,
@@ -33,23 +33,23 @@ impl Lease {
         Self { inner: Arc::clone(inner), held }
     }
 
-    /// The request that holds it.
+    /// The request that holds the lease.
     pub fn owner(&self) -> RequestId {
         self.held.owner
     }
 
-    /// Tokens held.
+    /// Tokens that the lease holds.
     pub fn tokens(&self) -> u64 {
         self.held.taken.lock().tokens.unwrap_or(0)
     }
 
-    /// When it ends by itself.
+    /// Time at which the lease expires.
     pub fn expires(&self) -> UnixNanos {
         UnixNanos::new(self.held.expires.load(Ordering::Relaxed))
     }
 
-    /// Ends it after `used_tokens` were used: the rest is given back, or what was used beyond is taken, below
-    /// zero if it must be. The request stays counted.
+    /// Ends the lease after `used_tokens` were used. Gives back the rest, or charges the excess, even into debt. The
+    /// request stays counted.
     pub fn settle(self, used_tokens: u64, now: UnixNanos) {
         let held = self.tokens();
         let unused = held.saturating_sub(used_tokens);
@@ -69,7 +69,7 @@ impl Lease {
         }
     }
 
-    /// Leaves one scope: its place is free, and all tokens of it are given back. The request stays counted there.
+    /// Leaves one scope: frees its place and gives back all its tokens. The request stays counted there.
     pub fn leave(&mut self, scope: &Scope, now: UnixNanos) {
         let mut taken = self.held.taken.lock();
         let at = taken.shares.iter().position(|share| share.slot.scope == *scope);
@@ -83,7 +83,7 @@ impl Lease {
         counters.end_one();
     }
 
-    /// Ends it with nothing used: all tokens are given back. The request stays counted.
+    /// Ends the lease with nothing used and gives back all tokens. The request stays counted.
     pub fn release(self, now: UnixNanos) {
         self.settle(0, now);
     }

@@ -1,5 +1,5 @@
-//! Token buckets and concurrency over a hierarchy of scopes (key, project, org, model), all or nothing.
-//! Knows counts and time, which is an argument; nothing of money, credentials or HTTP.
+//! Token buckets and concurrency limits over a hierarchy of scopes (key, project, org, model), all or nothing. Knows
+//! counts and time, which is an argument; knows nothing of money, credentials or HTTP.
 
 mod bucket;
 mod held;

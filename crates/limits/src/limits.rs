@@ -1,5 +1,5 @@
-//! Deciding: all limits of a call over all its scopes, or nothing.
-//! Counters live in memory and are this process's own; a shared store would stand behind the same calls.
+//! Admission: takes all of a call's limits in all of its scopes, or nothing. The counters live in memory and belong to
+//! this process. A shared store could replace them behind the same functions.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::slot::{Counters, Slot, Slots};
 use crate::table::Table;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
 
-/// How long a lease lasts once it has tokens and its owner does not end it.
+/// Lifetime of a lease from the moment it takes tokens, unless its owner ends it earlier.
 const LEASE_LIFETIME: Duration = Duration::from_secs(3_600);
 
-/// When to try again after a refusal for concurrency, which ends when another call does; and the least that
-/// any refusal says.
+/// The shortest wait that a refusal reports. Also the wait for a concurrency refusal, which ends when another call
+/// ends.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
-/// All counters. Cheap to clone: clones share them.
+/// All counters of the process. Cheap to clone: clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Limits {
     inner: Arc<Table>,
@@ -32,42 +32,43 @@ pub struct Limits {
 /// Sizes and counts, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitMetrics {
-    /// Scopes with counters now.
+    /// Scopes that have counters now.
     pub scopes: usize,
-    /// Leases open now.
+    /// Leases that are open now.
     pub leases: usize,
-    /// Calls refused so far, at the door or for their tokens.
+    /// Calls refused so far, by the admission check or for their tokens.
     pub refused: u64,
-    /// Leases dropped so far with tokens that were neither settled nor released.
+    /// Leases dropped so far while they held tokens.
     pub abandoned: u64,
     /// Leases expired so far.
     pub expired: u64,
 }
 
-/// What is left, in the scope where least is: for the `x-ratelimit-*` headers.
+/// The remaining limits, from the scope with the least left. Source of the `x-ratelimit-*` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateStanding {
-    /// Requests a minute; `None` if no scope limits them.
+    /// Limit in requests per minute. `None` if no scope limits requests.
     pub limit_requests: Option<u64>,
     /// Requests that would pass now.
     pub remaining_requests: Option<u64>,
-    /// Until all of them would.
+    /// Time until `limit_requests` requests would pass.
     pub reset_requests: Duration,
-    /// Tokens a minute; `None` if no scope limits them.
+    /// Limit in tokens per minute. `None` if no scope limits tokens.
     pub limit_tokens: Option<u64>,
     /// Tokens that would pass now.
     pub remaining_tokens: Option<u64>,
-    /// Until all of them would.
+    /// Time until `limit_tokens` tokens would pass.
     pub reset_tokens: Duration,
 }
 
 impl Limits {
-    /// No call counted yet.
+    /// Creates empty counters.
     pub fn new() -> Self {
         Self::with_lease_lifetime(LEASE_LIFETIME)
     }
 
-    /// With leases that end by themselves `lifetime` after they got their tokens: longer than any call is allowed to take.
+    /// Creates empty counters whose leases expire `lifetime` after they take tokens. Choose a lifetime longer than any
+    /// call may take.
     pub fn with_lease_lifetime(lifetime: Duration) -> Self {
         Self {
             inner: Arc::new(Table {
@@ -81,11 +82,11 @@ impl Limits {
         }
     }
 
-    /// The door: takes one request and one place in flight from every scope, or nothing from any. Refused is also who
-    /// has not even one token left; how many a call needs is not known yet ([`Lease::take`]).
+    /// The admission check: takes one request and one place in flight from every scope, or nothing from any. It also
+    /// refuses a caller without even one token left. The call's token count is not known yet ([`Lease::take`]).
     ///
-    /// A scope named twice counts once, with the lower of its limits. `now` may be any clock that does not
-    /// run backwards, as long as all calls use the same.
+    /// A scope that is listed twice counts once, with the lower of its limits. `now` may come from any clock that does
+    /// not run backwards, as long as all calls use the same clock.
     ///
     /// # Errors
     /// The limit that takes longest to pass.
@@ -99,7 +100,8 @@ impl Limits {
         Ok(Lease::open(&self.inner, owner, shares))
     }
 
-    /// Takes one request from every scope, or none, for what is answered at once and needs no place and no tokens.
+    /// Takes one request from every scope, or none. For calls that are answered at once and need no place and no
+    /// tokens.
     ///
     /// # Errors
     /// The limit that takes longest to pass.
@@ -107,7 +109,7 @@ impl Limits {
         self.inner.admit(scopes, Ask { tokens: 0, place: false }, now).map(drop)
     }
 
-    /// What is left at `now`.
+    /// The limits that remain at `now`.
     pub fn standing(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> RateStanding {
         let mut tightest = Tightest::default();
         for (scope, spec) in scopes.iter().filter(|(_, spec)| !spec.is_unlimited()) {
@@ -119,7 +121,7 @@ impl Limits {
         tightest.standing()
     }
 
-    /// Ends expired leases and forgets scopes that are back at rest. Call it every few seconds.
+    /// Ends expired leases and drops the counters of idle scopes. Call it every few seconds.
     pub fn sweep(&self, now: UnixNanos) {
         let expired = self.inner.leases.expire(now);
         self.inner.expired.fetch_add(expired, Ordering::Relaxed);
@@ -144,7 +146,8 @@ impl Limits {
 }
 
 impl Lease {
-    /// What is left at `now` in the scopes that it has entered: as [`Limits::standing`] says it, without looking for them.
+    /// The limits that remain at `now` in the lease's scopes. Same result as [`Limits::standing`], without the slot
+    /// look-ups.
     pub fn standing(&self, now: UnixNanos) -> RateStanding {
         let mut tightest = Tightest::default();
         for share in &self.held.taken.lock().shares {
@@ -153,12 +156,13 @@ impl Lease {
         tightest.standing()
     }
 
-    /// Takes `tokens` tokens from every scope that the lease has entered, and a request, a place and as many tokens from
-    /// each of `more`; or nothing of all this. A scope of `more` that was entered already is not entered again.
+    /// Takes `tokens` tokens from every scope of the lease. Also takes a request, a place and `tokens` tokens from each
+    /// scope in `more`. Takes all of this or nothing. A scope of `more` that the lease already has is not entered
+    /// again.
     ///
     /// # Errors
-    /// The limit that takes longest to pass. The lease keeps what it had: end it. `retry_after` allows for the request
-    /// that stays counted.
+    /// The limit that takes longest to pass. The lease keeps what it had, and the caller must end it. `retry_after`
+    /// allows for the request that stays counted.
     pub fn take(
         &mut self,
         more: &[(Scope, LimitSpec)],
@@ -168,16 +172,17 @@ impl Lease {
         self.add(more, Some(tokens), now)
     }
 
-    /// Takes a request, a place and as many tokens as the lease holds from each of `more` that it has not entered, and nothing
-    /// from the others; or nothing at all.
+    /// Enters each scope of `more` that the lease does not have. Takes a request, a place and as many tokens as the
+    /// lease holds from each, or nothing at all. The scopes that the lease already has are not charged.
     ///
     /// # Errors
-    /// As [`Lease::take`].
+    /// See [`Lease::take`].
     pub fn enter(&mut self, more: &[(Scope, LimitSpec)], now: UnixNanos) -> Result<(), LimitRefusal> {
         self.add(more, None, now)
     }
 
-    /// So many tokens everywhere; without a number, as many as are held, only where it is new.
+    /// With `Some(tokens)`, charges all scopes. With `None`, charges the tokens that the lease holds, in new scopes
+    /// only.
     fn add(
         &mut self,
         more: &[(Scope, LimitSpec)],
@@ -194,7 +199,7 @@ impl Lease {
         }
         let only_new = tokens.is_none();
         let tokens = tokens.or(taken.tokens).unwrap_or(0);
-        // As at the door, where a call that is tried again must pass: not even one token left is a refusal.
+        // A retried call must pass the admission check, which needs one token. So ask for at least one token here, too.
         let asked = tokens.max(1);
         loop {
             let picked = self.inner.pick(&taken.shares, more);
@@ -247,7 +252,7 @@ impl Default for Limits {
 }
 
 impl Table {
-    /// Takes a request, and a place if it is asked for, from every scope, or nothing.
+    /// Takes a request from every scope, and a place if `ask.place` is set, or nothing.
     fn admit(&self, scopes: &[(Scope, LimitSpec)], ask: Ask, now: UnixNanos) -> Result<Shares, LimitRefusal> {
         loop {
             let picked = self.pick(&[], scopes);
@@ -270,7 +275,7 @@ impl Table {
         }
     }
 
-    /// The slots that were entered and those of the limited scopes, each once, in locking order.
+    /// The entered slots and the slots of the limited scopes, without duplicates, in locking order.
     fn pick(&self, entered: &[Share], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[Pick; 4]> {
         let entered = entered.iter().map(|share| (Arc::clone(&share.slot), share.spec, true));
         let limited = scopes.iter().filter(|(_, spec)| !spec.is_unlimited());
@@ -297,25 +302,25 @@ impl Table {
     }
 }
 
-/// What is asked of a scope beside one request.
+/// What a call needs from a scope beside one request.
 #[derive(Debug, Clone, Copy)]
 struct Ask {
     tokens: u64,
     place: bool,
 }
 
-/// A slot to be charged.
+/// A slot to charge.
 struct Pick {
     slot: Arc<Slot>,
     spec: LimitSpec,
-    /// Its place in the caller's list.
+    /// Index in the list of entered and requested scopes.
     order: usize,
-    /// It has the call's request and place already.
+    /// The lease already has its request and place in this slot.
     entered: bool,
 }
 
-/// Takes tokens where a lease has entered, if they fit everywhere; else nothing, and whoever asks looks closer. Most calls
-/// enter no further scope.
+/// Takes tokens from the lease's own scopes if they fit in all of them. Otherwise takes nothing and returns `false`;
+/// the caller then checks each scope. A fast path, since most calls enter no further scope.
 fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
     let Taken { tokens: held, shares, .. } = taken;
     if !shares.is_sorted_by_key(|share| share.slot.number) {
@@ -344,7 +349,7 @@ fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
     true
 }
 
-/// All slots locked, in their order; none if one was forgotten meanwhile.
+/// Locks all slots in order. Returns `None` if one of them was retired meanwhile.
 fn lock_all(picked: &[Pick]) -> Option<SmallVec<[MutexGuard<'_, Counters>; 4]>> {
     picked.iter().map(|pick| Some(pick.slot.counters.lock()).filter(|counters| !counters.retired)).collect()
 }
@@ -357,15 +362,15 @@ fn enter(pick: &Pick, counters: &mut Counters, place: bool, now: UnixNanos) {
     counters.active = counters.active.saturating_add(u32::from(place));
 }
 
-/// How long a refusal takes to pass: no end before any end, then the later end, then the caller's order.
+/// Sort key for refusals: waits that never end rank highest, then the longer wait, then the earlier scope.
 type Rank = (bool, Duration, Reverse<usize>);
 
-/// The refusal that takes longest to pass so far.
+/// The refusal seen so far that takes longest to pass.
 #[derive(Default)]
 struct Worst(Option<(Rank, LimitRefusal)>);
 
 impl Worst {
-    /// What a scope says to all that is asked of it.
+    /// Checks one scope against everything in `ask`.
     fn see(&mut self, pick: &Pick, counters: &Counters, ask: Ask, now: UnixNanos) {
         if let Some(limit) = pick.spec.requests_per_minute.map(u64::from)
             && let Err(wait) = counters.requests.fits(limit, 1, now)
@@ -384,7 +389,7 @@ impl Worst {
         }
     }
 
-    /// What it says to the tokens.
+    /// Checks one scope against the tokens.
     fn see_tokens(&mut self, pick: &Pick, counters: &Counters, tokens: u64, now: UnixNanos) {
         if let Some(limit) = pick.spec.tokens_per_minute
             && let Err(wait) = counters.tokens.fits(limit, tokens, now)
@@ -434,7 +439,7 @@ impl Tightest {
     }
 }
 
-/// What is left of one rule in one scope.
+/// What one scope has left of one rule.
 #[derive(Clone, Copy)]
 struct Left {
     limit: u64,
@@ -449,7 +454,7 @@ impl Left {
         Some(Self { limit, remaining: limit.saturating_sub(missing.tokens()), missing })
     }
 
-    /// The one with less left; of equals the first.
+    /// The one with less left. The first of two equals.
     fn tightest(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => {

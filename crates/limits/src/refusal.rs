@@ -1,5 +1,5 @@
-//! Why a call may not run now: the scope, the rule, the numbers and when to try again.
-//! Knows no status code; the edge turns this into one.
+//! Why a call may not run now: the scope, the rule, the numbers and the time to try again. Knows no status code; the
+//! edge maps a refusal to one.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use headrace_domain::Code;
 
 use crate::Scope;
 
-/// The limit that refused. Of several, the one that takes longest to pass.
+/// The limit that refused the call. If several refused, the one that takes longest to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRefusal {
-    /// Whose limit it is.
+    /// The scope that the limit applies to.
     pub scope: Scope,
     /// `requests_per_minute`, `tokens_per_minute` or `concurrency`.
     pub rule: Code,
     /// The limit, in the rule's unit.
     pub limit: u64,
-    /// What is used of it now, rounded up; more than the limit after more was used than held.
+    /// The amount used now, rounded up. Exceeds `limit` if a call used more than it held.
     pub used: u64,
-    /// What was asked for.
+    /// The amount that the call asked for.
     pub requested: u64,
-    /// When the same call would be let through if nothing else came: at least a second. For concurrency,
-    /// which ends when other calls do, a second. `None` if it can never fit.
+    /// Time after which the same call would pass if no other call came, at least one second. One second for
+    /// concurrency, which frees up when other calls end. `None` if the call can never fit.
     pub retry_after: Option<Duration>,
 }
 

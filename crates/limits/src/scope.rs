@@ -1,12 +1,11 @@
-//! What limits are set on, and what they say.
-//! Plain data: the counters are elsewhere.
+//! Scopes and their configured limits. Plain data: the counters are elsewhere.
 
 use std::fmt;
 
 use headrace_domain::{KeyId, ModelName, OrgId, ProjectId};
 use serde::{Deserialize, Serialize};
 
-/// What a limit is set on.
+/// What a limit applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// One key.
@@ -20,7 +19,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Its kind: `key`, `project`, `org` or `model`.
+    /// The scope's kind: `key`, `project`, `org` or `model`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Key(_) => "key",
@@ -30,7 +29,7 @@ impl Scope {
         }
     }
 
-    /// The id or name of what it is.
+    /// The id or name of the key, project, organisation or model.
     pub fn id(&self) -> &str {
         match self {
             Self::Key(id) => id.as_str(),
@@ -47,13 +46,13 @@ impl fmt::Display for Scope {
     }
 }
 
-/// The limits of one scope. `None` is no limit; zero lets nothing through.
+/// The limits of one scope. `None` means no limit; zero lets nothing through.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSpec {
-    /// Requests a minute. A minute's worth may come at once.
+    /// Requests per minute. A minute's worth may come at once.
     pub requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output together. A minute's worth may come at once.
+    /// Tokens per minute, input and output together. A minute's worth may come at once.
     pub tokens_per_minute: Option<u64>,
     /// Requests in flight.
     pub concurrency: Option<u32>,
@@ -64,12 +63,12 @@ impl LimitSpec {
     pub const UNLIMITED: Self =
         Self { requests_per_minute: None, tokens_per_minute: None, concurrency: None };
 
-    /// Whether it limits nothing.
+    /// Returns `true` if no limit is set.
     pub const fn is_unlimited(&self) -> bool {
         self.requests_per_minute.is_none() && self.tokens_per_minute.is_none() && self.concurrency.is_none()
     }
 
-    /// The lower of each limit.
+    /// The lower of each pair of limits.
     pub(crate) fn tighter(self, other: Self) -> Self {
         fn lower<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
             match (a, b) {

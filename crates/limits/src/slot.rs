@@ -1,5 +1,5 @@
-//! The counters of one scope, and the table that finds them.
-//! Knows how a slot comes and goes; what is charged when is decided by its callers.
+//! The counters of one scope, and the table that finds them. Knows how slots are created and dropped; callers decide
+//! what is charged and when.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::bucket::Bucket;
 
 const SHARDS: usize = 16;
 
-/// One scope's counters. Several slots are locked in the order of their numbers.
+/// The counters of one scope. To lock several slots, lock them in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) number: u64,
@@ -26,14 +26,14 @@ pub(crate) struct Slot {
 pub(crate) struct Counters {
     pub(crate) requests: Bucket,
     pub(crate) tokens: Bucket,
-    /// Open leases.
+    /// Number of open leases.
     pub(crate) active: u32,
-    /// No longer in the table: whoever still finds this slot looks again.
+    /// The slot is no longer in the table. A caller that still holds this slot must look it up again.
     pub(crate) retired: bool,
 }
 
 impl Counters {
-    /// A lease ended.
+    /// Records that a lease ended.
     pub(crate) fn end_one(&mut self) {
         self.active = self.active.saturating_sub(1);
         if self.active == 0 {
@@ -41,7 +41,7 @@ impl Counters {
         }
     }
 
-    /// Whether a new slot would be the same.
+    /// Refills up to `now` and returns `true` if a new slot would have the same state.
     fn is_idle(&mut self, now: UnixNanos) -> bool {
         self.requests.refill(now);
         self.tokens.refill(now);
@@ -49,7 +49,7 @@ impl Counters {
     }
 }
 
-/// Operators choose the names of scopes, so that they need no hash that withstands callers.
+/// Operators choose the names of scopes, so the hash need not withstand hostile callers.
 type Shard = HashMap<Scope, Arc<Slot>, RandomState>;
 
 /// All slots, by scope.
@@ -64,7 +64,7 @@ impl Slots {
         Self { shards: Default::default(), next: AtomicU64::new(0) }
     }
 
-    /// The slot of `scope`, made if there is none.
+    /// Returns the slot of `scope`, and creates it if necessary.
     pub(crate) fn get(&self, scope: &Scope) -> Arc<Slot> {
         let shard = self.shard(scope);
         if let Some(slot) = shard.read().get(scope) {
@@ -78,16 +78,16 @@ impl Slots {
         Arc::clone(slot)
     }
 
-    /// The slot of `scope`, if there is one.
+    /// Returns the slot of `scope`, if there is one.
     pub(crate) fn find(&self, scope: &Scope) -> Option<Arc<Slot>> {
         self.shard(scope).read().get(scope).map(Arc::clone)
     }
 
-    /// Forgets slots that a new one would equal.
+    /// Drops slots that are in the same state as new ones.
     pub(crate) fn forget_idle(&self, now: UnixNanos) {
         for shard in &self.shards {
-            // A slot that is locked is in use. Slots' locks are never held while a shard's is waited for, so
-            // even a plain lock could not deadlock; but it could make every caller of the shard wait.
+            // A locked slot is in use. No thread waits for a shard's lock while it holds a slot's lock, so a plain lock
+            // could not deadlock either. But it could make every caller of the shard wait.
             shard.write().retain(|_, slot| match slot.counters.try_lock() {
                 Some(mut counters) => {
                     counters.retired = counters.is_idle(now);
@@ -102,8 +102,8 @@ impl Slots {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    /// By the last bytes of its id, in which ids of one kind differ, if anywhere: which shard it is only says who waits for
-    /// whom.
+    /// Picks a shard by the last bytes of the id, since ids of one kind differ there, if anywhere. The choice only
+    /// affects which callers wait for each other.
     fn shard(&self, scope: &Scope) -> &RwLock<Shard> {
         let [first, ..] = &self.shards;
         let id = scope.id().as_bytes();

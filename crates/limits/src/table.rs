@@ -1,5 +1,5 @@
-//! All counters of a process: the slots of its scopes, the leases that are open, and how many ended in which way.
-//! Must not know how it is decided whether a call may pass.
+//! All counters of a process: the slots of its scopes, the open leases, and how many leases ended in which way. Must
+//! not know how admission is decided.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use headrace_domain::UnixNanos;
 use crate::held::{Leases, Shares};
 use crate::slot::Slots;
 
-/// What leases and decisions share.
+/// State that leases and admission share.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) slots: Slots,
@@ -21,7 +21,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes `tokens` for a lease that has expired: its slots may have been forgotten since.
+    /// Charges `tokens` for a lease that has expired. Its slots may have been retired since.
     pub(crate) fn charge_tokens(&self, shares: &Shares, tokens: u64, now: UnixNanos) {
         for share in shares {
             let Some(limit) = share.spec.tokens_per_minute else { continue };

@@ -1,29 +1,29 @@
-//! The rules as an operator writes them, and the bounds on what may be written.
-//! Plain data; whether it makes sense is found out when it is compiled.
+//! The rules as an operator configures them, and the limits on their size. Plain data;
+//! [`Rules::compile`](crate::Rules::compile) checks it.
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds on a list of rules, each with its unit in its name.
+/// Limits on a list of rules. The unit is in each name.
 pub mod limits {
-    /// Most rules in a list.
+    /// Maximum number of rules in a list.
     pub const MAX_RULES: usize = 256;
-    /// Longest name of a rule, in bytes.
+    /// Maximum bytes of a rule's name.
     pub const MAX_NAME_BYTES: usize = 64;
-    /// Longest message to callers, in bytes.
+    /// Maximum bytes of a message to callers.
     pub const MAX_MESSAGE_BYTES: usize = 512;
-    /// Most words in one rule.
+    /// Maximum number of words in one rule.
     pub const MAX_WORDS: usize = 10_000;
-    /// Longest word, in bytes.
+    /// Maximum bytes of a word.
     pub const MAX_WORD_BYTES: usize = 256;
-    /// Words of all rules together, in bytes.
+    /// Maximum bytes of the words of all rules together.
     pub const MAX_ALL_WORDS_BYTES: usize = 1024 * 1024;
-    /// Longest regular expression, in bytes.
+    /// Maximum bytes of a regular expression.
     pub const MAX_REGEX_BYTES: usize = 4 * 1024;
-    /// Deepest nesting in a regular expression.
+    /// Maximum nesting depth of a regular expression.
     pub const MAX_REGEX_NESTING: u32 = 50;
-    /// Largest compiled regular expression, in bytes of memory.
+    /// Maximum memory of a compiled regular expression, in bytes.
     pub const MAX_REGEX_PROGRAM_BYTES: usize = 1024 * 1024;
-    /// Largest cache that matching one regular expression may use, in bytes of memory.
+    /// Maximum cache for matching one regular expression, in bytes.
     pub const MAX_REGEX_CACHE_BYTES: usize = 1024 * 1024;
 }
 
@@ -31,14 +31,14 @@ pub mod limits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
-    /// Its name, for traces and refusals: letters, digits, `.`, `_` and `-`; unique in the list.
+    /// The rule's name in traces and refusals: letters, digits, `.`, `_` and `-`, unique in the list.
     pub name: String,
-    /// How it matches.
+    /// How the rule matches.
     pub kind: RuleKind,
-    /// Words or phrases, any of which matches, upper and lower case alike (`kind = "words"`).
+    /// Words or phrases. The rule matches if the text contains any of them, in upper or lower case (`kind = "words"`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<String>,
-    /// Whether a word must stand alone rather than inside a longer one (`kind = "words"`).
+    /// Whether a word must stand alone and not inside a longer word (`kind = "words"`).
     #[serde(default)]
     pub whole_word: bool,
     /// A regular expression in the syntax of Rust's `regex` crate (`kind = "regex"`).
@@ -46,10 +46,10 @@ pub struct RuleConfig {
     pub pattern: Option<String>,
     /// What happens on a match.
     pub action: Action,
-    /// Which texts it looks at.
+    /// The texts that the rule checks.
     #[serde(default)]
     pub applies_to: AppliesTo,
-    /// What callers are told when it blocks; by default, that it did and its name.
+    /// The message to the caller if the rule blocks. By default it says that the rule blocked, and names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -70,15 +70,15 @@ pub enum RuleKind {
 pub enum Action {
     /// The call is refused.
     Block,
-    /// The call passes, and its trace says so.
+    /// The call passes, and its trace names the rule.
     Flag,
 }
 
-/// Which texts a rule looks at.
+/// The texts that a rule checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AppliesTo {
-    /// What callers send.
+    /// The text that callers send.
     #[default]
     Input,
 }

@@ -1,15 +1,15 @@
-//! What is wrong with a list of rules: all of it at once, each with the rule's name.
+//! The errors in a list of rules: all of them at once, each with the rule's name.
 
 use std::fmt;
 
-/// What is wrong with one rule.
+/// An error in one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
-    /// Its name, or its place in the list if that is what is wrong.
+    /// The rule's name, or its position in the list if the name is invalid.
     pub rule: String,
-    /// The field.
+    /// The invalid field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub why: String,
 }
 
@@ -19,7 +19,7 @@ impl fmt::Display for RuleError {
     }
 }
 
-/// Everything that is wrong with a list of rules.
+/// All errors in a list of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesError(pub Vec<RuleError>);
 

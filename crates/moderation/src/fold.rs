@@ -1,7 +1,7 @@
-//! Text as rules see it: one writing for what reads alike. What nobody sees is left out, compatibility forms (full width,
-//! ligatures, styled letters) are plain, white space is one space; for words also case and accents are gone. A second writing has
-//! Latin letters for those that look like them.
-//! Must not know rules.
+//! Normalises text for the rules, so that texts that look alike compare equal. Removes invisible characters, replaces
+//! compatibility forms (full width, ligatures, styled letters) by plain ones, and reduces white space to single spaces.
+//! For words, also removes case and accents. A second form replaces look-alike letters by Latin ones. Must not know
+//! rules.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,8 @@ use unicode_normalization_alignments::UnicodeNormalization;
 
 use crate::look_alike;
 
-/// `text` for rules of words, in which letters are compared without case and accents. By way of upper case, as Unicode's
-/// case folding does it: the Greek final sigma equals the other one, and `ß` equals `ss`.
+/// Normalises `text` for word rules, which ignore case and accents. Folds case through upper case, as Unicode's case
+/// folding does: the Greek final sigma equals the other sigma, and `ß` equals `ss`.
 pub(crate) fn for_words(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         if !text.bytes().any(|b| b.is_ascii_uppercase()) && has_single_spaces(text) {
@@ -23,18 +23,20 @@ pub(crate) fn for_words(text: &str) -> Cow<'_, str> {
     Cow::Owned(spaced(plain.flat_map(char::to_uppercase).flat_map(char::to_lowercase), text.len()))
 }
 
-/// `text` for rules of words with letters that look Latin as the Latin ones. `None` if it has no such letter.
+/// Normalises `text` for word rules and replaces look-alike letters by Latin ones. `None` if it has no such letter.
 pub(crate) fn unmasked_for_words(text: &str) -> Option<String> {
     let plain = unmasked(text)?.filter(|c| !is_accent(*c));
     Some(spaced(plain.flat_map(char::to_uppercase).flat_map(char::to_lowercase), text.len()))
 }
 
-/// `text` for regular expressions with letters that look Latin as the Latin ones. `None` if it has no such letter.
+/// Normalises `text` for regular expressions and replaces look-alike letters by Latin ones. `None` if it has no such
+/// letter.
 pub(crate) fn unmasked_for_patterns(text: &str) -> Option<String> {
     Some(spaced(unmasked(text)?.nfc().map(|(c, _)| c), text.len()))
 }
 
-/// The decomposed characters of a text that has letters which look Latin.
+/// The decomposed characters of a text, with look-alike letters replaced by Latin ones. `None` if it has no such
+/// letter.
 fn unmasked(text: &str) -> Option<impl Iterator<Item = char>> {
     if text.is_ascii() || !text.chars().any(look_alike::may_look_latin) {
         return None;
@@ -44,7 +46,7 @@ fn unmasked(text: &str) -> Option<impl Iterator<Item = char>> {
     masked.then(|| plain().map(|c| look_alike::latin(c).unwrap_or(c)))
 }
 
-/// `text` for regular expressions, which see case and accents: `None` where it is as it was written.
+/// Normalises `text` for regular expressions, which see case and accents. `None` if that changes nothing.
 pub(crate) fn for_patterns(text: &str) -> Option<String> {
     if text.is_ascii() && has_single_spaces(text) {
         return None;
@@ -53,21 +55,21 @@ pub(crate) fn for_patterns(text: &str) -> Option<String> {
     Some(spaced(plain, text.len())).filter(|plain| plain != text)
 }
 
-/// The longest end of `text` that has at most `most` visible characters, a run of white space counting as one.
+/// The longest suffix of `text` with at most `most` visible characters. A run of white space counts as one character.
 pub(crate) fn tail(text: &str, most: usize) -> &str {
     let mut counter = Counter::default();
     let first = text.char_indices().rev().find(|(_, c)| counter.count(*c) > most);
     text.get(first.map_or(0, |(at, c)| at + c.len_utf8())..).unwrap_or_default()
 }
 
-/// The longest beginning of `text` that has at most `most` visible characters, a run of white space counting as one.
+/// The longest prefix of `text` with at most `most` visible characters. A run of white space counts as one character.
 pub(crate) fn head(text: &str, most: usize) -> &str {
     let mut counter = Counter::default();
     let end = text.char_indices().find(|(_, c)| counter.count(*c) > most);
     text.get(..end.map_or(text.len(), |(at, _)| at)).unwrap_or_default()
 }
 
-/// Counts characters that stay in the writing for words.
+/// Counts the characters that [`for_words`] keeps.
 #[derive(Default)]
 struct Counter {
     seen: usize,
@@ -92,7 +94,7 @@ fn seen(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(|c| !is_ignorable(*c))
 }
 
-/// White space as single spaces.
+/// Collects characters, with each run of white space as a single space.
 fn spaced(chars: impl Iterator<Item = char>, bytes: usize) -> String {
     let mut out = String::with_capacity(bytes);
     for c in chars {
@@ -110,7 +112,8 @@ fn has_single_spaces(ascii: &str) -> bool {
     !bytes.iter().any(|b| matches!(b, b'\t'..=b'\r')) && !bytes.windows(2).any(|pair| pair == b"  ")
 }
 
-/// Accents of Latin, Greek and Cyrillic letters. Marks of other scripts are letters in all but name.
+/// Returns `true` for accents of Latin, Greek and Cyrillic letters. Marks of other scripts act as letters, so they do
+/// not count.
 fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}')
 }

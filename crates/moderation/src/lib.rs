@@ -1,5 +1,5 @@
-//! Whether a text may pass: one list of rules, and the [`Judge`] seam that other judges stand behind too.
-//! Knows text only: not who wrote it, nor what becomes of a request. A verdict never repeats what it matched.
+//! Decides whether a text may pass: a list of rules, and the [`Judge`] trait for other kinds of judges. Knows text
+//! only, not who wrote it or what happens to the request. A verdict never repeats the text that it matched.
 
 mod config;
 mod error;

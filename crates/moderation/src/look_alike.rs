@@ -1,10 +1,11 @@
 //! Letters of other scripts that look like Latin ones. Knows no rules.
 //!
-//! From Unicode's table of confusables (UTS #39, confusables.txt): single letters of the Latin, Greek, Cyrillic, Armenian, Cherokee,
-//! Coptic and Lisu scripts, without those that are alike only in some fonts, and with small capitals and letters that a
-//! stroke crosses. Digits and groups of letters are left out (`0` and `O`, `rn` and `m`), as plain English would match.
+//! From Unicode's table of confusables (UTS #39, confusables.txt): single letters of the Latin, Greek, Cyrillic,
+//! Armenian, Cherokee, Coptic and Lisu scripts. Omits letters that look alike only in some fonts. Adds small capitals
+//! and letters with a stroke. Omits digits and groups of letters (`0` and `O`, `rn` and `m`), since plain English would
+//! match.
 
-/// The Latin letter that `c` looks like, in the case of `c`. `None` if it looks like none, or is one.
+/// The Latin letter that `c` looks like, in the case of `c`. `None` if `c` is Latin or looks like no Latin letter.
 pub(crate) fn latin(c: char) -> Option<char> {
     if !may_look_latin(c) {
         return None;
@@ -13,7 +14,8 @@ pub(crate) fn latin(c: char) -> Option<char> {
     Some(if c.is_uppercase() { small.to_ascii_uppercase() } else { small })
 }
 
-/// Whether `c`, or a letter of its compatibility decomposition, may be in the table: its block has such letters.
+/// Returns `true` if `c`, or a letter of its compatibility decomposition, may be in the table, judging by its Unicode
+/// block.
 pub(crate) const fn may_look_latin(c: char) -> bool {
     matches!(
         c,

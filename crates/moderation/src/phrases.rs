@@ -1,11 +1,11 @@
-//! Phrases that begin in one text and end in a later one: a caller may split them over messages.
-//! Knows no messages.
+//! Finds phrases that start in one text and end in a later one, since a caller may split them over messages. Knows no
+//! messages.
 
 use crate::fold;
 use crate::{Judge, Verdict};
 
-/// Reads the texts of one sequence, such as the messages of a conversation, and looks where they meet. Keeps as much of what came
-/// before as the longest phrase may need.
+/// Reads the texts of one sequence, such as the messages of a conversation, and checks the places where they meet.
+/// Keeps as much of the earlier texts as the longest phrase may need.
 pub struct Phrases<'j> {
     judge: &'j dyn Judge,
     longest_chars: usize,
@@ -13,19 +13,19 @@ pub struct Phrases<'j> {
 }
 
 impl<'j> Phrases<'j> {
-    /// A sequence without texts yet.
+    /// Starts a sequence without texts.
     pub fn of(judge: &'j dyn Judge) -> Self {
         Self { judge, longest_chars: judge.longest_phrase_chars(), before: String::new() }
     }
 
-    /// The verdict on phrases that end in `text` and begin in the texts before it. Takes time in proportion to the longest phrase,
-    /// and to the invisible characters at the end of the one text and at the beginning of the other.
+    /// Checks for phrases that end in `text` and start in the texts before it. Takes time proportional to the longest
+    /// phrase, plus the invisible characters at the end of the earlier text and at the start of `text`.
     pub fn next(&mut self, text: &str) -> Verdict {
         let most = self.longest_chars;
         if most == 0 || text.is_empty() {
             return Verdict::Clean;
         }
-        // One character more on each side shows whether a word ends there.
+        // One more character on each side shows whether a word ends there.
         let (head, tail) = (fold::head(text, most + 1), fold::tail(text, most + 1));
         let verdict = match self.before.is_empty() {
             true => Verdict::Clean,

@@ -1,5 +1,5 @@
-//! The rules list, compiled: all words of all rules in one automaton, each regular expression by itself.
-//! Both take time linear in the text, whatever the rules and the text are.
+//! The compiled list of rules: the words of all rules in two automata, and each regular expression by itself. Both take
+//! time linear in the text, for any rules and any text.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,25 +12,25 @@ use crate::config::limits;
 use crate::fold;
 use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
 
-/// A compiled list of rules. The first blocking rule that matches blocks; otherwise the first flagging one
-/// flags.
+/// A compiled list of rules. The first matching rule that blocks decides. If no rule blocks, the first matching rule
+/// that flags decides.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
     words: Words,
-    /// Words of other scripts, with Latin letters for those that look like them.
+    /// Words of other scripts, with their look-alike letters replaced by Latin ones.
     masked: Words,
-    /// Characters of the longest word that has a space in it. 0 if none has.
+    /// Number of characters of the longest word that contains a space, or 0 if no word does.
     longest_phrase_chars: usize,
-    /// Regular expressions, each with its rule's place in `rules`.
+    /// Regular expressions, each with the index of its rule in `rules`.
     regexes: Vec<(usize, Regex)>,
 }
 
-/// Words as one automaton.
+/// Words compiled into one automaton.
 #[derive(Debug, Default)]
 struct Words {
     automaton: Option<AhoCorasick>,
-    /// For each word of the automaton, its rule's place in the list.
+    /// For each word of the automaton, the index of its rule.
     rules: Vec<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Rules {
     /// Compiles `configs`.
     ///
     /// # Errors
-    /// Everything that is wrong with every rule.
+    /// All errors of all rules.
     pub fn compile(configs: &[RuleConfig]) -> Result<Self, RulesError> {
         let errors = check(configs);
         if !errors.is_empty() {
@@ -93,7 +93,7 @@ impl Rules {
         Ok(Self { rules, words, masked, longest_phrase_chars, regexes })
     }
 
-    /// Whether there is no rule.
+    /// Returns `true` if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -111,7 +111,7 @@ impl Rules {
         rule(matched.flag).map_or(Verdict::Clean, |rule| Verdict::Flagged { rule: Arc::clone(&rule.name) })
     }
 
-    /// Adds the rules whose words are in `text`.
+    /// Adds the rules whose words occur in `text`.
     fn match_words(&self, text: &str, matched: &mut Matched) {
         if self.words.is_empty() {
             return;
@@ -122,13 +122,13 @@ impl Rules {
             self.match_in(&self.words, unmasked, None, matched);
         }
         if !text.is_ascii() {
-            // A word of another script may have had all its letters that look Latin replaced.
+            // A caller may have replaced all Latin-looking letters of a word in another script.
             self.match_in(&self.masked, unmasked.as_deref().unwrap_or(&plain), None, matched);
         }
     }
 
-    /// Adds the rules of words in the folded `text`. With the place of a space as `across`: of those words that begin before it and
-    /// end behind it.
+    /// Adds the rules whose words occur in the normalised `text`. If `across` is the position of a space, only words
+    /// that start before it and end after it count.
     fn match_in(&self, words: &Words, text: &str, across: Option<usize>, matched: &mut Matched) {
         let Some(automaton) = &words.automaton else { return };
         for found in automaton.find_overlapping_iter(text) {
@@ -143,7 +143,7 @@ impl Rules {
         }
     }
 
-    /// Adds the rules whose regular expressions match `text`, as it was written or in a writing for what reads alike.
+    /// Adds the rules whose regular expressions match `text` or one of its two normalised forms.
     fn match_regexes(&self, text: &str, matched: &mut Matched) {
         if self.regexes.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl Judge for Rules {
     }
 }
 
-/// The first matching rule of each action, by its place in the list.
+/// The first matching rule of each action, by its index in the list.
 #[derive(Debug, Default)]
 struct Matched {
     block: Option<usize>,
@@ -199,7 +199,7 @@ struct Matched {
 }
 
 impl Matched {
-    /// Whether a match of the rule at `at` could change the verdict.
+    /// Returns `true` if a match of the rule at `at` could change the verdict.
     fn would_change(&self, at: usize, action: Action) -> bool {
         let earlier = |known: Option<usize>| known.is_none_or(|known| at < known);
         match action {
@@ -228,7 +228,7 @@ impl Rule {
     }
 }
 
-/// Everything that can be told to be wrong without compiling.
+/// Finds all errors that need no compilation.
 fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
     let mut errors = Vec::new();
     if configs.len() > limits::MAX_RULES {
@@ -312,8 +312,8 @@ fn compile_regex(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// How a word of another script reads with Latin letters for those that look like them, in either case. Words that become
-/// all Latin are left out: texts in English would match.
+/// The forms of a word in another script after its look-alike letters are replaced by Latin ones, in either case. Omits
+/// forms that become entirely Latin, since English texts would match them.
 fn masked_forms(word: &str) -> BTreeSet<String> {
     let forms = [word.to_owned(), word.to_lowercase(), word.to_uppercase()];
     let forms = forms.iter().filter_map(|form| fold::unmasked_for_words(form));
@@ -328,7 +328,8 @@ fn compile_words(words: &[String]) -> Result<Option<AhoCorasick>, String> {
     automaton.map(Some).map_err(|error| format!("do not compile: {error}"))
 }
 
-/// Whether no letter or digit touches `text[start..end]`. An underscore is none: it emphasises words as well as joining them.
+/// Returns `true` if no letter or digit touches `text[start..end]`. An underscore does not count, since it emphasises
+/// words as well as joining them.
 fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let part_of_word = char::is_alphanumeric;
     let before = text.get(..start).and_then(|before| before.chars().next_back());

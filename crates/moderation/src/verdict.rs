@@ -1,35 +1,35 @@
-//! What a judge says of a text, and the seam that every judge stands behind.
-//! Knows no rules; a verdict names the rule and never the text that it matched.
+//! A judge's verdict on a text, and the trait that every judge implements. Knows no rules. A verdict names the rule,
+//! never the text that matched.
 
 use std::sync::Arc;
 
-/// What was decided about a text.
+/// The verdict on a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass.
+    /// The text may pass.
     #[default]
     Clean,
-    /// It may pass, and the trace says that a rule matched.
+    /// The text may pass, and the trace names the rule that matched.
     Flagged {
         /// The rule's name.
         rule: Arc<str>,
     },
-    /// It must not pass.
+    /// The text must not pass.
     Blocked {
         /// The rule's name.
         rule: Arc<str>,
-        /// What the caller is told.
+        /// The message to the caller.
         message: Arc<str>,
     },
 }
 
 impl Verdict {
-    /// Whether the text must not pass.
+    /// Returns `true` if the text must not pass.
     pub const fn is_blocked(&self) -> bool {
         matches!(self, Self::Blocked { .. })
     }
 
-    /// The rule that matched.
+    /// The name of the rule that matched.
     pub fn rule(&self) -> Option<&str> {
         match self {
             Self::Clean => None,
@@ -37,7 +37,7 @@ impl Verdict {
         }
     }
 
-    /// The graver of two verdicts; of two alike, the first.
+    /// Returns the more severe of two verdicts. If they are equally severe, returns `self`.
     #[must_use]
     pub fn graver(self, other: Self) -> Self {
         if other.gravity() > self.gravity() { other } else { self }
@@ -54,20 +54,22 @@ impl Verdict {
 
 /// Judges texts.
 pub trait Judge: Send + Sync {
-    /// The verdict on one text. May take time in proportion to its length, never more.
+    /// Returns the verdict on one text. Takes at most time proportional to its length.
     fn judge(&self, text: &str) -> Verdict;
 
-    /// The most characters of a phrase that [`Self::judge_seam`] may find. 0 if it finds none.
+    /// Maximum number of characters in a phrase that [`Self::judge_seam`] can find. 0 if it finds none.
     fn longest_phrase_chars(&self) -> usize {
         0
     }
 
-    /// The verdict on phrases that begin in `before` and end in `after`, as if a space stood between the two.
+    /// Returns the verdict on phrases that start in `before` and end in `after`, as if the two were separated by a
+    /// space.
     fn judge_seam(&self, _before: &str, _after: &str) -> Verdict {
         Verdict::Clean
     }
 
-    /// The gravest verdict on several texts, each by itself; stops at the first that must not pass.
+    /// Returns the most severe verdict on several texts, each judged by itself. Stops at the first text that must not
+    /// pass.
     fn judge_all(&self, texts: &mut dyn Iterator<Item = &str>) -> Verdict {
         let mut gravest = Verdict::Clean;
         for text in texts {

@@ -1,185 +1,186 @@
-//! Batches of calls: what is known of one, of each request in it, and the seam to whatever keeps them. A batch is the only thing that
-//! several parties change, so each change is one step on what is stored. Knows no dialect, no money, and runs nothing.
+//! Batches of calls: the records of a batch and of its requests, and the interface to the stores that keep them. A
+//! batch is the only object that several parties change, so each change is one step on the stored state. Knows no
+//! dialect and no money, and runs nothing.
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 use crate::{FileStore, ObjectError, PageAsk};
 
-/// How far a batch has come.
+/// The state of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchStatus {
-    /// Its requests are read.
+    /// The requests of the batch are being read.
     Validating,
-    /// They could not be: its errors say why. It is over.
+    /// Final: the requests could not be read. [`BatchState::faults`] says why.
     Failed,
-    /// They run.
+    /// The requests run.
     InProgress,
-    /// None is begun any more; what became of them is written down.
+    /// No further request starts. The results are being written.
     Finalizing,
-    /// As above, because somebody wanted it to end.
+    /// Cancellation was requested: no further request starts.
     Cancelling,
-    /// It is over.
+    /// Final: every request has ended.
     Completed,
-    /// It is over: its time was.
+    /// Final: the batch's time was over.
     Expired,
-    /// It is over: somebody wanted it to end.
+    /// Final: the batch was cancelled.
     Cancelled,
 }
 
 impl BatchStatus {
-    /// Whether nothing more becomes of it.
+    /// Returns `true` if the state is final.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Failed | Self::Completed | Self::Expired | Self::Cancelled)
     }
 }
 
-/// When a batch came how far.
+/// When a batch reached its states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BatchTimes {
-    /// Its requests began to run.
+    /// When its requests began to run.
     pub in_progress: Option<UnixNanos>,
-    /// The last one had ended, or none was to begin any more.
+    /// When its last request ended, or when no further request could start.
     pub finalizing: Option<UnixNanos>,
-    /// It was completed.
+    /// When the batch was completed.
     pub completed: Option<UnixNanos>,
-    /// It failed.
+    /// When the batch failed.
     pub failed: Option<UnixNanos>,
-    /// It was over, because its time was.
+    /// When the batch ended because its time was over.
     pub expired: Option<UnixNanos>,
-    /// Somebody wanted it to end.
+    /// When cancellation was requested.
     pub cancelling: Option<UnixNanos>,
-    /// It was over, because of that.
+    /// When the batch ended after a cancellation.
     pub cancelled: Option<UnixNanos>,
 }
 
-/// What is wrong with the requests of a batch.
+/// An error in the requests of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchFault {
-    /// Its name, for programs.
+    /// Error code, for programs.
     pub code: String,
-    /// What it is, for people.
+    /// Error message, for people.
     pub message: String,
-    /// Which field.
+    /// Name of the faulty field.
     pub param: Option<String>,
-    /// In which line, from 1 on.
+    /// Line number of the faulty request, from 1.
     pub line: Option<u64>,
 }
 
-/// How many requests of a batch became what.
+/// Number of requests in a batch, by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchCounts {
-    /// All of them.
+    /// All requests.
     pub total: u64,
-    /// Answered well.
+    /// Requests answered successfully.
     pub completed: u64,
-    /// Answered with an error.
+    /// Requests answered with an error.
     pub failed: u64,
-    /// Never begun, as somebody wanted the batch to end.
+    /// Requests never started because the batch was cancelled.
     pub cancelled: u64,
-    /// Never begun in time.
+    /// Requests never started in time.
     pub expired: u64,
 }
 
 /// A batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRecord {
-    /// Its id: `batch_…` or `msgbatch_…`.
+    /// The batch id: `batch_…` or `msgbatch_…`.
     pub id: String,
-    /// Whose it is.
+    /// The project that owns the batch.
     pub project: ProjectId,
-    /// How many requests became what.
+    /// Number of requests, by result.
     pub counts: BatchCounts,
-    /// What else is known.
+    /// The rest of the batch's state.
     pub state: BatchState,
 }
 
-/// What is known of a batch beside its id, its owner and its counts.
+/// The state of a batch, except id, owner and counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchState {
-    /// By which key it was created: its requests are that key's.
+    /// The key that created the batch. Its requests run under this key.
     pub key: KeyId,
-    /// What is called.
+    /// The endpoint that each request calls.
     pub endpoint: Endpoint,
-    /// When it was created.
+    /// When the batch was created.
     pub created: UnixNanos,
-    /// Until when its requests may begin.
+    /// The latest time at which a request may start.
     pub expires: UnixNanos,
-    /// How far it has come.
+    /// The state that the batch has reached.
     pub status: BatchStatus,
-    /// When it came how far.
+    /// When the batch reached its states.
     pub times: BatchTimes,
-    /// The file that its requests stand in, where they do.
+    /// The file with the requests. `None` if the batch was created with its requests.
     pub input: Option<String>,
-    /// The time that its client asked for, in the dialect's words.
+    /// The completion window that the client asked for, as the dialect writes it.
     pub window: String,
     /// A JSON object of labels.
     pub metadata: Option<String>,
-    /// Seconds that the files of its results are kept for; `None`: until they are deleted.
+    /// Retention of the result files in seconds. `None` keeps them until they are deleted.
     pub kept_seconds: Option<u64>,
-    /// Why it failed.
+    /// Why the batch failed.
     pub faults: Vec<BatchFault>,
-    /// The file of good answers.
+    /// The file of successful answers.
     pub output: Option<String>,
-    /// The file of the others.
+    /// The file of failed requests.
     pub errors: Option<String>,
 }
 
 /// A request of a batch that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRecord {
-    /// Its place among the batch's, from 0 on.
+    /// The index in the batch, from 0.
     pub at: u64,
-    /// Its client's id for it: no other request of the batch has it.
+    /// The client's id for the request, unique within the batch.
     pub custom_id: String,
     /// The body of the call.
     pub body: String,
-    /// An answer was written down for it, of a call with this id, that may or may not have been paid for.
+    /// The id of a call whose answer was noted for this request. That call may or may not have been paid for.
     pub noted: Option<String>,
 }
 
 /// How a request of a batch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineEnd {
-    /// Answered well.
+    /// Answered successfully.
     Completed,
     /// Answered with an error.
     Failed,
-    /// Never begun, as somebody wanted the batch to end.
+    /// Never started because the batch was cancelled.
     Cancelled,
-    /// Never begun in time.
+    /// Never started in time.
     Expired,
 }
 
 /// A request of a batch that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineResult {
-    /// Its place.
+    /// The index in the batch, from 0.
     pub at: u64,
-    /// Its client's id for it.
+    /// The client's id for the request.
     pub custom_id: String,
-    /// How it ended.
+    /// How the request ended.
     pub end: LineEnd,
-    /// The status of its answer, as HTTP has it; 0 where it has none.
+    /// The HTTP status of the answer, or 0 if there is none.
     pub status: u16,
-    /// The id of its call.
+    /// The id of the call.
     pub request: String,
-    /// The body of its answer, as JSON; empty where it has none.
+    /// The body of the answer, as JSON. Empty if there is none.
     pub answer: String,
 }
 
-/// Whose batches a list is of.
+/// The two kinds of batches, which are listed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchKind {
-    /// Those that are created from a file.
+    /// Batches that are created from a file.
     OfFiles,
-    /// Those of messages, which come with their requests.
+    /// Batches of messages, which are created with their requests.
     OfMessages,
 }
 
 impl BatchKind {
-    /// Of what kind a batch of calls to this endpoint is.
+    /// The kind of a batch that calls this endpoint.
     pub const fn of(endpoint: Endpoint) -> Self {
         match endpoint {
             Endpoint::Messages => Self::OfMessages,
@@ -188,24 +189,24 @@ impl BatchKind {
     }
 }
 
-/// Keeps batches, beside the files that they come from and lead to.
+/// Stores batches, beside their input and result files.
 pub trait BatchStore: FileStore {
-    /// Creates a batch without requests. A batch from a file is refused if its requests would not fit beside the file.
+    /// Creates a batch without requests. Refuses a batch from a file if its requests would not fit beside the file.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn create_batch(&self, batch: &BatchRecord) -> Result<(), ObjectError>;
 
-    /// A batch.
+    /// The batch with this id, if `project` owns it.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn batch(&self, project: &ProjectId, id: &str) -> Result<Option<BatchRecord>, ObjectError>;
 
-    /// A page of a project's batches; whether more follow. Behind a batch that is not there comes nothing.
+    /// A page of a project's batches, and whether more follow. The page is empty if its cursor names a missing batch.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn batches(
         &self,
         project: &ProjectId,
@@ -213,16 +214,17 @@ pub trait BatchStore: FileStore {
         ask: &PageAsk,
     ) -> Result<(Vec<BatchRecord>, bool), ObjectError>;
 
-    /// Batches that are not over, of any project, oldest first.
+    /// Batches of all projects that are not in a final state, oldest first.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn open_batches(&self) -> Result<Vec<BatchRecord>, ObjectError>;
 
-    /// Changes what is known of a batch, in one step with looking at it; what it is then. What is over may be removed from `gone` on.
+    /// Reads and changes the state of a batch in one step, and returns the new state. If the new state is final, the
+    /// batch may be removed from time `gone` on.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn change_batch(
         &self,
         id: &str,
@@ -230,61 +232,62 @@ pub trait BatchStore: FileStore {
         change: &mut dyn FnMut(&mut BatchState),
     ) -> Result<Option<BatchRecord>, ObjectError>;
 
-    /// Removes a batch with its requests, where it is over; whether it was removed.
+    /// Removes a batch and its requests if its state is final. Returns whether it was removed.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn delete_batch(&self, project: &ProjectId, id: &str) -> Result<bool, ObjectError>;
 
-    /// Adds requests to a batch. `Some`: nothing was added, as the batch has a request with this id of its client's already.
+    /// Adds requests to a batch. If a `custom_id` is already used in the batch, adds nothing and returns that id.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn add_lines(&self, batch: &str, lines: &[LineRecord]) -> Result<Option<String>, ObjectError>;
 
-    /// Removes all requests of a batch: they are read anew.
+    /// Removes all requests of a batch and resets its counts, before they are read again.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn clear_lines(&self, batch: &str) -> Result<(), ObjectError>;
 
-    /// Removes all requests of a batch whose results are elsewhere. Its counts stay.
+    /// Removes all requests of a batch whose results are stored elsewhere. The counts stay.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn forget_lines(&self, batch: &str) -> Result<(), ObjectError>;
 
-    /// Requests that have not ended, in their order, from a place on: as many as come to so many bytes, one at least.
+    /// Requests that have not ended, in order, from index `from`. Returns at most `most_bytes` of bodies, but at least
+    /// one request if there is one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError>;
 
-    /// Checks that a project and the disk have room for a further answer.
+    /// Checks that the project and the disk have room for another answer.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn check_room(&self, project: &ProjectId) -> Result<(), ObjectError> {
         let _ = project;
         Ok(())
     }
 
-    /// Requests that have not ended, and for which an answer was noted.
+    /// Requests that have not ended and have a noted answer.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn begun_lines(&self, batch: &str) -> Result<Vec<LineRecord>, ObjectError>;
 
-    /// Writes down an answer that is about to be paid for.
+    /// Stores an answer just before it is paid for.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn note_answer(&self, batch: &str, at: u64, request: &str, answer: &str) -> Result<(), ObjectError>;
 
-    /// A request has ended. Where it ended well, its answer is the one that was noted; otherwise `answer` is.
+    /// Records how a request ended. `told` is the call's id and its answer. `None` keeps the noted ones.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn end_line(
         &self,
         batch: &str,
@@ -294,15 +297,16 @@ pub trait BatchStore: FileStore {
         told: Option<(&str, &str)>,
     ) -> Result<(), ObjectError>;
 
-    /// All requests that have not ended have ended so.
+    /// Ends all requests that have not ended, with the result `end`.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn end_rest(&self, batch: &str, end: LineEnd) -> Result<(), ObjectError>;
 
-    /// Requests that have ended, in their order, from a place on: as many as come to so many bytes, one at least.
+    /// Requests that have ended, in order, from index `from`. Returns at most `most_bytes` of answers, but at least one
+    /// request if there is one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn results(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineResult>, ObjectError>;
 }

@@ -1,29 +1,30 @@
-//! Files that clients store, and uploads that become files: what is known of them, and the seam to whatever keeps their bytes. Knows
-//! no disk, no form, and nothing of what the bytes mean.
+//! Files that clients store, and uploads that become files: their records, and the interface to the stores that keep
+//! their bytes. Knows no disk and no form, and does not interpret the bytes.
 
 use headrace_domain::{ProjectId, UnixNanos};
 
 use crate::{ObjectError, PageAsk};
 
-/// How much is kept, and for how long.
+/// Limits on files, uploads and batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// Bytes of one file.
+    /// Maximum bytes of one file.
     pub max_file_bytes: u64,
-    /// Files of a project, parts of uploads too; further ones are refused.
+    /// Maximum files of a project, including parts of uploads. Further files are refused.
     pub max_files_per_project: u64,
-    /// Bytes of a project's files, parts of uploads, and the requests and answers of its batches; more are refused.
+    /// Maximum bytes of a project's files, parts of uploads, and requests and answers of its batches. More bytes are
+    /// refused.
     pub max_file_bytes_per_project: u64,
-    /// The same of all projects.
+    /// The same maximum for all projects together.
     pub max_total_bytes: u64,
-    /// Batches of a project that have not ended; further ones are refused.
+    /// Maximum batches of a project that have not ended. Further batches are refused.
     pub max_open_batches_per_project: u64,
-    /// Requests of a batch.
+    /// Maximum requests of a batch.
     pub max_requests_per_batch: u64,
 }
 
 impl Default for FileLimits {
-    /// OpenAI's bounds on a file and a batch; ten gigabytes of each project.
+    /// OpenAI's limits on a file and a batch, and 10 GiB per project.
     fn default() -> Self {
         Self {
             max_file_bytes: 512 << 20,
@@ -36,87 +37,88 @@ impl Default for FileLimits {
     }
 }
 
-/// What the results of batches are for. Nobody else may store such files, and they are never refused for want of room.
+/// The purpose of batch result files. Clients may not store files with this purpose, and a project's limits do not
+/// apply to them.
 pub const OUTPUT_PURPOSE: &str = "batch_output";
 
-/// A file, without its bytes.
+/// The record of a file, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
-    /// Its id: `file-…`.
+    /// The file id: `file-…`.
     pub id: String,
-    /// Whose it is.
+    /// The project that owns the file.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the file was created.
     pub created: UnixNanos,
-    /// From when on it is gone; `None`: when it is deleted.
+    /// When the file expires. `None` keeps it until it is deleted.
     pub expires: Option<UnixNanos>,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What its owner calls it. It is a name alone: nothing is looked up by it.
+    /// The owner's name for the file. Nothing is looked up by it.
     pub name: String,
-    /// What it is for, in the dialect's word.
+    /// The purpose, as the dialect writes it.
     pub purpose: String,
 }
 
-/// How far an upload has come.
+/// The state of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UploadStatus {
-    /// It takes parts.
+    /// The upload accepts parts.
     Pending,
-    /// It is a file.
+    /// The upload has become a file.
     Completed,
-    /// It was given up.
+    /// The upload was cancelled.
     Cancelled,
 }
 
-/// An upload.
+/// The record of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadRecord {
-    /// Its id: `upload_…`.
+    /// The upload id: `upload_…`.
     pub id: String,
-    /// Whose it is.
+    /// The project that owns the upload.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the upload was created.
     pub created: UnixNanos,
-    /// From when on it takes no parts, and cannot be completed.
+    /// When the upload expires. It then accepts no parts and cannot be completed.
     pub expires: UnixNanos,
-    /// How far it has come.
+    /// The state of the upload.
     pub status: UploadStatus,
-    /// How many bytes the file will have.
+    /// Size of the future file in bytes.
     pub bytes: u64,
-    /// What the file will be called.
+    /// Name of the future file.
     pub name: String,
-    /// What it will be for.
+    /// Purpose of the future file.
     pub purpose: String,
-    /// The media type that its client gave.
+    /// The media type that the client declared.
     pub mime: String,
-    /// Seconds that the file will be kept for; `None`: until it is deleted.
+    /// Retention of the future file in seconds. `None` keeps it until it is deleted.
     pub kept_seconds: Option<u64>,
-    /// The file, once it is one.
+    /// The id of the file, once the upload is completed.
     pub file: Option<String>,
 }
 
-/// A part of an upload.
+/// The record of one part of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartRecord {
-    /// Its id: `part_…`.
+    /// The part id: `part_…`.
     pub id: String,
-    /// Of which upload.
+    /// The id of the upload.
     pub upload: String,
-    /// When it was created.
+    /// When the part was created.
     pub created: UnixNanos,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// What bytes are written to that nobody can see yet.
+/// An object whose bytes are being written and that no client can see yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Draft {
-    /// What becomes a file.
+    /// The future file.
     File(FileRecord),
-    /// What becomes a part of an upload.
+    /// The future part of an upload.
     Part {
-        /// Whose upload it is.
+        /// The project that owns the upload.
         project: ProjectId,
         /// The part.
         part: PartRecord,
@@ -124,7 +126,7 @@ pub enum Draft {
 }
 
 impl Draft {
-    /// The id of what it becomes.
+    /// The id of the future file or part.
     pub fn id(&self) -> &str {
         match self {
             Self::File(file) => &file.id,
@@ -132,7 +134,7 @@ impl Draft {
         }
     }
 
-    /// Whose it is.
+    /// The project that owns the draft.
     pub const fn project(&self) -> &ProjectId {
         match self {
             Self::File(file) => &file.project,
@@ -140,7 +142,7 @@ impl Draft {
         }
     }
 
-    /// Whether the bounds of its project are for it.
+    /// Returns `true` if the project's limits apply.
     pub fn is_bounded(&self) -> bool {
         match self {
             Self::File(file) => file.purpose != OUTPUT_PURPOSE,
@@ -148,7 +150,7 @@ impl Draft {
         }
     }
 
-    /// How many bytes it has.
+    /// Size in bytes.
     pub const fn bytes(&self) -> u64 {
         match self {
             Self::File(file) => file.bytes,
@@ -156,7 +158,7 @@ impl Draft {
         }
     }
 
-    /// Says how many bytes it has.
+    /// Sets the size in bytes.
     pub const fn set_bytes(&mut self, bytes: u64) {
         match self {
             Self::File(file) => file.bytes = bytes,
@@ -168,56 +170,59 @@ impl Draft {
 /// Why an upload was not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Incomplete {
-    /// It is not there, or not this project's.
+    /// The upload does not exist, or belongs to another project.
     Missing,
-    /// It was completed or cancelled, or its time is over.
+    /// The upload was completed or cancelled, or has expired.
     NotPending,
-    /// No such part, or named twice.
+    /// This part does not exist, or is listed twice.
     Part(String),
-    /// The parts come to another number of bytes than the upload was created for.
+    /// The parts have this total size, not the size that the upload was created for.
     Bytes(u64),
 }
 
-/// Keeps files. Every look-up names whose they must be: what is somebody else's, has expired or never was is `None` alike.
-/// What a call that returns well has written is on the disk. Calls may wait for it.
+/// Stores files. Every look-up names the owning project: an object of another project, an expired one and one that
+/// never existed are all `None`. Written data is on disk when a call returns successfully. Calls may wait for the disk.
 pub trait FileStore: Send + Sync {
-    /// The bounds that are kept.
+    /// The limits that this store enforces.
     fn limits(&self) -> FileLimits;
 
-    /// Begins something that nobody sees until it is finished. What is never finished is gone with the process.
+    /// Starts a draft, which no client sees until it is finished. A draft that is never finished does not survive the
+    /// process.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn begin(&self, draft: &Draft) -> Result<(), ObjectError>;
 
-    /// Adds bytes to what was begun, behind the `at` that it has.
+    /// Appends bytes to a draft. `at` is the draft's size before the call.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn append(&self, id: &str, at: u64, bytes: &[u8]) -> Result<(), ObjectError>;
 
-    /// It has all its bytes, as many as the draft says: from now on it is seen. `false`: the upload that it is a part of takes none.
+    /// Finishes a draft that has all its bytes, as many as `draft` says, and makes it visible. Returns `false` if it is
+    /// a part whose upload accepts no more parts.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if the store fails.
     fn finish(&self, draft: &Draft, now: UnixNanos) -> Result<bool, ObjectError>;
 
-    /// Throws away what was begun.
+    /// Discards a draft.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn give_up(&self, id: &str) -> Result<(), ObjectError>;
 
-    /// A file.
+    /// The file with this id, if `project` owns it.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<FileRecord>, ObjectError>;
 
-    /// A page of a project's files, of one purpose or of any; whether more follow. Behind a file that is not there comes nothing.
+    /// A page of a project's files, and whether more follow. `purpose` restricts the list to one purpose. The page is
+    /// empty if its cursor names a missing file.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn files(
         &self,
         project: &ProjectId,
@@ -226,34 +231,35 @@ pub trait FileStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<(Vec<FileRecord>, bool), ObjectError>;
 
-    /// Some bytes of a file from a place on, as many as are read at once; none: it ends there, or is gone.
+    /// Reads one chunk of a file from offset `at`. An empty result means that the file ends there or no longer exists.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn read(&self, id: &str, at: u64) -> Result<Vec<u8>, ObjectError>;
 
-    /// Removes a file; whether there was one.
+    /// Removes a file. Returns whether there was one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn delete_file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError>;
 
     /// Creates an upload.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn create_upload(&self, upload: &UploadRecord) -> Result<(), ObjectError>;
 
-    /// An upload.
+    /// The upload with this id, if `project` owns it.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn upload(&self, project: &ProjectId, id: &str) -> Result<Option<UploadRecord>, ObjectError>;
 
-    /// Gives an upload and its parts up. What it is then, or that it was pending no more; `None`: it is not there.
+    /// Cancels an upload and removes its parts. Returns the new record, or [`Incomplete::NotPending`]. `None` if there
+    /// is no such upload.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn cancel_upload(
         &self,
         project: &ProjectId,
@@ -261,16 +267,17 @@ pub trait FileStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<Result<UploadRecord, Incomplete>>, ObjectError>;
 
-    /// Bytes of one part from a place on, as [`FileStore::read`] has them: for whoever sums them up before they are a file.
+    /// Reads one chunk of a part from offset `at`, like [`FileStore::read`]. Used to check the parts' digest before
+    /// they become a file.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn read_part(&self, upload: &str, part: &str, at: u64) -> Result<Vec<u8>, ObjectError>;
 
-    /// Makes the parts, in this order, the file with this id. All of it is done, or none.
+    /// Joins the parts, in this order, into the file with id `file`. Does all of it or nothing.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if the store fails.
     fn complete_upload(
         &self,
         project: &ProjectId,
@@ -280,13 +287,13 @@ pub trait FileStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Result<(UploadRecord, FileRecord), Incomplete>, ObjectError>;
 
-    /// Removes what has expired, some of it; how many files, uploads and batches that were.
+    /// Removes some of the expired files, uploads and batches, and returns how many it removed.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn sweep_files(&self, now: UnixNanos) -> Result<u64, ObjectError>;
 
-    /// Why nothing can be stored now, as a look at the disk and the last write say. May wait for the disk.
+    /// Why nothing can be stored now, according to a check of the disk and the last write. May wait for the disk.
     fn failing(&self) -> Option<String> {
         None
     }

@@ -1,12 +1,12 @@
-//! Items of a list as they are stored: each an object of JSON that names its id. Knows nothing else of them.
+//! List items as they are stored: each is a JSON object with an id. Interprets nothing else.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::ItemRecord;
 
-/// The items of an input as they are listed: a text is a message, and whatever has no id gets one that says which answer it led to.
-/// What is no JSON gives none.
+/// The items of an input, as they are listed. A plain text becomes a message. An item without an id gets one that is
+/// derived from `of`, the id of the answer. Returns no items if the input is not JSON.
 pub fn input_items(input: &str, of: &str) -> Vec<ItemRecord> {
     if !input.trim_start().starts_with('"') {
         return items_with_ids(input, of);
@@ -18,9 +18,10 @@ pub fn input_items(input: &str, of: &str) -> Vec<ItemRecord> {
     vec![record(item, of, 0)]
 }
 
-/// The items of a list, each with its id. What is no list of objects gives none.
+/// The items of a list, each with its id. Returns no items if `list` is not a JSON list, and skips items that are not
+/// objects.
 pub fn items_with_ids(list: &str, of: &str) -> Vec<ItemRecord> {
-    // One item is a tree at a time: trees take many times the text's memory.
+    // Parse one item into a tree at a time: trees take many times the memory of the text.
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(list) else { return Vec::new() };
     let objects = items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok());
     objects.enumerate().map(|(at, item)| record(item, of, at)).collect()
@@ -33,7 +34,7 @@ pub fn list_of(items: &[ItemRecord]) -> String {
     list
 }
 
-/// The bytes of the items as a JSON list.
+/// Size of the JSON list in bytes.
 pub(crate) fn list_bytes(items: &[ItemRecord]) -> usize {
     items.iter().map(|item| item.json.len() + 1).sum::<usize>() + 2
 }
@@ -51,7 +52,7 @@ pub(crate) fn push_list(json: &mut String, items: &[ItemRecord]) {
 }
 
 fn record(mut item: Map<String, Value>, of: &str, at: usize) -> ItemRecord {
-    // A message may be sent without its type.
+    // Clients may send a message without its type.
     let kind = item.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
     item.entry("type").or_insert_with(|| json!(kind));
     if kind == "message" {
@@ -66,7 +67,7 @@ fn record(mut item: Map<String, Value>, of: &str, at: usize) -> ItemRecord {
     ItemRecord { id, json: Value::Object(item).to_string() }
 }
 
-/// A message's text as the parts that answers have.
+/// Converts a message's text into the content parts that answers have.
 fn as_parts(item: &mut Map<String, Value>) {
     let spoken = item.get("role").and_then(Value::as_str) == Some("assistant");
     let Some(Value::String(text)) = item.get("content") else { return };

@@ -1,5 +1,6 @@
-//! What clients store: responses with what went in and came out, conversations, files, and batches of calls. Each belongs to a project, and nobody else's
-//! look-up tells it from one that never was. Traits and plain logic: no SQL, no HTTP, no clock.
+//! Objects that clients store: responses with their input and output, conversations, files, and batches of calls. Each
+//! belongs to a project. To other projects it looks like an object that never existed. Traits and plain logic: no SQL,
+//! no HTTP, no clock.
 
 mod batches;
 mod files;

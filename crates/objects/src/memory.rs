@@ -1,4 +1,4 @@
-//! Objects in memory: for tests, and where nothing is to outlive the process. Knows no disk.
+//! An object store in memory, for tests and for servers that keep nothing across restarts. Knows no disk.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     PageAsk, ResponseRecord, ResponseStatus, Stored, Told, list_of, page,
 };
 
-/// See the top of the file.
+/// An in-memory [`ObjectStore`].
 #[derive(Debug)]
 pub struct MemoryObjects {
     limits: ObjectLimits,
@@ -19,13 +19,13 @@ pub struct MemoryObjects {
 
 #[derive(Debug, Default)]
 struct All {
-    /// In the order of their creation.
+    /// Responses in order of creation.
     responses: Vec<ResponseRecord>,
     conversations: BTreeMap<String, (ConversationRecord, Vec<ItemRecord>)>,
 }
 
 impl MemoryObjects {
-    /// Nothing yet, within these bounds.
+    /// Creates an empty store with these limits.
     pub fn new(limits: ObjectLimits) -> Self {
         Self { limits, all: Mutex::default() }
     }
@@ -46,7 +46,7 @@ impl All {
         (found.0.project == *project && found.0.expires > now).then_some(found)
     }
 
-    /// The bytes of the items of a project's conversations.
+    /// Total bytes of the items in a project's conversations.
     fn item_bytes(&self, project: &ProjectId) -> usize {
         let own = self.conversations.values().filter(|(has, _)| has.project == *project);
         own.flat_map(|(_, items)| items).map(|item| item.json.len()).sum()
@@ -60,7 +60,7 @@ impl All {
     }
 }
 
-/// Checks the bounds on items that are added to `have` others, of a project whose items have `held` bytes.
+/// Checks the limits on adding `items` to a conversation with `have` items, in a project whose items have `held` bytes.
 fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord], held: usize) -> Result<(), ObjectError> {
     let bytes: usize = items.iter().map(|item| item.json.len()).sum();
     fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
@@ -87,13 +87,13 @@ impl ObjectStore for MemoryObjects {
         }
         match all.responses.iter_mut().find(|has| has.id == response.id) {
             Some(has) => {
-                // What it is and whose stays as it was told first.
+                // An update keeps these fields as they were first stored.
                 let ResponseRecord { created, expires, previous, conversation, .. } = has.clone();
                 *has = ResponseRecord { created, expires, previous, conversation, ..response.clone() };
             }
             None => all.responses.push(response.clone()),
         }
-        // The oldest of its project make room.
+        // Remove the project's oldest responses until the limits hold.
         loop {
             let own = |has: &&ResponseRecord| has.project == response.project;
             let (count, bytes) = all
@@ -112,7 +112,7 @@ impl ObjectStore for MemoryObjects {
         }
     }
 
-    /// Where responses and items have as many bytes as they may have.
+    /// Returns `true` if responses and items have reached the maximum number of bytes.
     fn is_full(&self) -> bool {
         let all = self.all.lock();
         let responses: u64 = all.responses.iter().map(ResponseRecord::bytes).sum();
@@ -157,7 +157,7 @@ impl ObjectStore for MemoryObjects {
                 Ok(lists.map(|lists| lists.iter().map(|list| list.len() as u64).sum()))
             }
             Stored::Page(id, ask) => {
-                // With the row behind it that says whether more follow.
+                // Include the row that shows whether more follow.
                 let ask = PageAsk { limit: ask.rows(), ..ask.clone() };
                 Ok(self.items(project, id, &ask, now)?.map(|page| bytes(page.items)))
             }

@@ -1,34 +1,35 @@
-//! A page of a list, by its vendors' cursors: how its rows are read from wherever they lie, and cut. Knows no store.
+//! Pages of a list, with the cursors that the vendors' APIs use: how a store reads the rows and how they are cut. Knows
+//! no store.
 
 use crate::ItemRecord;
 use crate::items::{list_bytes, push_list};
 
-/// In which order a list is read.
+/// The order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// The newest first.
+    /// Newest first.
     #[default]
     Descending,
-    /// The oldest first.
+    /// Oldest first.
     Ascending,
 }
 
-/// Which page is asked for.
+/// The page that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageAsk {
-    /// Items, from 1 on.
+    /// Maximum number of items, at least 1.
     pub limit: usize,
-    /// In which order.
+    /// The order of the items.
     pub order: Order,
-    /// The id of the item that the page comes behind.
+    /// Id of the item before the page.
     pub after: Option<String>,
-    /// The id of the item that the page ends before.
+    /// Id of the item after the page.
     pub before: Option<String>,
 }
 
-/// The most items of a page of items; of other lists callers may be told of more.
+/// Maximum number of items on a page of items. Other lists may allow more.
 pub const MOST_ITEMS: usize = 100;
-/// The most rows of any page.
+/// Maximum number of rows on any page.
 pub const MOST_ROWS: usize = 10_000;
 
 impl Default for PageAsk {
@@ -38,12 +39,13 @@ impl Default for PageAsk {
 }
 
 impl PageAsk {
-    /// The id of the item beside which the page lies.
+    /// The id of the item next to the page, if any. `before` takes precedence.
     pub fn cursor(&self) -> Option<&str> {
         self.before.as_deref().or(self.after.as_deref())
     }
 
-    /// In which order rows are read from the cursor on. What ends before an item is read from that item back.
+    /// The order in which to read rows from the cursor on. A page that ends before an item is read backwards from that
+    /// item.
     pub fn reads(&self) -> Order {
         match (self.order, &self.before) {
             (order, None) => order,
@@ -52,12 +54,13 @@ impl PageAsk {
         }
     }
 
-    /// How many rows are read: one more than the page has, to see whether more follow.
+    /// Number of rows to read: one more than the page has, to see whether more follow.
     pub fn rows(&self) -> usize {
         self.limit.clamp(1, MOST_ROWS) + 1
     }
 
-    /// The page of rows that were read so, in its order, and whether more follow.
+    /// Cuts the page from `rows`, which were read in the order [`Self::reads`], and restores the page's order. Also
+    /// returns whether more follow.
     pub fn cut<T>(&self, mut rows: Vec<T>) -> (Vec<T>, bool) {
         let most = self.rows() - 1;
         let has_more = rows.len() > most;
@@ -69,17 +72,17 @@ impl PageAsk {
     }
 }
 
-/// A page.
+/// A page of items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
-    /// Its items.
+    /// The items of the page.
     pub items: Vec<ItemRecord>,
-    /// Whether more follow.
+    /// Whether more items follow.
     pub has_more: bool,
 }
 
-/// The page of a list that is here whole, oldest first. Beside an item that is not in it lies nothing; of several with one id the oldest
-/// is meant.
+/// Cuts a page from a complete list, which is sorted oldest first. The page is empty if the cursor is not in the list.
+/// If several items have the cursor's id, the oldest counts.
 pub fn page(mut items: Vec<ItemRecord>, ask: &PageAsk) -> Page {
     if let Some(cursor) = ask.cursor() {
         match (items.iter().position(|item| item.id == cursor), ask.reads()) {
@@ -106,7 +109,7 @@ impl Page {
             id(self.items.last()),
             self.has_more
         );
-        // Pages can be long: each byte is written once, into memory that does not grow.
+        // Pages can be long, so each byte is written once, into memory that does not grow.
         let mut json = String::with_capacity(HEAD.len() + list_bytes(&self.items) + tail.len());
         json.push_str(HEAD);
         push_list(&mut json, &self.items);
@@ -115,7 +118,7 @@ impl Page {
     }
 }
 
-/// What a page's JSON begins with.
+/// The start of a page's JSON.
 const HEAD: &str = "{\"object\":\"list\",\"data\":";
 
 #[cfg(test)]
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!(before(2, "a"), (vec!["c".to_owned(), "b".to_owned()], true), "those next to it");
         assert_eq!(before(2, "c"), (vec!["e".to_owned(), "d".to_owned()], false));
         assert_eq!(before(2, "x"), (vec![], false));
-        // Two items of one id: the older one is meant, whichever way the list is read.
+        // Two items have the same id. The older one counts in both reading directions.
         for (order, expected) in [(Order::Ascending, vec!["b", "a", "c"]), (Order::Descending, vec![])] {
             let ask = PageAsk { limit: 5, order, after: Some("a".to_owned()), ..PageAsk::default() };
             let page = page(list(&["a", "b", "a", "c"]), &ask);

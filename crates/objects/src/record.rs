@@ -1,45 +1,45 @@
-//! What is stored, as it is stored. JSON is kept as text: what it says is the dialect's.
+//! The stored records. JSON is kept as text; only the dialect interprets it.
 
 use headrace_domain::{ProjectId, UnixNanos};
 
-/// How far a response has come.
+/// The state of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseStatus {
-    /// Somebody works on it, or will.
+    /// The response is being generated, or will be.
     InProgress,
-    /// It has ended, however it did: its body says how.
+    /// The response has ended. Its body says how.
     Ended,
 }
 
-/// A response.
+/// The record of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseRecord {
-    /// Its id: `resp_…`.
+    /// The response id: `resp_…`.
     pub id: String,
-    /// Whose it is.
+    /// The project that owns the response.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the response was created.
     pub created: UnixNanos,
-    /// From when on it is gone.
+    /// When the response expires.
     pub expires: UnixNanos,
-    /// How far it has come.
+    /// The state of the response.
     pub status: ResponseStatus,
-    /// The response that it goes on from.
+    /// The id of the response that this one continues.
     pub previous: Option<String>,
-    /// The conversation that it belongs to.
+    /// The id of the conversation that the response belongs to.
     pub conversation: Option<String>,
-    /// What went in: a JSON list of items, each with an id.
+    /// The input: a JSON list of items, each with an id.
     pub input: String,
-    /// What came out: a JSON list of items.
+    /// The output: a JSON list of items.
     pub output: String,
-    /// The response as an object, as it was told.
+    /// The response object as JSON, as the client received it.
     pub body: String,
-    /// The events of its stream, one after the other, where it may be asked for again: a JSON list of objects.
+    /// The events of its stream, in order, as a JSON list of objects. `None` if the stream cannot be replayed.
     pub events: Option<String>,
 }
 
 impl ResponseRecord {
-    /// The bytes that it is counted as.
+    /// The number of bytes that count towards the limits.
     pub fn bytes(&self) -> u64 {
         let texts = [self.input.len(), self.output.len(), self.body.len()];
         let events = self.events.as_ref().map_or(0, String::len);
@@ -47,19 +47,19 @@ impl ResponseRecord {
     }
 }
 
-/// What a row takes beside its texts.
+/// Bytes counted for a row beside its texts.
 const ROW_BYTES: usize = 256;
 
-/// A conversation, without its items.
+/// The record of a conversation, without its items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversationRecord {
-    /// Its id: `conv_…`.
+    /// The conversation id: `conv_…`.
     pub id: String,
-    /// Whose it is.
+    /// The project that owns the conversation.
     pub project: ProjectId,
-    /// When it was created.
+    /// When the conversation was created.
     pub created: UnixNanos,
-    /// From when on it is gone, unless something is added to it.
+    /// When the conversation expires, unless an item is added earlier.
     pub expires: UnixNanos,
     /// A JSON object of labels.
     pub metadata: String,
@@ -68,8 +68,8 @@ pub struct ConversationRecord {
 /// One item of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemRecord {
-    /// Its id.
+    /// The item id.
     pub id: String,
-    /// The item, as JSON; it names its id.
+    /// The item as JSON, including its id.
     pub json: String,
 }

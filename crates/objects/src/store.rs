@@ -1,4 +1,4 @@
-//! The seam to whatever keeps objects. What a call that returns well has written is on the disk.
+//! The interface to the stores that keep objects. Written data is on disk when a call returns successfully.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use headrace_domain::{ProjectId, UnixNanos};
 
 use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord};
 
-/// How much is kept, and for how long.
+/// Limits on stored responses and conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLimits {
-    /// Seconds after which an object is gone to which nothing was added.
+    /// Retention in seconds after the last addition to an object.
     pub retention_seconds: u64,
-    /// Bytes of one response, or of the items that are added to a conversation at once.
+    /// Maximum bytes of one response, or of the items that one call adds to a conversation.
     pub max_object_bytes: u64,
-    /// Responses of a project; the oldest go first.
+    /// Maximum responses of a project. The oldest are removed first.
     pub max_responses_per_project: u64,
-    /// Bytes of a project's responses; the oldest go first.
+    /// Maximum bytes of a project's responses. The oldest are removed first.
     pub max_response_bytes_per_project: u64,
-    /// Conversations of a project; further ones are refused.
+    /// Maximum conversations of a project. Further ones are refused.
     pub max_conversations_per_project: u64,
-    /// Bytes of the items of a project's conversations; more are refused.
+    /// Maximum bytes of the items in a project's conversations. More are refused.
     pub max_conversation_bytes_per_project: u64,
-    /// Bytes of the responses and conversations of all projects; more are refused.
+    /// Maximum bytes of the responses and conversations of all projects. More are refused.
     pub max_total_bytes: u64,
-    /// Items of one conversation; further ones are refused.
+    /// Maximum items of one conversation. Further ones are refused.
     pub max_items_per_conversation: u64,
-    /// Responses that one goes on from, one after the other.
+    /// Maximum length of a chain of responses that one call continues.
     pub max_turns: usize,
-    /// Bytes of the items that one call continues: of a chain of responses or of a conversation.
+    /// Maximum bytes of the items that one call continues, in a chain of responses or in a conversation.
     pub max_history_bytes: u64,
 }
 
 impl Default for ObjectLimits {
-    /// 30 days, as OpenAI keeps them; a gigabyte of each project's responses.
+    /// 30 days, like OpenAI, and 1 GiB of responses per project.
     fn default() -> Self {
         Self {
             retention_seconds: 30 * 24 * 3600,
@@ -49,28 +49,28 @@ impl Default for ObjectLimits {
     }
 }
 
-/// Why nothing was stored or found.
+/// Why an object was not stored or found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObjectError {
-    /// A bound would be passed.
+    /// A limit would be exceeded.
     Full {
-        /// Which, by its name in [`ObjectLimits`].
+        /// The limit's name in [`ObjectLimits`] or [`FileLimits`](crate::FileLimits).
         rule: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
-        /// What it would have come to.
+        /// The value that would have been reached.
         observed: u64,
     },
     /// The disk has no room for customers' data.
     DiskFull {
-        /// How much is free, and how much must stay so; or what the disk said.
+        /// How much is free and how much must stay free, or the disk's error.
         why: String,
     },
     /// The objects grew after their size was read.
     Grew,
-    /// What keeps them does not work.
+    /// The store does not work.
     Unavailable {
-        /// What it said.
+        /// The store's error.
         why: String,
     },
 }
@@ -93,45 +93,45 @@ impl std::error::Error for ObjectError {}
 /// The items that a call continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History<'a> {
-    /// A response, and the chain of responses before it.
+    /// A response and the chain of responses before it, by the response's id.
     Response(&'a str),
-    /// A conversation.
+    /// A conversation, by its id.
     Conversation(&'a str),
 }
 
-/// What a look-up reads.
+/// The object that a look-up reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored<'a> {
     /// A response with its input, output, body and events.
     Response(&'a str),
     /// The items that a call continues.
     History(History<'a>),
-    /// A page of a conversation's items, with the row behind it.
+    /// A page of a conversation's items, with the row behind it, by the conversation's id.
     Page(&'a str, &'a PageAsk),
     /// An item of a conversation, by the conversation's id and its own.
     Item(&'a str, &'a str),
 }
 
-/// Called once with what became of something that was to be stored, by whatever thread knows it; it must not wait.
+/// Called once with the result of a store operation, on any thread. Must not block.
 pub type Told = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
 
-/// Keeps objects. Every look-up names whose they must be: what is somebody else's, has expired or never was is `None` alike.
-/// Calls may wait for a disk.
+/// Stores responses and conversations. Every look-up names the owning project: an object of another project, an expired
+/// one and one that never existed are all `None`. Calls may wait for a disk.
 pub trait ObjectStore: Send + Sync {
-    /// Stores a response, or what it has become; with `items`, adds those to its conversation in the same step.
+    /// Stores or updates a response. Adds `items` to its conversation in the same step.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError>;
 
-    /// As [`Self::put_response`], for a caller that does not wait: what waits at the same time may be stored together. One response's
-    /// are stored in the order in which they were given. Returns at once, on an event loop, too.
+    /// Like [`Self::put_response`], but returns at once, so it is safe on an event loop. Calls that wait at the same
+    /// time may be stored together. Updates of one response are stored in the order of the calls.
     fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told);
 
-    /// A response.
+    /// The response with this id, if `project` owns it.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn response(
         &self,
         project: &ProjectId,
@@ -139,24 +139,25 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<ResponseRecord>, ObjectError>;
 
-    /// Removes a response; whether there was one.
+    /// Removes a response. Returns whether there was one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError>;
 
-    /// The bytes that a look-up would read. Reads none of them, so that a caller can reserve memory first. `None` if the object is
-    /// missing; for a history also if a response of the chain has not ended.
+    /// The number of bytes that a look-up would read. Reads none of them, so that a caller can reserve memory first.
+    /// `None` if the object is missing, or if a response in the chain of a history has not ended.
     ///
     /// # Errors
     /// [`ObjectError::Full`] for a history beyond [`ObjectLimits::max_turns`] or [`ObjectLimits::max_history_bytes`].
     fn size(&self, project: &ProjectId, what: Stored<'_>, now: UnixNanos)
     -> Result<Option<u64>, ObjectError>;
 
-    /// The items that a call continues, as JSON lists, oldest first. `None` as for [`Self::size`].
+    /// The items that a call continues, as JSON lists, oldest first. `None` in the same cases as [`Self::size`].
     ///
     /// # Errors
-    /// [`ObjectError::Grew`] if they have more than `most_bytes`; [`ObjectError::Full`] as for [`Self::size`].
+    /// [`ObjectError::Grew`] if the items have more than `most_bytes`, and [`ObjectError::Full`] in the same cases as
+    /// [`Self::size`].
     fn history(
         &self,
         project: &ProjectId,
@@ -165,26 +166,27 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<Vec<String>>, ObjectError>;
 
-    /// The projects and ids of responses that are said to be worked on: what a process that stopped has left.
+    /// Projects and ids of the responses that are still in progress. At a start, these are left over from an earlier
+    /// process.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn unfinished(&self, now: UnixNanos) -> Result<Vec<(ProjectId, String)>, ObjectError>;
 
     /// Stores a new conversation with its first items.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn create_conversation(
         &self,
         conversation: &ConversationRecord,
         items: &[ItemRecord],
     ) -> Result<(), ObjectError>;
 
-    /// A conversation.
+    /// The conversation with this id, if `project` owns it.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn conversation(
         &self,
         project: &ProjectId,
@@ -192,10 +194,10 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError>;
 
-    /// Gives a conversation other labels; what it is then.
+    /// Replaces a conversation's labels. Returns the new record.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn label_conversation(
         &self,
         project: &ProjectId,
@@ -204,17 +206,17 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError>;
 
-    /// Removes a conversation with its items; whether there was one.
+    /// Removes a conversation and its items. Returns whether there was one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn delete_conversation(&self, project: &ProjectId, id: &str, now: UnixNanos)
     -> Result<bool, ObjectError>;
 
-    /// Adds items to a conversation, which lives on from then; whether there is one.
+    /// Adds items to a conversation and extends its retention. Returns whether the conversation exists.
     ///
     /// # Errors
-    /// [`ObjectError`]
+    /// [`ObjectError`] if a limit would be exceeded or the store fails.
     fn add_items(
         &self,
         project: &ProjectId,
@@ -223,10 +225,10 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<bool, ObjectError>;
 
-    /// Items of a conversation, a page of them.
+    /// A page of a conversation's items.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn items(
         &self,
         project: &ProjectId,
@@ -238,7 +240,7 @@ pub trait ObjectStore: Send + Sync {
     /// One item of a conversation.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn item(
         &self,
         project: &ProjectId,
@@ -247,10 +249,10 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<Option<ItemRecord>, ObjectError>;
 
-    /// Removes an item of a conversation; whether there was one.
+    /// Removes an item of a conversation. Returns whether there was one.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn delete_item(
         &self,
         project: &ProjectId,
@@ -259,18 +261,18 @@ pub trait ObjectStore: Send + Sync {
         now: UnixNanos,
     ) -> Result<bool, ObjectError>;
 
-    /// Removes what has expired, some of it; how many objects that were.
+    /// Removes some of the expired objects, and returns how many it removed.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]
+    /// [`ObjectError::Unavailable`] if the store fails.
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError>;
 
-    /// Why nothing can be stored now, as a look at the disk and the last write say. May wait for the disk.
+    /// Why nothing can be stored now, according to a check of the disk and the last write. May wait for the disk.
     fn failing(&self) -> Option<String> {
         None
     }
 
-    /// Whether the last look at the disk found no room. Never waits.
+    /// Returns `true` if the last check of the disk found no room. Never waits.
     fn is_full(&self) -> bool {
         false
     }

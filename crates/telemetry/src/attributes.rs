@@ -1,17 +1,17 @@
-//! Attributes, and what is said with them of a call: names of the GenAI conventions of OpenTelemetry's semantic conventions, in
-//! the version that [`SCHEMA`] names, and our own under `headrace.`. Must not know who is told. No attribute holds a word of a
+//! OTLP attributes of a call: GenAI names from OpenTelemetry's semantic conventions, in the version that [`SCHEMA`]
+//! names, and Headrace's own names under `headrace.`. Must not know the receiver. No attribute contains text of a
 //! prompt or an answer.
 
 use headrace_domain::{Endpoint, Outcome, TraceRecord};
 
 use crate::proto::{AnyValue, ArrayValue, KeyValue, Value};
 
-/// Which version of the semantic conventions the names are of: the last one that holds those of GenAI
+/// The version of the semantic conventions that the names follow, the last one with the GenAI conventions
 /// (<https://github.com/open-telemetry/semantic-conventions/tree/v1.41.1/docs/gen-ai>).
 pub(crate) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.41.1";
-/// Stands for the provider of engines of ours.
+/// The provider name of local engines.
 pub(crate) const OWN_PROVIDER: &str = "headrace";
-/// Stands for what has no name.
+/// The value for anything without a name.
 const OTHER: &str = "_OTHER";
 
 pub(crate) fn text(key: &str, value: impl Into<String>) -> KeyValue {
@@ -43,13 +43,13 @@ fn of(key: &str, value: Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
-/// Seconds.
+/// Nanoseconds in seconds.
 #[allow(clippy::cast_precision_loss, reason = "what is lost is less than a nanosecond in a month")]
 pub(crate) fn seconds(nanos: u64) -> f64 {
     nanos as f64 * 1e-9
 }
 
-/// What was asked of a model, as `gen_ai.operation.name` calls it.
+/// The value of `gen_ai.operation.name` for an endpoint.
 pub(crate) const fn operation(endpoint: Option<Endpoint>) -> &'static str {
     match endpoint {
         Some(Endpoint::ChatCompletions | Endpoint::Messages | Endpoint::Responses) => "chat",
@@ -61,12 +61,12 @@ pub(crate) const fn operation(endpoint: Option<Endpoint>) -> &'static str {
     }
 }
 
-/// Who answered, as `gen_ai.provider.name` has it: the upstream by its name in the configuration, or this program.
+/// The value of `gen_ai.provider.name`: the upstream's name in the configuration, or this program.
 pub(crate) fn provider(record: &TraceRecord) -> &str {
     record.upstream.as_deref().unwrap_or(OWN_PROVIDER)
 }
 
-/// What kind of error it ended with, as `error.type` has it; `None`: it ended well, or its client went away.
+/// The value of `error.type`. `None` if the call completed or its client disconnected.
 pub(crate) fn error_type(record: &TraceRecord) -> Option<String> {
     match &record.outcome {
         Outcome::Completed { .. } | Outcome::Cancelled { .. } => None,
@@ -75,7 +75,7 @@ pub(crate) fn error_type(record: &TraceRecord) -> Option<String> {
     }
 }
 
-/// How it ended, in a word.
+/// The outcome in one word.
 pub(crate) const fn outcome(record: &TraceRecord) -> &'static str {
     match &record.outcome {
         Outcome::Completed { .. } => "completed",
@@ -85,7 +85,7 @@ pub(crate) const fn outcome(record: &TraceRecord) -> &'static str {
     }
 }
 
-/// A span's name: `chat headrace-demo`.
+/// A span's name, such as `chat headrace-demo`.
 pub(crate) fn span_name(endpoint: Option<Endpoint>, model: Option<&str>) -> String {
     match (endpoint, model) {
         (None, _) => "refused before its path was known".to_owned(),
@@ -94,7 +94,7 @@ pub(crate) fn span_name(endpoint: Option<Endpoint>, model: Option<&str>) -> Stri
     }
 }
 
-/// What a span and a log line say of a call.
+/// The attributes of a call, for its span and its log record.
 pub(crate) fn of_call(record: &TraceRecord) -> Vec<KeyValue> {
     let mut all = vec![
         text("gen_ai.operation.name", operation(record.endpoint)),

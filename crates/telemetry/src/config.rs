@@ -1,14 +1,14 @@
-//! What is sent where, and how much may wait for it. Plain data; must not know how it is read.
+//! The telemetry configuration: targets, queue sizes and time limits. Plain data; must not know how it is read.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Where one signal goes.
+/// The target of one signal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The whole address, such as `http://127.0.0.1:4318/v1/traces`.
+    /// The complete URL, such as `http://127.0.0.1:4318/v1/traces`.
     pub url: String,
-    /// Headers that go with it: names and values, which may be secrets.
+    /// Headers of each request: names and values. The values may be secrets.
     pub headers: Vec<(String, String)>,
 }
 
@@ -19,32 +19,32 @@ impl fmt::Debug for Target {
     }
 }
 
-/// What is sent, where, and within which bounds.
+/// The telemetry configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryConfig {
-    /// Where spans go; `None`: nowhere.
+    /// Target of the spans. `None` sends no spans.
     pub traces: Option<Target>,
-    /// Where metrics go.
+    /// Target of the metrics. `None` sends no metrics.
     pub metrics: Option<Target>,
-    /// Where log lines go.
+    /// Target of the log records. `None` sends no log records.
     pub logs: Option<Target>,
-    /// Attributes of the process that says it all, `service.name` among them.
+    /// Resource attributes of this process, including `service.name`.
     pub resource: Vec<(String, String)>,
-    /// Authorities to trust beside the machine's, in PEM.
+    /// PEM certificates of authorities to trust in addition to the system's.
     pub extra_roots_pem: Option<Vec<u8>>,
-    /// How long one sending may take.
+    /// Time limit of one export request.
     pub timeout: Duration,
-    /// How often metrics are sent.
+    /// Interval between metrics exports.
     pub metrics_every: Duration,
-    /// Calls that may wait to be sent, for each signal; more are dropped and counted.
+    /// Maximum calls that may wait to be sent, per signal. Further calls are dropped and counted.
     pub queue_records: usize,
-    /// Most calls in one sending.
+    /// Maximum calls in one export.
     pub batch_records: usize,
-    /// How long the first call of a sending waits for company.
+    /// How long the first call of an export waits for more calls.
     pub linger: Duration,
-    /// How long a sending that failed is tried again.
+    /// How long a failed export is retried.
     pub retry_for: Duration,
-    /// Of a hundred traces, those whose spans are sent; whole traces, by their ids.
+    /// Percentage of traces whose spans are sent. Traces are sampled as a whole, by their ids.
     pub sample_percent: u64,
 }
 
@@ -68,30 +68,30 @@ impl Default for TelemetryConfig {
 }
 
 impl TelemetryConfig {
-    /// Whether anything goes anywhere.
+    /// Returns `true` if any signal has a target.
     pub const fn is_on(&self) -> bool {
         self.traces.is_some() || self.metrics.is_some() || self.logs.is_some()
     }
 }
 
-/// Why nothing can be sent.
+/// Why telemetry cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TelemetryError {
-    /// An address is none.
+    /// A target's URL is invalid.
     Address {
-        /// As it was given.
+        /// The URL as configured, without any credentials.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         why: String,
     },
-    /// A header cannot be sent.
+    /// A header is invalid.
     Header {
-        /// Its name.
+        /// The header's name.
         name: String,
     },
-    /// The client cannot be built: its authorities, for instance.
+    /// The HTTP client cannot be built, for example because of its certificates.
     Client {
-        /// What keeps it.
+        /// The reason.
         why: String,
     },
 }

@@ -1,5 +1,6 @@
-//! [`Telemetry`]: takes finished calls and sends what is said of them, on a thread of its own: putting hundreds of calls into words takes
-//! milliseconds, which no call waits for. The entry point of this room. Must not know how a body is written or sent.
+//! [`Telemetry`]: takes finished calls and exports them on its own thread. Encoding hundreds of calls takes
+//! milliseconds, and no call waits for that. The entry point of this crate. Must not know how a body is encoded or
+//! sent.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,21 +27,21 @@ use crate::proto::{
 use crate::send::{Sender, headers};
 use crate::{logs, points, spans};
 
-/// Who says it all.
+/// The name of the instrumentation scope.
 const SCOPE: &str = "headrace";
 
-/// Sends what is said of calls. Cheap to hand calls to; what it cannot send is counted.
+/// Exports telemetry about calls. Handing over a call is cheap. Calls that cannot be sent are counted.
 pub struct Telemetry {
     traces: Option<Lane>,
     metrics: Option<Lane>,
     logs: Option<Lane>,
     sample_percent: u64,
     closing: watch::Sender<bool>,
-    /// Its other end is the thread's: closed, when that has ended.
+    /// Watches the thread: its sender is dropped when the thread ends.
     ended: watch::Receiver<()>,
 }
 
-/// What all tasks have in common.
+/// State shared by all export tasks.
 #[derive(Clone)]
 struct Common {
     resource: Resource,
@@ -51,20 +52,20 @@ struct Common {
 }
 
 impl Telemetry {
-    /// Whether what is configured can be sent, as far as that is known without sending.
+    /// Checks that the configured targets are usable, without sending anything.
     ///
     /// # Errors
-    /// [`TelemetryError`]: an address or a header that cannot be used.
+    /// [`TelemetryError`] if a URL or a header is invalid.
     pub fn check(config: &TelemetryConfig) -> Result<(), TelemetryError> {
         let targets = [&config.traces, &config.metrics, &config.logs];
         targets.into_iter().flatten().try_for_each(|target| headers(target).map(drop))
     }
 
-    /// Starts a thread, and on it a task for each signal that goes anywhere. What is counted of them is registered with `metrics`,
-    /// whose numbers are what is sent as metrics.
+    /// Starts a thread, with one task for each signal that has a target. Registers the tasks' counters with `metrics`,
+    /// which is also the source of the exported metrics.
     ///
     /// # Errors
-    /// [`TelemetryError`]: an address, a header or an authority that cannot be used; no thread for it.
+    /// [`TelemetryError`] if a URL, a header or a certificate is invalid, or if no thread can be started.
     pub fn start(
         config: &TelemetryConfig,
         version: &str,
@@ -117,7 +118,7 @@ impl Telemetry {
         let run = move || {
             // A task that panicked has ended as well.
             runtime.block_on(async { while tasks.join_next().await.is_some() {} });
-            // A name that is still looked up is nobody's concern any more.
+            // A pending DNS look-up no longer matters.
             runtime.shutdown_background();
             drop(running);
         };
@@ -126,7 +127,8 @@ impl Telemetry {
         Ok(Arc::new(Self { traces, metrics, logs, sample_percent, closing, ended }))
     }
 
-    /// Sends what waits, once, and ends; false if that took longer than `within`.
+    /// Sends the waiting data, with one attempt, and ends the thread. Returns `false` if that takes longer than
+    /// `within`.
     pub async fn close(&self, within: Duration) -> bool {
         self.closing.send_replace(true);
         let mut ended = self.ended.clone();
@@ -134,9 +136,10 @@ impl Telemetry {
         timeout(within, all).await.is_ok()
     }
 
-    /// Whether the spans of a trace are sent: a whole trace is, or none of it, whoever decides by its id.
+    /// Whether the trace's spans are sent. The decision depends on the trace id only, so all processes send either the
+    /// whole trace or nothing.
     fn samples(&self, record: &TraceRecord) -> bool {
-        // The lower half of an id is random, also where the upper one tells the time.
+        // The low half of a trace id is random, even if the high half is a timestamp.
         let draw = TraceContext::of(record).trace & u128::from(u64::MAX >> 8);
         let bound = (u128::from(u64::MAX >> 8)).saturating_mul(u128::from(self.sample_percent)) / 100;
         self.sample_percent >= 100 || draw < bound
@@ -177,7 +180,7 @@ fn register(metrics: &Metrics, signal: &'static str, counts: &Arc<Counts>) {
     metrics.register_counter("headrace_telemetry_failures_total", help, &[("signal", signal)], failures);
 }
 
-/// What is said of calls, one batch of them in one body.
+/// A signal that sends one batch of calls per request body.
 #[derive(Clone, Copy)]
 struct OfCalls {
     name: &'static str,
@@ -233,7 +236,7 @@ fn numbers(common: &Common, metrics: Vec<Metric>) -> Bytes {
     ExportMetricsServiceRequest { resource_metrics }.encode_to_vec().into()
 }
 
-/// Whose numbers are sent, and how often.
+/// The registry of the metrics to send, and the sending interval.
 struct Numbers {
     metrics: Arc<Metrics>,
     every: Duration,
@@ -263,7 +266,7 @@ async fn send_metrics(
             _ = ticks.tick() => false,
             () = ended(&mut common.closing) => true,
         };
-        // Of calls that are over, nothing is left out of what is said now.
+        // Include all calls that have finished by now.
         while let Ok(record) = receiver.try_recv() {
             genai.observe(&record);
         }
@@ -277,7 +280,7 @@ async fn send_metrics(
         loop {
             tokio::select! {
                 () = &mut sending => break,
-                // These are counted for ever: however long a sending takes, none of them may be missing.
+                // The histograms are cumulative, so no call may be missed, however long sending takes.
                 Some(record) = receiver.recv() => genai.observe(&record),
             }
         }

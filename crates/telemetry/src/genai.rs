@@ -1,5 +1,5 @@
-//! The histograms of GenAI's conventions, counted from trace records: how long calls take, to the first token and between
-//! tokens, and how many tokens they use. Their attributes are bounded. Must not know who takes them.
+//! The histograms of the GenAI conventions, computed from trace records: call duration, time to the first token, time
+//! between tokens, and tokens used. Their attributes are bounded. Must not know who reads them.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use headrace_trace::TraceContext;
 use crate::attributes::{error_type, operation, provider, seconds, text};
 use crate::proto::{CUMULATIVE, Data, Exemplar, Histogram, HistogramDataPoint, KeyValue, Metric, exemplar};
 
-/// The most sets of attributes of one metric; what comes later is counted together.
+/// Maximum series (attribute sets) per metric. Further ones are counted together.
 const MOST_SERIES: usize = 256;
-/// The mark of those, by the specification of OpenTelemetry's SDKs.
+/// The attribute of the overflow series, as specified for OpenTelemetry SDKs.
 const OVERFLOW: &str = "otel.metric.overflow";
 
 const DURATION_BOUNDS: &[f64] =
@@ -36,7 +36,7 @@ const TOKENS_BOUNDS: &[f64] = &[
     67_108_864.0,
 ];
 
-/// One metric: its name, what it says, its unit and its buckets, as the conventions have them.
+/// A metric's name, description, unit and bucket bounds, as the conventions define them.
 struct Kind {
     name: &'static str,
     description: &'static str,
@@ -82,7 +82,7 @@ const REQUEST: usize = 2;
 const FIRST_TOKEN: usize = 3;
 const EACH_TOKEN: usize = 4;
 
-/// What a series is told apart by. Names that callers make up are none of it.
+/// The attributes that distinguish series. Names that callers invent are not among them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Labels {
     operation: &'static str,
@@ -97,7 +97,7 @@ struct Series {
     buckets: Vec<u64>,
     sum: f64,
     count: u64,
-    /// The last call of each bucket.
+    /// The latest call of each bucket.
     exemplars: Vec<Option<Exemplar>>,
 }
 
@@ -121,22 +121,23 @@ impl Series {
     }
 }
 
-/// Names that an upstream may give to what answers for one model; others are counted as `other`. The name is its own choice.
+/// Maximum number of model names that upstreams may report for one served model. Upstreams choose these names; further
+/// ones count as `other`.
 const MOST_ANSWERERS: usize = 8;
-/// The longest of them, in bytes.
+/// Maximum bytes of such a name.
 const MOST_ANSWERER_BYTES: usize = 128;
 
-/// All of them.
+/// The histograms of all GenAI metrics.
 #[derive(Default)]
 pub(crate) struct GenAi {
-    /// By the model that is served.
+    /// The names that upstreams reported, by served model.
     answerers: HashMap<String, Vec<String>>,
     series: [HashMap<Labels, Series>; KINDS.len()],
     overflow: [Option<Series>; KINDS.len()],
 }
 
 impl GenAi {
-    /// Counts a call. A copy of one is nobody's.
+    /// Counts a call. Skips shadow copies and calls that no model served.
     pub(crate) fn observe(&mut self, record: &TraceRecord) {
         if record.shadow_of.is_some() || record.model_served.is_none() {
             return;
@@ -182,7 +183,7 @@ impl GenAi {
         }
     }
 
-    /// The name of what answered for a model, as a label.
+    /// The label for the model name that an upstream reported.
     fn answerer(&mut self, served: &str, name: &str) -> String {
         let other = || "other".to_owned();
         if self.answerers.len() >= MOST_SERIES && !self.answerers.contains_key(served) {
@@ -212,7 +213,7 @@ impl GenAi {
         series.observe(value, of.bounds, exemplar);
     }
 
-    /// Those of which there is anything to say.
+    /// The metrics that have at least one series.
     pub(crate) fn metrics(&self, since: u64, now: u64) -> Vec<Metric> {
         let each = KINDS.iter().zip(&self.series).zip(&self.overflow);
         each.filter(|((_, series), _)| !series.is_empty())
@@ -274,7 +275,7 @@ fn attributes(labels: &Labels) -> Vec<KeyValue> {
     all
 }
 
-/// Whether tokens come of it.
+/// Returns `true` if the endpoint generates tokens.
 const fn generates(endpoint: Option<Endpoint>) -> bool {
     matches!(
         endpoint,
@@ -282,7 +283,7 @@ const fn generates(endpoint: Option<Endpoint>) -> bool {
     )
 }
 
-/// From when somebody was asked to the last of them.
+/// Nanoseconds from the start of the first attempt to the end of the last one. `None` without attempts.
 fn operation_ns(record: &TraceRecord) -> Option<u64> {
     let ends = |start: u64, took: u64| start.saturating_add(took);
     let begun = record.attempts.iter().map(|attempt| attempt.start_ns).min()?;
@@ -290,7 +291,7 @@ fn operation_ns(record: &TraceRecord) -> Option<u64> {
     Some(ended.saturating_sub(begun))
 }
 
-/// The mean time between two tokens of an answer.
+/// Mean nanoseconds between two tokens of an answer.
 fn each_token_ns(record: &TraceRecord) -> Option<u64> {
     let Outcome::Completed { finish } = &record.outcome else { return None };
     let choices = u64::try_from(finish.len()).unwrap_or(1).max(1);

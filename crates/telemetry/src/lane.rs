@@ -1,5 +1,5 @@
-//! A queue of finished calls for one signal, and the task that empties it: bounded, never waited for by a call, and every loss
-//! counted. Must not know what is said of a call.
+//! A bounded queue of finished calls for one signal, and the batching that drains it. No call ever waits for the queue,
+//! and every loss is counted. Must not know what is exported about a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,42 +11,42 @@ use tokio::time::{Duration, timeout};
 
 use crate::send::{Sender, Sent};
 
-/// What is counted of a signal.
+/// Counters of a signal.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Calls, or points, that were taken.
+    /// Calls or points that the receiver accepted.
     pub(crate) sent: AtomicU64,
-    /// Those that found the queue full.
+    /// Calls that were dropped because the queue was full.
     pub(crate) full: AtomicU64,
-    /// Those that were not taken as long as it was tried.
+    /// Calls or points that were dropped after the retry time.
     pub(crate) failed: AtomicU64,
-    /// Those that were refused for good.
+    /// Calls or points that the receiver rejected for good.
     pub(crate) rejected: AtomicU64,
-    /// Sendings that came to nothing.
+    /// Exports that failed.
     pub(crate) failures: AtomicU64,
 }
 
-/// The end that calls are handed to.
+/// The sending side of the queue.
 pub(crate) struct Lane {
     sender: mpsc::Sender<Recorded>,
     counts: Arc<Counts>,
 }
 
 impl Lane {
-    /// With room for so many calls.
+    /// Creates a queue with room for `records` calls.
     pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<Recorded>, Arc<Counts>) {
         let (sender, receiver) = mpsc::channel(records.max(1));
         let counts = Arc::<Counts>::default();
         (Self { sender, counts: Arc::clone(&counts) }, receiver, counts)
     }
 
-    /// How many wait.
+    /// Number of waiting calls.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.sender.max_capacity().saturating_sub(self.sender.capacity())
     }
 
-    /// Hands a call over, or counts it where there is no room. Never waits.
+    /// Queues a call, or counts it if there is no room. Never waits.
     pub(crate) fn offer(&self, record: &Recorded) {
         if self.sender.try_send(record.clone()).is_err() {
             self.counts.full.fetch_add(1, Relaxed);
@@ -54,19 +54,21 @@ impl Lane {
     }
 }
 
-/// How calls are put together.
+/// Limits of one batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batching {
     pub(crate) records: usize,
     pub(crate) linger: Duration,
 }
 
-/// Waits until everything is to end. What it looked at is let go of at once: it may not be held while somebody waits.
+/// Waits until the exporter closes. Drops the guard of the watched value at once, since it must not be held across an
+/// `await`.
 pub(crate) async fn ended(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Takes the first call, and those that come within a while; fewer where it is to end. `None`: there will be none any more.
+/// Takes the first call and further calls that arrive within the linger time. Ends earlier if the exporter closes.
+/// Returns `None` if no call is left and none can come.
 pub(crate) async fn batch(
     receiver: &mut mpsc::Receiver<Recorded>,
     batching: Batching,
@@ -75,7 +77,7 @@ pub(crate) async fn batch(
     let first = tokio::select! {
         first = receiver.recv() => first?,
         () = ended(closing) => {
-            // What is there yet is taken; nothing comes behind it.
+            // Take the waiting calls and accept no more.
             receiver.close();
             receiver.recv().await?
         }
@@ -103,7 +105,7 @@ pub(crate) async fn batch(
     Some(records)
 }
 
-/// Sends a body that stands for so many things, and counts what came of them.
+/// Sends a body that contains `things` calls or points, and counts the result.
 pub(crate) async fn deliver(
     sender: &Sender,
     signal: &'static str,

@@ -1,6 +1,6 @@
-//! Traces, metrics and logs out to others' tools by OTLP over HTTP, beside the path of calls: bounded queues, tasks of their own, every
-//! loss counted. Names are those of OpenTelemetry's semantic conventions 1.41.1.
-//! Must not know keys, money, engines or what a call's words were; no word of a prompt or an answer leaves by here.
+//! Exports traces, metrics and logs by OTLP over HTTP, outside the path of calls. Queues are bounded, a separate thread
+//! sends, and every loss is counted. Names follow OpenTelemetry's semantic conventions 1.41.1. Must not know keys,
+//! money, engines or a call's text: no word of a prompt or an answer is exported.
 
 mod attributes;
 mod config;

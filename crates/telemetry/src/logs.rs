@@ -1,4 +1,4 @@
-//! A trace record as one line of a log. Must not know who takes it.
+//! A trace record as one OTLP log record. Must not know the receiver.
 
 use headrace_domain::{Outcome, TraceRecord};
 use headrace_trace::TraceContext;
@@ -9,7 +9,7 @@ use crate::proto::{AnyValue, LogRecord, SeverityNumber, Value};
 /// The name of the event.
 const EVENT: &str = "headrace.call";
 
-/// What is logged of a call that ended, at a time in nanoseconds of 1970.
+/// The log record of a finished call. `now` is in nanoseconds since 1970.
 pub(crate) fn line(record: &TraceRecord, now: u64) -> LogRecord {
     let severity = match &record.outcome {
         Outcome::Completed { .. } | Outcome::Cancelled { .. } => SeverityNumber::Info,

@@ -1,5 +1,5 @@
-//! The numbers that Prometheus reads, as points of OTLP: the same values under names in OpenTelemetry's manner, units apart.
-//! Prometheus' own translation of these names gives the former ones back. Must not know what is counted.
+//! The metrics for Prometheus as OTLP points: the same values under names in OpenTelemetry's style, with the unit in a
+//! field of its own. Prometheus's translation of these names restores the original ones. Must not know what is counted.
 
 use headrace_trace::{Buckets, Exemplar as Seen, Family, FamilyKind, SampleValue};
 
@@ -9,12 +9,12 @@ use crate::proto::{
     exemplar, number_data_point,
 };
 
-/// What a name begins with, before which stands a dot in OpenTelemetry's names.
+/// The prefix of metric names. OpenTelemetry's names have a dot after it.
 const PREFIX: &str = "headrace_";
-/// Ends of names that say a unit.
+/// Suffixes of names that state a unit.
 const UNITS: [(&str, &str); 2] = [("_seconds", "s"), ("_bytes", "By")];
 
-/// One family of samples.
+/// Converts one family of samples.
 pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
     let (name, unit) = name(&family.name);
     let labels = |labels: &[(String, String)]| -> Vec<KeyValue> {
@@ -86,7 +86,7 @@ fn example(buckets: &Buckets, seen: &Seen) -> Exemplar {
     }
 }
 
-/// `headrace_request_duration_seconds` is `headrace.request_duration` in `s`.
+/// Converts a name: `headrace_request_duration_seconds` becomes `headrace.request_duration` in `s`.
 fn name(family: &str) -> (String, &'static str) {
     let bare = family.strip_suffix("_total").unwrap_or(family);
     let unit = UNITS.into_iter().find_map(|(end, unit)| Some((bare.strip_suffix(end)?, unit)));

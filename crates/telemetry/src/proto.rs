@@ -1,5 +1,5 @@
-//! The messages of OTLP that are sent or read here, as `opentelemetry-proto` has them
-//! (<https://github.com/open-telemetry/opentelemetry-proto>). Must not know what is said with them.
+//! The OTLP messages that are sent or read here, from `opentelemetry-proto`
+//! (<https://github.com/open-telemetry/opentelemetry-proto>). Must not know what they contain.
 
 pub(crate) use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 pub(crate) use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -22,10 +22,11 @@ pub(crate) use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 pub(crate) use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, SpanFlags, Status};
 use prost::Message;
 
-/// Counted since the process began.
+/// Counted since the process started.
 pub(crate) const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
-/// What an answer says of parts that were not taken: how many, and why. It is alike for all signals, so that one reads for all.
+/// Reads from a response how many items were rejected, and why. The encoding is the same for all signals, so the trace
+/// response can decode all of them.
 pub(crate) fn not_taken(answer: &[u8]) -> Option<(u64, String)> {
     let partial = ExportTraceServiceResponse::decode(answer).ok()?.partial_success?;
     Some((u64::try_from(partial.rejected_spans).unwrap_or(0), partial.error_message))

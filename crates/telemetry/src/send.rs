@@ -1,5 +1,5 @@
-//! Sends one body and says what came of it; tries again what may go well another time, at growing intervals. Must not know what
-//! is in a body.
+//! Sends one body and reports the result. Retries transient failures at growing intervals. Must not know what a body
+//! contains.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tokio::time::Instant;
 use crate::config::{Target, TelemetryConfig, TelemetryError};
 use crate::proto::not_taken;
 
-/// The wait before the first try again; it doubles with each.
+/// Initial wait before a retry. Doubles with each retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// The longest such wait.
+/// Maximum wait before a retry.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// The most that is read of an answer.
+/// Maximum bytes of a response that are read.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
-/// The most of an answer that is told.
+/// Maximum characters of a response that are logged.
 const MOST_TOLD_CHARS: usize = 200;
 
-/// One place that things are sent to.
+/// Sends to one target.
 pub(crate) struct Sender {
     client: Client,
     url: Url,
@@ -30,18 +30,18 @@ pub(crate) struct Sender {
     retry_for: Duration,
 }
 
-/// What came of a body.
+/// The result of sending a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Taken, but for so many of its parts.
+    /// Accepted, except for `rejected` items.
     Taken { rejected: u64, why: String },
-    /// Not taken, and never will be.
+    /// Rejected for good.
     Rejected(String),
-    /// Not taken as long as it was tried.
+    /// Not accepted within the retry time.
     Failed(String),
 }
 
-/// Why one try came to nothing.
+/// Why one attempt failed.
 enum Try {
     Again { wait: Option<Duration>, why: String },
     Never(String),
@@ -58,12 +58,12 @@ impl Sender {
         })
     }
 
-    /// Sends a body until it is taken, refused for good, or has been tried for long enough; and only once more when `closing`
-    /// says that there is no time left.
+    /// Sends a body until it is accepted, rejected for good, or the retry time is over. Once `closing` is set, makes
+    /// only one more attempt.
     pub(crate) async fn send(&self, body: Bytes, closing: &mut watch::Receiver<bool>) -> Sent {
         let (began, mut wait) = (Instant::now(), FIRST_WAIT);
         loop {
-            // Whoever would say so may be gone.
+            // The sender of `closing` may be gone.
             let last = *closing.borrow() || closing.has_changed().is_err();
             let why = match self.once(body.clone()).await {
                 Ok(answer) => return taken(&answer),
@@ -93,7 +93,7 @@ impl Sender {
         let mut response = request.send().await.map_err(again)?;
         let (status, asked) = (response.status(), retry_after(response.headers()));
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        // What shows a page is a proxy's or a portal's, and no receiver, whatever its status says.
+        // An HTML page comes from a proxy or a portal, not from a receiver, even with a success status.
         let is_page = kind.is_some_and(|kind| kind.to_ascii_lowercase().contains("html"));
         let mut bytes = Vec::new();
         while let Ok(Some(chunk)) = response.chunk().await {
@@ -103,11 +103,11 @@ impl Sender {
             }
         }
         if status.is_success() && !is_page {
-            // An empty answer is a whole one.
+            // An empty response is valid.
             return Ok(bytes);
         }
         let why = format!("{} answered {status}: {}", shown(&self.url), told(&bytes));
-        // <https://opentelemetry.io/docs/specs/otlp/#failures-1>: no other status may be tried again.
+        // <https://opentelemetry.io/docs/specs/otlp/#failures-1>: no other status may be retried.
         let retryable = matches!(
             status,
             StatusCode::TOO_MANY_REQUESTS
@@ -119,7 +119,7 @@ impl Sender {
     }
 }
 
-/// Where a target is, and what goes there with each body.
+/// The URL and the headers of a target's requests.
 pub(crate) fn headers(target: &Target) -> Result<(Url, HeaderMap), TelemetryError> {
     let address = |why: String| TelemetryError::Address { url: target.url.clone(), why };
     let url = Url::parse(&target.url).map_err(|error| address(error.to_string()))?;
@@ -127,7 +127,7 @@ pub(crate) fn headers(target: &Target) -> Result<(Url, HeaderMap), TelemetryErro
         return Err(address("it must begin with http:// or https://".to_owned()));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // An address is shown; a header never is.
+        // URLs are shown to people; header values never are.
         let url = shown(&url);
         let why = "it holds a user or a password: give them as a header, `authorization`".to_owned();
         return Err(TelemetryError::Address { url, why });
@@ -150,7 +150,7 @@ fn taken(answer: &[u8]) -> Sent {
     }
 }
 
-/// Between half of a wait and all of it, so that many who were turned away do not come back at once.
+/// A random part of the wait, between half of it and all of it, so that rejected clients do not all return at once.
 fn jittered(wait: Duration, passed: Duration) -> Duration {
     let half = wait / 2;
     let share = passed.subsec_nanos() % 1000;
@@ -161,12 +161,12 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// An address without what may be secret in it.
+/// A URL without its possibly secret parts.
 fn shown(url: &Url) -> String {
     format!("{}://{}{}", url.scheme(), url.authority().rsplit('@').next().unwrap_or_default(), url.path())
 }
 
-/// The beginning of what was answered, fit for a line of a log.
+/// The start of a response, made safe for a log line.
 fn told(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().filter(|c| !c.is_control()).take(MOST_TOLD_CHARS).collect()
@@ -175,7 +175,7 @@ fn told(bytes: &[u8]) -> String {
 fn client(config: &TelemetryConfig, tls: bool) -> Result<Client, TelemetryError> {
     let failed = |why: String| TelemetryError::Client { why };
     let mut builder = Client::builder()
-        // A secret header must not follow to another host.
+        // A secret header must not follow a redirect to another host.
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .timeout(config.timeout)
@@ -193,7 +193,7 @@ fn client(config: &TelemetryConfig, tls: bool) -> Result<Client, TelemetryError>
     builder.build().map_err(|error| failed(cause(&error)))
 }
 
-/// What is at the bottom of an error: that nobody listens, and not that sending failed.
+/// The root cause of an error, such as "connection refused" instead of "error sending request".
 fn cause(error: &reqwest::Error) -> String {
     let mut last: &dyn Error = error;
     while let Some(below) = last.source() {

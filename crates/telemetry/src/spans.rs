@@ -1,5 +1,5 @@
-//! A trace record as spans: the call itself, below its caller's span; each stage below that, and each try. A try that followed one
-//! that came to nothing is linked with it. Must not know who takes them.
+//! A trace record as spans. The call's span is a child of its caller's span, and its stages and attempts are its
+//! children. An attempt that follows a failed one links to it. Must not know the receiver.
 
 use headrace_domain::{Attempt, AttemptOutcome, Outcome, StageSpan, TraceRecord};
 use headrace_trace::TraceContext;
@@ -7,14 +7,14 @@ use headrace_trace::TraceContext;
 use crate::attributes::{count, error_type, flag, of_call, operation, span_name, text};
 use crate::proto::{Event, Link, Span, SpanFlags, SpanKind, Status, StatusCode};
 
-/// Recorded, by W3C's flags of a trace.
+/// The `sampled` flag of W3C Trace Context.
 const RECORDED: u32 = 1;
-/// Whether the parent is of another process is known.
+/// Flag: it is known whether the parent span belongs to another process.
 const REMOTE_KNOWN: u32 = SpanFlags::ContextHasIsRemoteMask as u32;
-/// It is.
+/// Flag: the parent span belongs to another process.
 const REMOTE: u32 = SpanFlags::ContextIsRemoteMask as u32;
 
-/// All spans of a call, its own first.
+/// All spans of a call. The call's own span comes first.
 pub(crate) fn spans(record: &TraceRecord) -> Vec<Span> {
     let own = TraceContext::of(record);
     let mut spans = vec![root(record, own)];
@@ -26,7 +26,7 @@ pub(crate) fn spans(record: &TraceRecord) -> Vec<Span> {
     }));
     spans.extend(record.attempts.iter().enumerate().map(|(at, attempt)| {
         let before = record.attempts.get(..at).unwrap_or_default();
-        // One that was put beside another that was late follows nothing.
+        // A hedge, which runs beside a slow attempt, follows no failed one.
         let retried =
             before.iter().rposition(|earlier| earlier.prompt == attempt.prompt && came_to_nothing(earlier));
         self::attempt(record, own, at, attempt, retried)
@@ -76,7 +76,8 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
     }
 }
 
-/// An error is ours or an upstream's: what a caller did wrong, or that it went away, is none of a server's span.
+/// A server span has an error status only for failures of this server or an upstream. A caller's mistake or
+/// disconnection is not an error.
 fn status(record: &TraceRecord) -> Option<Status> {
     let is_error = match &record.outcome {
         Outcome::Failed { .. } => true,

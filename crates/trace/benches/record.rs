@@ -1,5 +1,5 @@
-//! What recording one finished request costs the task that finished it: the budget is 2 µs. Records are made
-//! beforehand; the recorder's thread drains into a store that forgets them.
+//! Measures what recording a finished request costs the request's own task. The budget is 2 µs. The records are made
+//! beforehand, and the recorder's thread drains them into a store that discards them.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn record(criterion: &mut Criterion) {
     let start = Recorder::start(Some(Box::new(Forgetting)), Arc::clone(&metrics), RecorderConfig::default());
     let Ok(recorder) = start else { return };
 
-    // In bursts that the queue holds, as a server's load comes; the time between bursts is not counted.
+    // Record in bursts that the queue can hold, as under a server's load. The time between bursts is not counted.
     criterion.bench_function("record", |bench| {
         bench.iter_custom(|count| {
             let mut spent = Duration::ZERO;

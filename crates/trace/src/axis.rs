@@ -1,21 +1,21 @@
-//! A time axis of a fixed width in terminal cells, and bars on it in eighths of a cell. Where one part of a request
-//! is too short to be seen beside another, it gets a scale of its own, and a `┊` marks where the scale changes.
+//! A time axis of a fixed width in terminal cells, with bars in eighths of a cell. A part of a request that is too
+//! short to be visible beside another gets its own scale. A `┊` marks the change of scale.
 
 use crate::units::{cells, humane_duration};
 
 /// Marks a change of scale.
 pub(crate) const BREAK: char = '┊';
-/// Marks the time in which a stage ran beside another one.
+/// Marks the time in which a stage ran beside another stage.
 pub(crate) const BESIDE: char = '┈';
-/// A cell filled from the left by so many eighths.
+/// Cells filled from the left. The index is the number of eighths.
 const FROM_LEFT: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
 
 /// A part of the request that must stay visible.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Where it ends, in nanoseconds; it begins where the one before it ends.
+    /// End of the part in nanoseconds. The part starts where the previous part ends.
     pub(crate) end_ns: u64,
-    /// The least share of the width that it gets, of 1.
+    /// Minimum share of the width, from 0 to 1.
     pub(crate) least: f64,
 }
 
@@ -24,18 +24,18 @@ pub(crate) struct Axis {
     segments: Vec<Segment>,
 }
 
-/// A stretch of one scale.
+/// A section of the axis with one scale.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     from_ns: u64,
     to_ns: u64,
-    /// The first cell.
+    /// Index of the first cell.
     at: usize,
     cells: usize,
 }
 
 impl Axis {
-    /// Lays the parts over `width` cells. Parts that end where the one before does are left out.
+    /// Lays out the parts over `width` cells. Skips parts of zero length.
     pub(crate) fn new(parts: &[Part], width: usize) -> Self {
         let mut from_ns = 0;
         let mut spans = Vec::new();
@@ -52,12 +52,12 @@ impl Axis {
         Self { segments: lay_out(&merged(&spans), width) }
     }
 
-    /// Cells in all, breaks included.
+    /// Total number of cells, including the breaks.
     fn width(&self) -> usize {
         self.segments.last().map_or(0, |segment| segment.at + segment.cells)
     }
 
-    /// A line without a bar: only the breaks.
+    /// A line with the breaks but without a bar.
     pub(crate) fn blank(&self) -> Vec<char> {
         let mut line = vec![' '; self.width()];
         for segment in self.segments.iter().skip(1) {
@@ -66,7 +66,7 @@ impl Axis {
         line
     }
 
-    /// The line that says how much time each stretch of the axis stands for: `╶── 193 µs ──╴`.
+    /// The line that shows how much time each section covers: `╶── 193 µs ──╴`.
     pub(crate) fn ruler(&self) -> Vec<char> {
         let mut line = self.blank();
         for segment in &self.segments {
@@ -80,7 +80,7 @@ impl Axis {
         line
     }
 
-    /// A bar over `[start_ns, end_ns)`; however short, it shows a tick.
+    /// A bar over `[start_ns, end_ns)`. Even the shortest span shows a tick.
     pub(crate) fn bar(&self, start_ns: u64, end_ns: u64) -> Vec<char> {
         let mut line = self.blank();
         let mut drawn = false;
@@ -98,7 +98,7 @@ impl Axis {
         line
     }
 
-    /// Marks the empty cells of a bar's line from its start to `until_ns` as running beside others.
+    /// Marks the empty cells of a line from `start_ns` to `until_ns` as running beside other stages.
     pub(crate) fn run_beside(&self, line: &mut [char], start_ns: u64, until_ns: u64) {
         for segment in &self.segments {
             let (from, to) = (start_ns.max(segment.from_ns), until_ns.min(segment.to_ns));
@@ -120,15 +120,15 @@ impl Axis {
 }
 
 impl Segment {
-    /// Eighths of a cell from the segment's first cell.
+    /// Offset from the segment's first cell, in eighths of a cell.
     fn position(&self, time_ns: u64) -> usize {
         let into = time_ns.saturating_sub(self.from_ns).min(self.to_ns - self.from_ns);
         let share = into as f64 / (self.to_ns - self.from_ns) as f64;
-        // Within [0, 8 · cells], so the conversion is exact.
+        // The value is within [0, 8 · cells], so the conversion is exact.
         (share * (self.cells * 8) as f64).round() as usize
     }
 
-    /// Fills `[start, end)` eighths; at least one eighth.
+    /// Fills the eighths `[start, end)`, but at least one eighth.
     fn fill(&self, line: &mut [char], start: usize, end: usize) {
         let start = start.min((self.cells * 8).saturating_sub(1));
         let end = end.max(start + 1);
@@ -139,8 +139,8 @@ impl Segment {
     }
 }
 
-/// The character nearest to a cell filled from `left` to `right` eighths. Terminals have eighths from the left edge
-/// only, and one eighth or a half at the right.
+/// The character closest to a cell filled from `left` to `right` eighths. Terminals have all eighths from the left
+/// edge, but only one eighth and one half from the right edge.
 fn block(left: usize, right: usize) -> char {
     let filled = right.saturating_sub(left);
     match left {
@@ -156,7 +156,7 @@ struct Span {
     from_ns: u64,
     to_ns: u64,
     least: f64,
-    /// Whether it needs a scale of its own.
+    /// Set if the span needs its own scale.
     lifted: bool,
 }
 
@@ -166,7 +166,7 @@ impl Span {
     }
 }
 
-/// Lifts every span that would get less than its least share of what the lifted ones leave, until none would.
+/// Lifts each span that would get less than its minimum share of what the lifted spans leave, until there is none.
 fn lift(spans: &mut [Span]) {
     loop {
         let share_left = 1.0 - spans.iter().filter(|s| s.lifted).map(|s| s.least).sum::<f64>();
@@ -179,7 +179,7 @@ fn lift(spans: &mut [Span]) {
     }
 }
 
-/// Neighbours that share one scale become one span; its `least` is then its share.
+/// Merges neighbours that share one scale. The `least` of each result is its share of the width.
 fn merged(spans: &[Span]) -> Vec<Span> {
     let share_left = 1.0 - spans.iter().filter(|s| s.lifted).map(|s| s.least).sum::<f64>();
     let time_left: f64 = spans.iter().filter(|s| !s.lifted).map(Span::length).sum();
@@ -204,7 +204,7 @@ fn lay_out(spans: &[Span], width: usize) -> Vec<Segment> {
     let mut used = 0;
     for span in spans {
         share += span.least;
-        // Ends are rounded, not lengths, so that the lengths sum to the width.
+        // Round the ends, not the lengths, so that the lengths sum to the width.
         let end = ((share * cells_left as f64).round() as usize).clamp(used + 1, cells_left.max(used + 1));
         let at = segments.last().map_or(0, |last| last.at + last.cells + 1);
         segments.push(Segment { from_ns: span.from_ns, to_ns: span.to_ns, at, cells: end - used });

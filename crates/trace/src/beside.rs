@@ -1,4 +1,4 @@
-//! What ran beside a call: calls that one worker had at the same time. Must not know how records are kept.
+//! The calls that one worker processed at the same time as a call. Must not know how records are kept.
 
 use headrace_domain::TraceRecord;
 use serde_json::Value;
@@ -6,22 +6,22 @@ use serde_json::Value;
 use crate::call::CallRow;
 use crate::units::micros;
 
-/// Most calls that are told of.
+/// Maximum number of calls to return.
 pub const MAX_BESIDE: usize = 100;
 
-/// A call that the same worker had at the same time.
+/// A call that the same worker processed at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beside {
-    /// Which.
+    /// The other call.
     pub call: CallRow,
-    /// When the worker got it, in nanoseconds from when it got the call that was asked about; below zero: before it.
+    /// When the worker received it, in nanoseconds after it received the call in question. Negative if earlier.
     pub from_ns: i64,
-    /// For how many nanoseconds it had both.
+    /// Nanoseconds during which the worker had both calls.
     pub overlap_ns: u64,
 }
 
 impl Beside {
-    /// The row's JSON, and `from_us` and `overlap_us`.
+    /// The row's JSON, plus `from_us` and `overlap_us`.
     pub fn json(&self) -> Value {
         let mut row = self.call.json();
         let from = micros(self.from_ns.unsigned_abs());
@@ -31,22 +31,22 @@ impl Beside {
     }
 }
 
-/// When a worker had a call, in nanoseconds since 1970, and which. Of several the last that was asked.
+/// The time that a call spent at a worker, in nanoseconds since 1970. If the call had several workers, the last one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stay {
-    /// The worker.
+    /// The worker's name.
     pub worker: String,
-    /// From when on.
+    /// Start of the stay.
     pub from: u64,
-    /// Until when.
+    /// End of the stay.
     pub until: u64,
 }
 
 impl Stay {
-    /// Of a call; `None`: no worker had it.
+    /// The stay of a call. `None` if no worker had the call.
     pub fn of(record: &TraceRecord) -> Option<Self> {
         let last = record.attempts.last()?;
-        // Of several prompts, and of several tries at one worker, all of the time.
+        // With several prompts, or several attempts at one worker, this covers all of them.
         let same = record.attempts.iter().filter(|attempt| attempt.worker == last.worker);
         let from = same.clone().map(|attempt| attempt.start_ns).min().unwrap_or(last.start_ns);
         let until = same.map(|attempt| attempt.start_ns.saturating_add(attempt.duration_ns)).max();
@@ -55,7 +55,8 @@ impl Stay {
     }
 }
 
-/// What of the other calls was with the same worker at the same time: what overlaps longest comes first, and at most so many.
+/// Returns the calls among `others` that overlapped with `asked` at the same worker, longest overlap first. Returns at
+/// most `limit` and at most [`MAX_BESIDE`] calls.
 pub fn beside(
     asked: &TraceRecord,
     others: impl IntoIterator<Item = TraceRecord>,

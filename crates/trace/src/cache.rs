@@ -1,5 +1,6 @@
-//! The cache report: how much of prompts came from prefix caches, why the rest did not and where prompts parted, and what another
-//! order of what is sent could save at most. From trace records alone; must not know what prompts said.
+//! The cache report: the share of prompts that came from prefix caches, why the rest missed, and where the prompts
+//! diverged. It also bounds what a different order of the prompt's parts could save. Uses trace records only; must not
+//! know the prompts' text.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +10,27 @@ use serde_json::{Value, json};
 use crate::search::moment;
 use crate::units::{aligned, counted, grouped, micros, percent, plain};
 
-/// Most calls that a report is of, the newest of its time.
+/// Maximum number of calls in a report. The newest calls of the period count.
 pub const MAX_CACHE_CALLS: usize = 20_000;
-/// Places that are told of a row, those where most tokens were computed first.
+/// Maximum number of places per row. The places with the most computed tokens are listed first.
 const PLACES_TOLD: usize = 10;
 
-/// What the report is told apart by.
+/// A dimension that the report is grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheBy {
-    /// Who pays.
+    /// The organisation that pays.
     Org,
-    /// The model that served.
+    /// The model that served the call.
     Model,
-    /// How far the prompt had been seen before: the part of it in which it parted from the nearest cached one.
+    /// The part of the prompt in which it diverged from the nearest cached prompt.
     Prefix,
 }
 
 impl CacheBy {
-    /// Every one.
+    /// All dimensions.
     pub const ALL: [Self; 3] = [Self::Org, Self::Model, Self::Prefix];
 
-    /// As it is written.
+    /// The dimension's name in queries and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Org => "org",
@@ -38,10 +39,10 @@ impl CacheBy {
         }
     }
 
-    /// The one of that name.
+    /// The dimension with this name.
     ///
     /// # Errors
-    /// Which there are.
+    /// A message with the valid names.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|by| by.name() == name);
         found.ok_or_else(|| "it must be one or more of org, model, prefix".to_owned())
@@ -62,22 +63,22 @@ impl CacheBy {
     }
 }
 
-/// Which calls a report is of. Default: the newest, told apart by nothing.
+/// Selects and groups the calls of a report. The default selects the newest calls, without grouping.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CacheQuery {
-    /// What it is told apart by, each once.
+    /// The dimensions to group by, without duplicates.
     pub by: Vec<CacheBy>,
-    /// Began then or later.
+    /// Calls that started at this time or later.
     pub since: Option<UnixNanos>,
-    /// Began before then.
+    /// Calls that started before this time.
     pub until: Option<UnixNanos>,
 }
 
 impl CacheQuery {
-    /// Sets `by`, `from` or `to` from its text.
+    /// Parses `value` and sets the filter `by`, `from` or `to`.
     ///
     /// # Errors
-    /// What the value must be, or that there is no such name.
+    /// A message that says what the value must be, or that there is no such filter.
     pub fn set(&mut self, name: &str, value: &str, now: UnixNanos) -> Result<(), String> {
         match name {
             "by" => {
@@ -97,7 +98,7 @@ impl CacheQuery {
     }
 }
 
-/// See the top of the file.
+/// The cache report. See the top of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheReport {
     by: Vec<CacheBy>,
@@ -112,37 +113,37 @@ struct Sums {
     calls: u64,
     prompt_tokens: u64,
     cached_tokens: u64,
-    /// Of calls with a miss, by why.
+    /// Missed calls, by reason.
     reasons: BTreeMap<&'static str, Missed>,
-    /// By why and where.
+    /// Missed calls, by reason and place.
     places: BTreeMap<(&'static str, String), Missed>,
 }
 
-/// Calls that missed.
+/// Sums over calls that missed.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Missed {
     calls: u64,
     /// Prompt tokens that were computed.
     computed: u64,
-    /// Tokens behind the place, computed, of the call that has fewest.
+    /// Computed tokens after the place of divergence, in the call with the fewest such tokens.
     least_behind: Option<u64>,
     prefill_ns: u64,
-    /// The newest of them.
+    /// The newest of these calls.
     example: Option<RequestId>,
 }
 
 impl CacheReport {
-    /// Of no calls.
+    /// Creates a report without calls.
     pub const fn new(by: Vec<CacheBy>) -> Self {
         Self { by, rows: BTreeMap::new(), calls: 0, oldest: None, is_whole: true }
     }
 
-    /// There are older calls of its time that it is not of.
+    /// Records that the report leaves out older calls of its period.
     pub const fn is_cut(&mut self) {
         self.is_whole = false;
     }
 
-    /// Adds a call; the newest first. One without a prompt that was read is left out.
+    /// Adds a call. Call it for the newest calls first. Calls without prompt tokens and shadow copies are skipped.
     pub fn add(&mut self, record: &TraceRecord) {
         let prompt = record.usage.prompt_tokens();
         if prompt == 0 || record.shadow_of.is_some() {
@@ -165,8 +166,9 @@ impl CacheReport {
         }
     }
 
-    /// One object: `by`; `rows`, with what `by` names, the hit rate of tokens, `misses` by reason, and the `places` where prompts part,
-    /// with what another order could save there at most; `calls` and `since`, and whether those are `whole`.
+    /// One JSON object: `by`; `rows`; `calls` and `since`, and whether these are the `whole` period. Each row has the
+    /// groups of `by`, the hit rate of tokens, the `misses` by reason, and the `places` where prompts diverge. Each
+    /// place has the most that another order could save there.
     pub fn json(&self) -> Value {
         let by: Vec<&str> = self.by.iter().map(|by| by.name()).collect();
         let rows = self.rows.iter().map(|(group, sums)| {
@@ -187,7 +189,7 @@ impl CacheReport {
         })
     }
 
-    /// Tables, lines ending in `\n`.
+    /// Text tables. Each line ends in `\n`.
     pub fn table(&self) -> String {
         if self.rows.is_empty() {
             return "no calls with prompts of that time are kept in the traces\n".to_owned();
@@ -236,7 +238,7 @@ impl CacheReport {
     }
 }
 
-/// In words, for whoever reads the figure.
+/// Explains how the savings are estimated, for readers of the report.
 const HOW: &str = "Of calls that part at one place of the prompt, all but one could have found what follows it in the cache, had \
     what differs stood at the end: as many tokens as follow it in the shortest of these prompts. It is the most that can be \
     saved, as nobody knows here whether those tokens are the same.";
@@ -287,14 +289,15 @@ impl Missed {
         self.calls += 1;
         self.computed = self.computed.saturating_add(record.usage.input);
         self.prefill_ns = self.prefill_ns.saturating_add(prefill_ns);
-        // The block that the place lies in is computed in any case, and so is the last token.
+        // The block that contains the place is computed in any case, and so is the last token.
         let block = u64::try_from(BLOCK_TOKENS).unwrap_or(1);
         let behind = record.usage.prompt_tokens().saturating_sub(u64::from(miss.token)).saturating_sub(block);
         self.least_behind = Some(self.least_behind.map_or(behind, |least| least.min(behind)));
         self.example = self.example.or(Some(record.request_id));
     }
 
-    /// Tokens, and nanoseconds of prefill, that another order could save at most; `None`: it is no matter of order, or nothing.
+    /// The tokens and the nanoseconds of prefill that another order could save at most. `None` if the order makes no
+    /// difference or there is nothing to save.
     fn could_save(&self, reason: &str) -> Option<(u64, u64)> {
         if reason != MissReason::Differs.name() || self.computed == 0 {
             return None;
@@ -305,7 +308,7 @@ impl Missed {
     }
 }
 
-/// What came of a place.
+/// The verb phrase for a miss reason.
 fn said(reason: &str) -> &'static str {
     match reason {
         "differs" => "differ from what was cached in",
@@ -316,7 +319,7 @@ fn said(reason: &str) -> &'static str {
     }
 }
 
-/// A place without its character: prompts of one kind part at the same.
+/// Describes a place without its character offset, so that prompts of one kind share a place.
 fn up_to(place: &PromptPlace) -> String {
     match place {
         PromptPlace::System { .. } => "the system prompt".to_owned(),

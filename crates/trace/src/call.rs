@@ -1,4 +1,4 @@
-//! A finished call as a list shows it: one row's worth of its record. Must not know where records are kept or who asks.
+//! A finished call as a row of a list. Must not know where records are kept or who asks for them.
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
@@ -9,27 +9,27 @@ use serde_json::{Value, json};
 
 use crate::units::{bare_dollars, micros};
 
-/// Longest text of a refusal or failure that is kept for a search, in bytes.
+/// Maximum bytes of a refusal's or failure's message that is kept for search.
 const MAX_SAID_BYTES: usize = 1024;
 
-/// How a call ended, by kind.
+/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ended {
     /// Answered to the end.
     Completed,
-    /// Turned away before any work.
+    /// Refused before any work.
     Refused,
-    /// The client went away or stopped reading.
+    /// The client disconnected or stopped reading.
     Cancelled,
-    /// We or an upstream failed.
+    /// This server or an upstream failed.
     Failed,
 }
 
 impl Ended {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Completed, Self::Refused, Self::Cancelled, Self::Failed];
 
-    /// As it is written.
+    /// The kind's name in queries and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -39,7 +39,7 @@ impl Ended {
         }
     }
 
-    /// The kind of that name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -58,62 +58,62 @@ impl Ended {
 /// One row of a list of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallRow {
-    /// Which call.
+    /// The call's request id.
     pub id: RequestId,
-    /// When its first byte arrived.
+    /// When the request's first byte arrived.
     pub started: UnixNanos,
-    /// Nanoseconds from there to settled.
+    /// Nanoseconds from the first byte to settlement.
     pub duration_ns: u64,
-    /// Of those, the nanoseconds that the server took.
+    /// Nanoseconds of `duration_ns` that the server took, without waiting for the client.
     pub server_ns: u64,
-    /// Nanoseconds from when the request was whole to its first token.
+    /// Nanoseconds from the complete request to its first token.
     pub first_token_ns: Option<u64>,
-    /// Who pays; `None`: nobody who is known.
+    /// The organisation that pays. `None` if the caller is unknown.
     pub org: Option<OrgId>,
-    /// As `org`.
+    /// The caller's project. `None` if the caller is unknown.
     pub project: Option<ProjectId>,
-    /// As `org`; the public id.
+    /// The public id of the caller's key. `None` if the caller is unknown.
     pub key: Option<KeyId>,
-    /// Whom its caller says that it is for.
+    /// The end user that the caller named.
     pub user: Option<EndUser>,
-    /// What was called.
+    /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
-    /// Whether the answer streamed.
+    /// Whether the answer was streamed.
     pub stream: bool,
-    /// The model asked for.
+    /// The model that the client asked for.
     pub asked: Option<String>,
-    /// The model that served it.
+    /// The model that served the call.
     pub served: Option<String>,
-    /// Whose server answered; `None`: an engine of ours, or nobody.
+    /// The upstream that answered. `None` if a local engine answered, or if the call got no answer.
     pub upstream: Option<String>,
-    /// Who was asked last to answer it.
+    /// The worker of the last attempt.
     pub worker: Option<String>,
-    /// How it ended.
+    /// How the call ended.
     pub ended: Ended,
-    /// Where it was refused or failed; else where most of its time went.
+    /// The stage that refused or failed the call. For other calls, the stage that took the most time.
     pub stage: Option<Stage>,
-    /// HTTP status of a refusal.
+    /// HTTP status of a refusal or failure.
     pub status: Option<u16>,
-    /// Code of a refusal.
+    /// Error code of a refusal or failure.
     pub code: Option<String>,
     /// Rule of a refusal.
     pub rule: Option<String>,
-    /// What was said of a refusal, a failure or a cancellation.
+    /// Message of a refusal, a failure or a cancellation.
     pub message: Option<String>,
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Of those, tokens from the prefix cache.
+    /// Prompt tokens from the prefix cache.
     pub cached_tokens: u64,
     /// Generated tokens.
     pub completion_tokens: u64,
-    /// What was charged.
+    /// The amount charged to the caller.
     pub charged: NanoDollars,
-    /// What others charge us for it, where that is known.
+    /// The amount that upstreams charge for the call, if it is known.
     pub paid: Option<NanoDollars>,
 }
 
 impl CallRow {
-    /// Of a record.
+    /// Builds the row of a record.
     pub fn of(record: &TraceRecord) -> Self {
         let (mut status, mut code, mut rule, mut message) = (None, None, None, None);
         let mut stage = dearest_stage(&record.stages);
@@ -164,19 +164,21 @@ impl CallRow {
         }
     }
 
-    /// The model that served it, or else the one that was asked for.
+    /// The model that served the call, or else the model that the client asked for.
     pub fn model(&self) -> Option<&str> {
         self.served.as_deref().or(self.asked.as_deref())
     }
 
-    /// Everything that was said of why it was refused, failed or cancelled: code, rule and message, in this order.
+    /// The code, rule and message of a refusal, failure or cancellation, joined in this order. `None` if there are
+    /// none.
     pub fn said(&self) -> Option<String> {
         let parts = [&self.code, &self.rule, &self.message];
         let said: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
         (!said.is_empty()).then(|| said.join(" "))
     }
 
-    /// As JSON, in the names of the whole record's: durations in microseconds, money in dollars and in nano-dollars.
+    /// The row as JSON, with the field names of the whole record: durations in microseconds, money in dollars and
+    /// nano-dollars.
     pub fn json(&self) -> Value {
         let mut outcome = json!({ "kind": self.ended.name() });
         if let Some(message) = &self.message {
@@ -226,7 +228,7 @@ impl CallRow {
     }
 }
 
-/// Where most of a call's time went, what ran inside a stage counted with it.
+/// The stage that took the most time. Spans inside another stage count towards that stage.
 fn dearest_stage(spans: &[StageSpan]) -> Option<Stage> {
     let mut times = [0_u64; Stage::ALL.len()];
     for span in spans.iter().filter(|span| span.inside.is_none()) {

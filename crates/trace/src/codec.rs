@@ -1,15 +1,15 @@
-//! Trace records as stored text: JSON with a version in it. Older versions stay readable, newer ones are refused.
-//! Knows nothing of where the text is kept.
+//! Trace records as stored text: JSON that includes a version. Older versions stay readable; newer ones are refused.
+//! Does not know where the text is kept.
 
 use headrace_domain::{TRACE_VERSION, TraceRecord};
 use serde_json::Value;
 
 use crate::TraceError;
 
-/// Room for most records.
+/// Initial buffer size, enough for most records.
 const RECORD_BYTES: usize = 2_048;
 
-/// A record as one line of JSON.
+/// Encodes a record as one line of JSON.
 pub fn encode_record(record: &TraceRecord) -> Result<String, TraceError> {
     let mut text = Vec::with_capacity(RECORD_BYTES);
     let written = serde_json::to_writer(&mut text, record).map_err(|error| error.to_string());
@@ -17,13 +17,14 @@ pub fn encode_record(record: &TraceRecord) -> Result<String, TraceError> {
     text.map_err(|why| TraceError::Corrupt { what: record.request_id.to_string(), why })
 }
 
-/// A record from what [`encode_record`] of this or an older version wrote, in today's terms.
+/// Decodes text that [`encode_record`] of this or an older version wrote, and upgrades the record to the current
+/// version.
 ///
 /// # Errors
-/// `NewerFormat` where a newer program wrote it, `Corrupt` where it is no record.
+/// [`TraceError::NewerFormat`] if a newer program wrote the text, [`TraceError::Corrupt`] if it is not a record.
 pub fn decode_record(text: &str) -> Result<TraceRecord, TraceError> {
-    // The common case parses once. Only what does not parse as today's record, or claims another version,
-    // is looked at for its version, because a newer record may have any shape.
+    // The common case parses once. The version is read separately only if the text does not parse or claims another
+    // version, since a newer record may have any shape.
     let parsed = serde_json::from_str::<TraceRecord>(text);
     match parsed {
         Ok(record) if record.version <= TRACE_VERSION => Ok(record.upgraded()),

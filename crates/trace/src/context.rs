@@ -1,23 +1,23 @@
-//! Where a call stands in a distributed trace (W3C Trace Context, level 1, <https://www.w3.org/TR/trace-context/>): the ids by which
-//! a client's spans and ours join. Must not know who keeps traces.
+//! A call's place in a distributed trace (W3C Trace Context, level 1, <https://www.w3.org/TR/trace-context/>): the ids
+//! that link a client's spans with this server's spans. Must not know who keeps traces.
 
 use headrace_domain::{RequestId, TraceRecord};
 
-/// Attempts are numbered from here on, stages from 0.
+/// Number of the first attempt's span. Stages are numbered from 0.
 const FIRST_ATTEMPT: u64 = 1 << 32;
 
-/// A span within a trace, as `traceparent` names it. Neither id is zero.
+/// A span within a trace, as in a `traceparent` header. Neither id is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// The trace.
+    /// The trace id.
     pub trace: u128,
-    /// The span.
+    /// The span id.
     pub span: u64,
 }
 
 impl TraceContext {
-    /// The span of this server for a call: in its caller's trace, or in one of its own that has the request's bits. The span's id
-    /// is the half of those that is random, in either case.
+    /// The server's span for a call. It belongs to the caller's trace, or, without one, to a new trace whose id is the
+    /// request id. In both cases the span id is the random half of the request id.
     pub fn of_request(request: RequestId, trace_id: Option<&str>) -> Self {
         let bits = request.bits();
         let theirs =
@@ -27,31 +27,31 @@ impl TraceContext {
         Self { trace: theirs.unwrap_or(bits).max(1), span: span.max(1) }
     }
 
-    /// The span of this server for a call that is over.
+    /// The server's span for a finished call.
     pub fn of(record: &TraceRecord) -> Self {
         Self::of_request(record.request_id, record.trace_id.as_deref())
     }
 
-    /// The span of a stage of this call, by its place among them.
+    /// The span of a stage, by the stage's index in the call.
     #[must_use]
     pub fn stage(self, at: usize) -> Self {
         self.below(u64::try_from(at).unwrap_or(u64::MAX))
     }
 
-    /// The span of an attempt of this call, by its place among them: whoever is asked works below it.
+    /// The span of an attempt, by the attempt's index in the call. The worker's spans are its children.
     #[must_use]
     pub fn attempt(self, at: usize) -> Self {
         self.below(FIRST_ATTEMPT.saturating_add(u64::try_from(at).unwrap_or(u64::MAX)))
     }
 
-    /// As the header of that name has it, with the mark that whoever sent it keeps its spans.
+    /// The value of the `traceparent` header. Its `sampled` flag is set.
     pub fn traceparent(self) -> String {
         format!("00-{:032x}-{:016x}-01", self.trace, self.span)
     }
 
-    /// A span below this one, by its number: the same one whenever it is asked for.
+    /// A child span with this number. The same number always gives the same span.
     fn below(self, number: u64) -> Self {
-        // SplitMix64's finalizer, a bijection: spans of one call differ.
+        // SplitMix64's finalizer is a bijection, so the spans of one call differ.
         let mut bits = self.span ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,18 +1,18 @@
-//! What can go wrong with stored traces. Nothing here ends a request: tracing is out of band.
+//! Errors of stored traces. None of them ends a request, since tracing is out of band.
 
 use std::fmt;
 
-/// Why a trace could not be written, read or understood.
+/// Why a trace could not be written, read or decoded.
 #[derive(Debug)]
 pub enum TraceError {
     /// The store could not be opened, read or written.
     Store {
-        /// What was being done, with the file's path where there is one.
+        /// The operation that failed, with the file's path if there is one.
         doing: String,
-        /// What the store said.
+        /// The store's error message.
         why: String,
     },
-    /// Written by a newer program: refused rather than guessed at.
+    /// The data was written by a newer program. It is refused, not guessed at.
     NewerFormat {
         /// What carries the version: a file's path or a record's id.
         what: String,
@@ -21,23 +21,23 @@ pub enum TraceError {
         /// The newest version that this program knows.
         known: u64,
     },
-    /// A stored record that does not parse.
+    /// A stored record does not parse.
     Corrupt {
-        /// Which record, as far as it is known.
+        /// The record's id, as far as it is known.
         what: String,
-        /// What the parser said.
+        /// The parser's error message.
         why: String,
     },
-    /// A configured value that cannot work.
+    /// A configured value is invalid.
     Config {
         /// The field's name.
         field: &'static str,
-        /// What it must be.
+        /// What the value must be.
         why: &'static str,
     },
-    /// More was asked for than is told at once.
+    /// The query asks for more than one reply may contain.
     TooMuch {
-        /// What, how much of it, and how to ask for less.
+        /// What was asked for, how much of it there is, and how to ask for less.
         what: String,
     },
     /// The recorder's thread could not be started.

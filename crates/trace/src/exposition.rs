@@ -1,5 +1,5 @@
-//! Writes families in the two formats that Prometheus reads: its text format 0.0.4, and OpenMetrics 1.0.0, which has exemplars.
-//! Escaping included. Knows no metric.
+//! Writes metric families in the two formats that Prometheus reads: its text format 0.0.4, and OpenMetrics 1.0.0, which
+//! has exemplars. Escapes names and values. Knows no metric.
 //! Sources: <https://prometheus.io/docs/instrumenting/exposition_formats/>,
 //! <https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>.
 
@@ -7,10 +7,10 @@ use std::fmt::{self, Write as _};
 
 use crate::family::{Buckets, Exemplar, Family, FamilyKind, SampleValue};
 
-/// Nanoseconds in a second, as decimal places.
+/// Decimal places of nanoseconds in seconds.
 const NANO: u32 = 9;
 
-/// How a page is written.
+/// The format of a metrics page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PageFormat {
     /// `text/plain; version=0.0.4`
@@ -21,8 +21,8 @@ pub enum PageFormat {
 }
 
 impl PageFormat {
-    /// What whoever asks with this `Accept` header is given: OpenMetrics where it is named and not refused, as Prometheus itself
-    /// names it first.
+    /// Chooses the format for an `Accept` header: OpenMetrics if the header names it with a quality above 0. Prometheus
+    /// itself names OpenMetrics first.
     pub fn accepted(accept: Option<&str>) -> Self {
         let takes = |part: &str| {
             let mut words = part.split(';').map(str::trim);
@@ -39,7 +39,7 @@ impl PageFormat {
         }
     }
 
-    /// The `Content-Type`.
+    /// The `Content-Type` header of the page.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -48,7 +48,7 @@ impl PageFormat {
     }
 }
 
-/// The page of these families.
+/// Writes a page with these families.
 pub(crate) fn page(families: &[Family], format: PageFormat) -> String {
     let mut page = Page { out: String::new(), format };
     families.iter().for_each(|family| page.family(family));
@@ -58,7 +58,7 @@ pub(crate) fn page(families: &[Family], format: PageFormat) -> String {
     page.out
 }
 
-/// Labels of one sample: names known to be valid, values of any text.
+/// Labels of one sample. The names are valid; the values may be any text.
 type Labels<'a> = &'a [(String, String)];
 
 struct Page {
@@ -69,11 +69,11 @@ struct Page {
 impl Page {
     fn family(&mut self, family: &Family) {
         let name = match (self.format, family.kind) {
-            // There, a counter's family has no such end, and its samples have.
+            // In OpenMetrics, a counter's family has no `_total` suffix, but its samples have it.
             (PageFormat::OpenMetrics, FamilyKind::Counter) => family.name.trim_end_matches("_total"),
             _ => &family.name,
         };
-        // A quotation mark is escaped there, and only there.
+        // Only OpenMetrics escapes quotation marks in help texts.
         let quotes = self.format == PageFormat::OpenMetrics;
         let help = Escaped { text: &family.help, quotes };
         self.line(format_args!("# HELP {name} {help}"));
@@ -111,7 +111,7 @@ impl Page {
         self.line(format_args!("{name}_count{labels} {total}"));
     }
 
-    /// OpenMetrics writes whole bounds with a fraction.
+    /// Formats a bucket bound. OpenMetrics writes whole bounds with a fraction.
     fn bound(&self, value: u64, digits: u32) -> String {
         let text = Decimal { value, digits }.to_string();
         match self.format == PageFormat::OpenMetrics && !text.contains('.') {
@@ -121,13 +121,13 @@ impl Page {
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = self.out.write_fmt(line);
         self.out.push('\n');
     }
 }
 
-/// An exemplar as OpenMetrics has it: labels, value, seconds.
+/// An exemplar in OpenMetrics format: labels, value, time in seconds.
 struct Seen {
     seen: Exemplar,
     digits: u32,
@@ -142,7 +142,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// An integer of 10⁻`digits`, printed exactly and without trailing zeros.
+/// An integer in units of 10⁻`digits`, printed exactly and without trailing zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct Decimal {
     pub(crate) value: u64,
@@ -162,7 +162,7 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// A floating value as the format spells it.
+/// A floating-point value in the format's spelling.
 #[derive(Clone, Copy)]
 struct Float(f64);
 
@@ -177,7 +177,7 @@ impl fmt::Display for Float {
     }
 }
 
-/// Help text escapes `\` and newline; a label's value escapes `"` too.
+/// Escaped text. Help texts escape `\` and newlines; label values also escape `"`.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,

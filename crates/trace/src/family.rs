@@ -1,18 +1,18 @@
-//! What is counted, as data: families of samples with their labels, exact where they are whole. Must not know how they are written,
-//! or who reads them.
+//! Metrics as data: families of labelled samples, exact for whole numbers. Must not know how they are written or who
+//! reads them.
 
 use headrace_domain::{RequestId, UnixNanos};
 
 use crate::context::TraceContext;
 
-/// What kind of numbers a family has.
+/// The type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FamilyKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// Counts by size.
+    /// Counts of values by size.
     Histogram,
 }
 
@@ -27,16 +27,16 @@ impl FamilyKind {
     }
 }
 
-/// Everything of one name.
+/// All samples with one metric name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// As Prometheus has it: `headrace_requests_total`.
+    /// The Prometheus name, such as `headrace_requests_total`.
     pub name: String,
-    /// What it is, in a sentence.
+    /// The help text, one sentence.
     pub help: String,
-    /// What kind of numbers.
+    /// The type of the family.
     pub kind: FamilyKind,
-    /// One for each set of labels.
+    /// One sample per set of labels.
     pub samples: Vec<Sample>,
 }
 
@@ -51,43 +51,43 @@ impl Family {
     }
 }
 
-/// A number, or several of a histogram.
+/// One number, or the buckets of one histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Names and values.
+    /// Label names and values.
     pub labels: Vec<(String, String)>,
-    /// What was counted.
+    /// The sample's value.
     pub value: SampleValue,
 }
 
-/// What a sample says.
+/// The value of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleValue {
     /// A whole number.
     Count(u64),
     /// Any number.
     Number(f64),
-    /// How many fell into each bucket.
+    /// The number of values in each bucket.
     Histogram(Buckets),
 }
 
-/// A histogram as it stands. Values are integers of 10⁻`digits` of the unit that its name says.
+/// A snapshot of a histogram. Values are integers in units of 10⁻`digits` of the unit in the metric's name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
-    /// The upper bound of each bucket but the last, inclusive, ascending.
+    /// The upper bound of each bucket except the last, inclusive and ascending.
     pub bounds: &'static [u64],
     /// Decimal places of bounds and sum.
     pub digits: u32,
-    /// How many fell into each bucket, and into none of the bounded ones.
+    /// Number of values in each bucket. The last bucket counts the values above all bounds.
     pub counts: Vec<u64>,
-    /// Their sum.
+    /// The sum of all values.
     pub sum: u64,
-    /// An example of each bucket that has one, as many as there are counts.
+    /// One optional exemplar per bucket, in the order of `counts`.
     pub exemplars: Vec<Option<Exemplar>>,
 }
 
 impl Buckets {
-    /// A bound or sum in the unit of the name.
+    /// Converts a bound or a sum to the unit in the metric's name.
     #[allow(clippy::cast_precision_loss, reason = "what is lost is less than the last of 15 digits")]
     pub fn scaled(&self, value: u64) -> f64 {
         let unit = 10_u64.checked_pow(self.digits).unwrap_or(u64::MAX);
@@ -98,13 +98,13 @@ impl Buckets {
 /// A call that a bucket counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exemplar {
-    /// What was counted of it, in the histogram's integers.
+    /// The counted value, in the histogram's integers.
     pub value: u64,
-    /// When it ended.
+    /// When the call ended.
     pub at: UnixNanos,
-    /// Which call.
+    /// The call's request id.
     pub request: RequestId,
-    /// Its span.
+    /// The call's span.
     pub context: TraceContext,
 }
 

@@ -1,14 +1,14 @@
-//! Gauges and counters that other rooms own, read through a callback when Prometheus asks.
-//! Knows nothing of what they measure; it only keeps their names well-formed and unique.
+//! Gauges and counters that other crates own. A callback reads each value when Prometheus scrapes. Knows nothing of
+//! what they measure, and keeps their names well-formed and unique.
 
 use parking_lot::Mutex;
 
 use crate::family::{Family, FamilyKind, SampleValue};
 
-/// Reads the present value.
+/// Reads the current value.
 pub(crate) type Read = Box<dyn Fn() -> f64 + Send + Sync>;
 
-/// What was registered, grouped by name when written.
+/// The registered gauges and counters, sorted by name.
 #[derive(Default)]
 pub(crate) struct Gauges {
     all: Mutex<Vec<Gauge>>,
@@ -23,7 +23,7 @@ struct Gauge {
 }
 
 impl Gauges {
-    /// Adds one, or replaces the one of the same name and labels.
+    /// Adds a gauge, or replaces the one with the same name and labels.
     pub(crate) fn register(
         &self,
         name: &str,
@@ -40,17 +40,17 @@ impl Gauges {
             Some(old) => *old = gauge,
             None => all.push(gauge),
         }
-        // Stable: samples of one family stand together, in the order in which they were registered.
+        // The sort is stable, so the samples of one family stay together in the order of their registration.
         all.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// Takes away all that have a label.
+    /// Removes all gauges that have this label.
     pub(crate) fn unregister(&self, (name, value): (&str, &str)) {
         let name = identifier(name, false);
         self.all.lock().retain(|gauge| !gauge.labels.iter().any(|(n, v)| *n == name && v == value));
     }
 
-    /// Every family whose name none of `taken` has.
+    /// All families, except those whose name is in `taken`.
     pub(crate) fn families(&self, taken: &[Family]) -> Vec<Family> {
         let all = self.all.lock();
         let families = all.chunk_by(|a, b| a.name == b.name).filter_map(|gauges| {
@@ -69,8 +69,8 @@ impl Gauges {
     }
 }
 
-/// A name as the format wants it: `[a-zA-Z_:][a-zA-Z0-9_:]*`, colons in metric names only. Other characters
-/// become `_`: a misspelt gauge is better than a page that Prometheus refuses whole.
+/// Converts a name to the format's syntax: `[a-zA-Z_:][a-zA-Z0-9_:]*`, with colons in metric names only. Other
+/// characters become `_`, since a misspelt gauge is better than a page that Prometheus refuses as a whole.
 fn identifier(name: &str, colons: bool) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
     let mut clean: String = name.chars().map(|c| if fits(c) { c } else { '_' }).collect();

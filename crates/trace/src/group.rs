@@ -1,11 +1,12 @@
-//! Whose time a span is: the client's, the gateway's before the engine, the engine's, or the way back. Draws nothing.
+//! The group that a span counts towards: the client, the gateway before the engine, the engine, or the way back. Draws
+//! nothing.
 
 use headrace_domain::{Stage, StageSpan};
 
-/// Which part of a call a span belongs to.
+/// The part of a call that a span belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// The client's own time: the server could only wait for it.
+    /// The client's own time: the server could only wait.
     Client,
     Gateway,
     Engine,
@@ -25,7 +26,7 @@ impl Group {
     }
 }
 
-/// A record's spans, each with its group: what ran inside another belongs to that one's.
+/// Returns a record's spans, each with its group. A span inside another span belongs to the group of that span.
 pub(crate) fn grouped_spans(stages: &[StageSpan]) -> Vec<(Group, &StageSpan)> {
     let (mut last, mut handed_over) = (Group::Gateway, false);
     let group = |span| {

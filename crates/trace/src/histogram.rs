@@ -1,5 +1,6 @@
-//! A histogram of atomics with fixed buckets: one addition per bucket and one per sum, and nothing is waited for. An example of each
-//! bucket is kept, of late, where nobody else is writing one just now. Knows no metric's name; values are integers of the caller's unit.
+//! A histogram of atomics with fixed buckets. Counting a value takes two additions and never waits. Each bucket also
+//! keeps a recent exemplar, unless another thread is just writing one. Knows no metric's name. Values are integers in
+//! the caller's unit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::family::{Buckets, Exemplar};
 
-/// Bucket bounds for durations, in nanoseconds: 1 – 2.5 – 5 from 1 µs to 100 s. Wide enough that a 3 µs parse and a
-/// 40 s generation both fall into a bucket of their own, so that one scale serves every stage.
+/// Bucket bounds for durations, in nanoseconds: 1 – 2.5 – 5 from 1 µs to 100 s. The range separates a 3 µs parse from a
+/// 40 s generation, so one scale serves every stage.
 pub(crate) const DURATION_BOUNDS_NS: [u64; 25] = [
     1_000,
     2_500,
@@ -41,24 +42,24 @@ pub(crate) const DURATION_BOUNDS_NS: [u64; 25] = [
 pub(crate) const BATCH_BOUNDS_MILLI: [u64; 9] =
     [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000];
 
-/// A bucket takes no more than one example in so much of its calls' time: two to the 26th nanoseconds, 67 ms. Whoever reads
-/// looks far less often, and a call is counted in more than a dozen histograms.
+/// A bucket takes at most one exemplar per 2²⁶ nanoseconds (67 ms) of its calls' time. Scrapes are far less frequent,
+/// and each call is counted in more than a dozen histograms.
 const EXAMPLE_EVERY_LOG2_NS: u32 = 26;
 
 pub(crate) struct Histogram {
     bounds: &'static [u64],
-    /// One per bound, and one for what is above the last.
+    /// One bucket per bound, and one for values above the last bound.
     buckets: Box<[Bucket]>,
     sum: AtomicU64,
-    /// A call of late that each bucket counted, as many as there are buckets.
+    /// The latest exemplar of each bucket, in the order of `buckets`.
     exemplars: Mutex<Box<[Option<Exemplar>]>>,
 }
 
-/// A count, and when the bucket took its example: side by side, as both are looked at for each call.
+/// A count, and the time of the bucket's exemplar. They are side by side, since each call reads both.
 #[derive(Default)]
 struct Bucket {
     count: AtomicU64,
-    /// In units of the time between examples, and one; 0: it has none.
+    /// Time of the exemplar in units of 2^[`EXAMPLE_EVERY_LOG2_NS`] nanoseconds, plus one. 0 means that there is none.
     example_at: AtomicU64,
 }
 
@@ -69,7 +70,7 @@ impl Histogram {
         Self { bounds, buckets, sum: AtomicU64::new(0), exemplars }
     }
 
-    /// Counts a value of a call.
+    /// Counts a value and offers its call as an exemplar.
     pub(crate) fn observe_of(&self, value: u64, call: &Exemplar) {
         let index = self.observe(value);
         let Some(bucket) = self.buckets.get(index) else { return };
@@ -77,7 +78,7 @@ impl Histogram {
         if bucket.example_at.load(Relaxed) == at {
             return;
         }
-        // An example is as good as another: whoever would have to wait leaves it.
+        // Any exemplar will do, so a thread that would have to wait skips it.
         if let Some(mut exemplars) = self.exemplars.try_lock()
             && let Some(last) = exemplars.get_mut(index)
         {
@@ -86,9 +87,9 @@ impl Histogram {
         }
     }
 
-    /// Counts a value; which bucket it fell into.
+    /// Counts a value. Returns the index of its bucket.
     pub(crate) fn observe(&self, value: u64) -> usize {
-        // A bound is inclusive: `le` means less than or equal.
+        // Bounds are inclusive: `le` means less than or equal.
         let index = self.bounds.partition_point(|bound| *bound < value);
         if let Some(bucket) = self.buckets.get(index) {
             bucket.count.fetch_add(1, Relaxed);
@@ -97,7 +98,7 @@ impl Histogram {
         index
     }
 
-    /// What it counted, its values being integers of 10⁻`digits` of a unit.
+    /// A snapshot of the counts. The values are integers in units of 10⁻`digits`.
     pub(crate) fn read(&self, digits: u32) -> Buckets {
         Buckets {
             bounds: self.bounds,

@@ -1,12 +1,12 @@
-//! A bounded table of label values: those that the program can say, and a little room for others, learned as they come.
-//! Lock-free to read, never more than its capacity: what does not fit is `other`, so that no caller can grow the metrics.
+//! A bounded table of label values: the values known at the start, and a few slots for values learned at run time.
+//! Reads take no lock. A value that does not fit becomes `other`, so that no caller can grow the metrics.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// Longest label value learned, in bytes.
+/// Maximum bytes of a learned label value.
 const MAX_BYTES: usize = 64;
-/// Values learned beside those that are known beforehand.
+/// Maximum number of learned values.
 const LEARNED: usize = 16;
 
 pub(crate) struct Interned {
@@ -27,12 +27,12 @@ impl Interned {
         table
     }
 
-    /// How many indices there are: the known, the learned and `other`.
+    /// Total number of indices: known values, learned values and `other`.
     pub(crate) fn len(&self) -> usize {
         self.known.len() + LEARNED + 1
     }
 
-    /// The index of a value, learning it if there is room.
+    /// The index of a value. Learns the value if there is room.
     pub(crate) fn index(&self, text: &str) -> usize {
         if let Some(known) = self.index_of.get(text) {
             return *known;

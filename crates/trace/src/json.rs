@@ -1,5 +1,5 @@
-//! A record as the API shows it to its owner: units in the names, money in both spellings. The stored form is the
-//! codec's and may differ. Knows nothing of who may see it.
+//! A record as the API shows it to its owner, with units in the field names and money in two spellings. The stored
+//! format belongs to the codec and may differ. Does not know who may see the record.
 
 use headrace_domain::{
     Attempt, AttemptOutcome, BilledLine, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier,
@@ -11,8 +11,9 @@ use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
 use crate::units::{bare_dollars as dollars, format_utc, micros, utc_date};
 
-/// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
-/// hold in its cache, what upstreams said of tries that failed, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
+/// The record as operators see it: [`record_json`] plus facts that its owner must not see. These are how busy an engine
+/// was, what other tenants have in its cache, upstreams' messages about failed attempts, and what upstreams charge. The
+/// charges are `paid_…` of the `cost` and of each of the `attempts`, if they are known.
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
     note_paid(&mut json["cost"], record.paid);
@@ -35,7 +36,7 @@ pub fn operator_json(record: &TraceRecord) -> Value {
     json
 }
 
-/// What stood ahead of it and was computed beside it, where that is known.
+/// Adds the work that was queued ahead of the call and computed beside it, if it is known.
 fn note_around(shown: &mut Value, engine: &EngineTrace) {
     if let Some(ahead) = &engine.ahead {
         shown["ahead"] = json!({
@@ -64,21 +65,27 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
     }
 }
 
-/// The record as JSON, as its owner may see it: nothing in it says what other tenants asked, nor how many of them wait or are
-/// served beside it.
+/// The record as JSON, as its owner may see it. It reveals neither other tenants' requests nor how many of them wait or
+/// run beside this one.
 ///
-/// Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first byte where they are a start;
-/// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
-/// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
-/// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
-/// any work or `failed` (both with the code and the reason), `outrun`, as a second one was faster, or `cut_short`, as the call ended before it; and the `model`, where
-/// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
-/// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
-/// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
-/// or `estimated`; then `why_estimated`), and in `notes` what was odd about its answer. `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
-/// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with.
-/// `terms` of the `cost` are the bill, class by class, at the prices of the day `priced_at`. `connection` says how many
-/// requests had come on it before, and for how long it had been open. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
+/// Durations are microseconds with nanosecond decimals (`…_us`). Start times count from the request's first byte; the
+/// first token counts from the complete request. Stages that are not `inside` another stage follow each other and sum
+/// to `duration_us`, which is `server_us` plus `client_us`. Money is integer nano-dollars and a string of dollars.
+///
+/// - `attempts`: one entry per attempt to answer a prompt, with the prompt, the worker, the times and the `outcome`.
+///   The outcome is `answered`, `refused` before any work, `failed`, `outrun` by a faster attempt, or `cut_short`
+///   because the call ended earlier. `refused` and `failed` include the code and the reason. `model` is set if a
+///   different model handled the call.
+/// - `continued`: set if an answer broke off and another worker continued it in its own way, as the model's policy
+///   allows. Has the choice, the number of tokens before the break, and the worker.
+/// - `upstream`: set if an upstream answered. Has the upstream's name, the model that it reports, and the source of the
+///   usage: `reported` by it, or `estimated` (then with `why_estimated`). `notes` lists oddities of its answer.
+/// - `kept_answers`: the number of earlier answers, and of their tokens, whose generated ids the prompt reuses because
+///   their text alone would become other ids.
+/// - `told_of_cache`: the cache diagnosis for a caller that named an earlier answer to compare its prompt with.
+/// - `terms` of the `cost`: the bill, class by class, at the prices of the day `priced_at`. `tier` of the `cost` is the
+///   service tier, if it is not the standard one.
+/// - `connection`: the number of earlier requests on the connection, and for how long it had been open.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -138,7 +145,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
     }
     if let Some(billed) = &record.billed {
         whole["cost"]["priced_at"] = utc_date(billed.at).into();
-        // Before the settlement there is no bill yet.
+        // There is no bill before the settlement.
         if !billed.lines.is_empty() {
             whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
         }
@@ -186,7 +193,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
     whole
 }
 
-/// A class of tokens on the bill: how many, at which price for a million.
+/// One line of the bill: a token class with its number of tokens and its price per million.
 fn cost_term(line: &BilledLine) -> Value {
     json!({
         "class": line.class.name(),
@@ -197,7 +204,7 @@ fn cost_term(line: &BilledLine) -> Value {
     })
 }
 
-/// What is told of a copy, beside the call that it is one of: that call's own figures, and how the answers compare, the caller's
+/// The JSON of a shadow copy: the figures of the original call, and how the answers compare. The original's value comes
 /// first.
 fn shadow_json(shadow: &ShadowOf) -> Value {
     let ShadowOf { call: _, model, went, compared } = shadow;
@@ -211,7 +218,8 @@ fn shadow_json(shadow: &ShadowOf) -> Value {
     })
 }
 
-/// The record as an answer carries it before its last word: [`record_json`] but for what is known only when the call is over.
+/// The record as an answer carries it before its last event: [`record_json`] without the fields that are known only
+/// after the call.
 pub fn answer_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
     if let Some(fields) = json.as_object_mut() {
@@ -236,8 +244,8 @@ fn usage(record: &TraceRecord) -> Value {
     Value::Object(tokens)
 }
 
-/// The part of a try's reason that the owner of a call may read. What follows the first colon may be the words of an upstream, or the
-/// address of a server: both tell of the operator's account and network.
+/// The part of an attempt's reason that the owner of the call may read. The text after the first colon may quote an
+/// upstream or name a server's address, which would reveal the operator's account or network.
 pub(crate) fn owners_words(why: &str) -> &str {
     why.split_once(": ").map_or(why, |(ours, _)| ours)
 }
@@ -308,7 +316,7 @@ fn outcome(outcome: &Outcome) -> Value {
     }
 }
 
-/// Mean sequences over the steps that computed any of it.
+/// Mean number of sequences over the steps that computed any part of the call.
 pub(crate) fn mean_batch(engine: &EngineTrace) -> Option<f64> {
     (engine.steps > 0).then(|| engine.batch_sum as f64 / f64::from(engine.steps))
 }

@@ -1,44 +1,44 @@
-//! Models that have a label of their own in the metrics: those that a server began with, and some that came later.
-//! Looking a name up takes no lock. Knows nothing of what is counted.
+//! The models that have their own label in the metrics: those known at the start, and a limited number of later ones.
+//! Looking up a name takes no lock. Knows nothing of what is counted.
 
 use std::sync::OnceLock;
 
-/// How many models may come later; further ones count as `other`.
+/// Maximum number of later models. Further models count as `other`.
 const LATER: usize = 32;
 
-/// A bounded list of names that only grows, and the labels `other` and `none`.
+/// A bounded, append-only list of names, and the labels `other` and `none`.
 pub(crate) struct Labels {
     /// Filled from the front.
     names: Box<[OnceLock<String>]>,
 }
 
 impl Labels {
-    /// With these names, each once.
+    /// Creates labels for these names. Duplicates count once.
     pub(crate) fn new(names: &[String]) -> Self {
         let labels = Self { names: (0..names.len() + LATER).map(|_| OnceLock::new()).collect() };
         names.iter().for_each(|name| labels.add(name));
         labels
     }
 
-    /// Gives a name a label, while there is room.
+    /// Adds a label for a name, if there is room.
     pub(crate) fn add(&self, name: &str) {
-        // The first place that has this name, or takes it.
+        // Finds the first slot that has this name or is free, and fills it.
         let _ = self.names.iter().any(|place| place.get_or_init(|| name.to_owned()) == name);
     }
 
-    /// How many labels there may be in all.
+    /// Maximum number of labels in all.
     pub(crate) fn len(&self) -> usize {
         self.names.len() + 2
     }
 
-    /// The label of a name, or of none.
+    /// The label index of a name, or of a missing name.
     pub(crate) fn index(&self, name: Option<&str>) -> usize {
         let Some(name) = name else { return self.names.len() + 1 };
         let known = self.names.iter().map_while(OnceLock::get).position(|known| known == name);
         known.unwrap_or(self.names.len())
     }
 
-    /// A label in words.
+    /// The text of a label.
     pub(crate) fn name(&self, at: usize) -> &str {
         match self.names.get(at) {
             Some(place) => place.get().map_or("other", String::as_str),
@@ -47,7 +47,7 @@ impl Labels {
         }
     }
 
-    /// All labels that there are.
+    /// All labels in use, with their indices.
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &str)> {
         let named = self.names.iter().map_while(OnceLock::get).map(String::as_str).enumerate();
         named.chain([(self.names.len(), "other"), (self.names.len() + 1, "none")])

@@ -1,5 +1,5 @@
-//! Where finished records wait for the store: a bounded lane for each kind of call, emptied in order of what they are
-//! worth, so that refusals never cost the trace of a call that ran. Senders never wait and never take a lock.
+//! Queues of finished records that wait for the store, one bounded queue per kind of call. They are drained in order of
+//! value, so that refusals never displace the trace of a call that ran. Senders never wait and never take a lock.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, fence};
@@ -13,19 +13,19 @@ use headrace_domain::{Outcome, TraceRecord};
 use crate::metrics::DropReason;
 use crate::recorded::Recorded;
 
-/// Refusals of known callers may take this part of the queue.
+/// Divisor of the queue size for refusals of known callers.
 const REFUSALS_PART: usize = 4;
-/// What waits of callers who are not known is little anyway: they are sampled.
+/// Queue size for refusals of unknown callers. These are sampled, so few of them wait.
 const STRANGERS_WAITING: usize = 64;
 
-/// What kind of call a record tells of, most valuable first.
+/// The kind of call that a record describes, most valuable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// It ran: completed, cancelled or failed.
+    /// The call ran: it completed, was cancelled or failed.
     Ran,
-    /// It was refused, to a caller who is known.
+    /// The call was refused, and its caller is known.
     Refused,
-    /// It was refused before anybody knew whose it was.
+    /// The call was refused before its caller was known.
     Stranger,
 }
 
@@ -39,26 +39,26 @@ impl Lane {
     }
 }
 
-/// The sending side.
+/// The sending side of the queues.
 pub(crate) struct Senders {
     lanes: [SyncSender<Recorded>; 3],
     bell: Arc<Bell>,
 }
 
-/// The receiving side, for one thread.
+/// The receiving side of the queues, for one thread.
 pub(crate) struct Receivers {
     lanes: [Receiver<Recorded>; 3],
     bell: Arc<Bell>,
 }
 
-/// Wakes the thread, and costs nothing while it is awake.
+/// Wakes the receiving thread. Costs almost nothing while the thread is awake.
 #[derive(Default)]
 struct Bell {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-/// Lanes for `capacity` records of calls that ran, and some of others.
+/// Creates queues for `capacity` records of calls that ran, and for some refusals.
 pub(crate) fn lanes(capacity: usize) -> (Senders, Receivers) {
     let (ran, ran_out) = sync_channel(capacity);
     let (refused, refused_out) = sync_channel(capacity.div_ceil(REFUSALS_PART));
@@ -69,7 +69,7 @@ pub(crate) fn lanes(capacity: usize) -> (Senders, Receivers) {
 }
 
 impl Senders {
-    /// Puts a record into its lane, or says why it is dropped.
+    /// Puts a record into its queue. Returns why it was dropped if it does not fit.
     pub(crate) fn send(&self, lane: Lane, record: Recorded) -> Result<(), DropReason> {
         let [ran, refused, strangers] = &self.lanes;
         let lane = match lane {
@@ -81,8 +81,8 @@ impl Senders {
             TrySendError::Full(_) => DropReason::QueueFull,
             TrySendError::Disconnected(_) => DropReason::Closed,
         })?;
-        // The thread says that it sleeps and then looks once more; here it is the other way round. One of the two
-        // sees the other.
+        // The receiver sets `asleep` and then checks the queues. Here, the order is reversed, so at least one of the
+        // two sees the other.
         fence(SeqCst);
         if self.bell.asleep.load(SeqCst) {
             self.ring();
@@ -90,7 +90,7 @@ impl Senders {
         Ok(())
     }
 
-    /// Wakes the thread.
+    /// Wakes the receiving thread.
     pub(crate) fn ring(&self) {
         self.bell.asleep.store(false, SeqCst);
         if let Some(thread) = self.bell.thread.get() {
@@ -100,18 +100,18 @@ impl Senders {
 }
 
 impl Receivers {
-    /// Must be called once by the thread that receives, before anything else.
+    /// Registers the current thread as the receiver. Must be called once, before anything else.
     pub(crate) fn belongs_to_this_thread(&self) {
-        // Set once: the receivers go to one thread.
+        // Cannot be set twice, since the receivers belong to one thread.
         let _ = self.bell.thread.set(std::thread::current());
     }
 
-    /// The next record, of the most valuable lane that has one.
+    /// The next record, from the most valuable queue that is not empty.
     pub(crate) fn next(&self) -> Option<Recorded> {
         self.lanes.iter().find_map(|lane| lane.try_recv().ok())
     }
 
-    /// Sleeps until a record or a ring comes, unless `busy` finds, once more, that there is something to do.
+    /// Sleeps until a record arrives or `ring` is called, unless `busy` still finds something to do.
     pub(crate) fn sleep(&self, busy: impl FnOnce() -> bool) {
         self.bell.asleep.store(true, SeqCst);
         fence(SeqCst);
@@ -121,7 +121,7 @@ impl Receivers {
         self.bell.asleep.store(false, SeqCst);
     }
 
-    /// Waits so long, or until a ring; records alone do not end it.
+    /// Waits for `wait`, or until [`Senders::ring`]. New records alone do not end the wait.
     pub(crate) fn pause(&self, wait: Duration) {
         std::thread::park_timeout(wait);
     }

@@ -1,5 +1,5 @@
-//! The waterfall: where finished trace records go, how they are drawn for people and counted for Prometheus.
-//! Knows no HTTP, no SQL and no engine: stores stand behind [`TraceStore`] and [`TraceReader`].
+//! Trace records of finished calls: recording, storage interfaces, drawings for people and metrics for Prometheus.
+//! Knows no HTTP, no SQL and no engine: stores implement [`TraceStore`] and [`TraceReader`].
 
 mod axis;
 mod beside;

@@ -1,5 +1,5 @@
-//! What ends, as it ends: the figures of the last minute, a bounded stream of rows for whoever listens, and words about calls that
-//! were slow, refused or failed. Fed by the recorder; knows no engine and no gateway.
+//! Live view of finished calls: the last minute's figures, a bounded stream of rows for subscribers, and notes about
+//! slow, refused and failed calls. Fed by the recorder; knows no engine and no gateway.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -15,22 +15,23 @@ use crate::call::{CallRow, Ended};
 use crate::units::{humane_duration, plain};
 use crate::window::{Minute, Window};
 
-/// Ended calls that wait for whoever listens; who is further behind is told how many it missed, and goes on.
+/// Maximum finished calls that wait for a subscriber. A subscriber that lags further learns how many calls it missed.
 pub const EVENTS_WAITING: usize = 256;
-/// Calls that are remembered for words.
+/// Maximum calls that are remembered for notes.
 const REMEMBERED: usize = 256;
-/// A call that took the server longer than this is worth a word, whatever is usual.
+/// A call gets a note if the server took longer than this.
 const SLOW: Duration = Duration::from_secs(5);
-/// So are calls that took longer than this, where that is many times the minute's median to the first token.
+/// A call also gets a note if it took longer than this and its time to the first token is many times the minute's
+/// median.
 const SLOW_FOR_ITS_LIKE: Duration = Duration::from_secs(1);
-/// How many times.
+/// The factor over the median.
 const TIMES_THE_MEDIAN: u64 = 8;
-/// Words are of calls that ended this long ago or later.
+/// Notes describe calls that ended at most this long ago.
 const RECENT: Duration = Duration::from_secs(60);
-/// Notes of one kind.
+/// Maximum notes of one kind.
 const NOTES_OF_A_KIND: usize = 5;
 
-/// See the top of the file.
+/// The live view. See the top of the file.
 pub struct Live {
     window: Window,
     events: broadcast::Sender<Arc<CallRow>>,
@@ -48,8 +49,8 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Calls as they end, from now on: those that are stored, a moment after their end. Who lags by more than
-    /// [`EVENTS_WAITING`] misses the oldest.
+    /// Subscribes to calls that end from now on and are stored, shortly after they end. A subscriber that lags by more
+    /// than [`EVENTS_WAITING`] calls misses the oldest.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<CallRow>> {
         self.events.subscribe()
     }
@@ -59,13 +60,13 @@ impl Live {
         self.window.minute(now)
     }
 
-    /// Words about calls that ended within the minute before `now`: those that failed, those that were refused, by code, and the
-    /// slowest; the newest of each first.
+    /// Notes about calls that ended within the minute before `now`: failed calls, refusals grouped by code and key, and
+    /// the slowest calls. Failures and refusals are sorted newest first, slow calls slowest first.
     pub fn notes(&self, now: UnixNanos) -> Vec<Note> {
         self.notes_with(now, &|key| key.to_string())
     }
 
-    /// As [`Live::notes`]. `key_name` says how a key is named in the sentences.
+    /// Like [`Live::notes`], but `key_name` returns the name of a key in the sentences.
     pub fn notes_with(&self, now: UnixNanos, key_name: &dyn Fn(&KeyId) -> String) -> Vec<Note> {
         let median_ns = self.window.minute(now).first_token.p50_ns;
         let remembered = self.remembered.lock();
@@ -83,12 +84,12 @@ impl Live {
         notes
     }
 
-    /// Counts a call into the minute. On the task of the call that ended: no lock, nothing allocated.
+    /// Counts a call into the minute. Runs on the task of the finished call, so it takes no lock and allocates nothing.
     pub(crate) fn count(&self, record: &TraceRecord) {
         self.window.count(record);
     }
 
-    /// Tells of a call, off its task.
+    /// Publishes a finished call to subscribers and notes. Runs off the call's task.
     pub(crate) fn tell(&self, record: &TraceRecord) {
         let is_notable = match Ended::of(&record.outcome) {
             Ended::Refused | Ended::Failed => true,
@@ -107,20 +108,20 @@ impl Live {
             remembered.push_back(Arc::clone(&row));
         }
         if is_heard {
-            // Whoever listened may have gone.
+            // The send fails if all subscribers have gone, which is fine.
             let _ = self.events.send(row);
         }
     }
 }
 
-/// Something worth a word.
+/// A noteworthy event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// `failed`, `refused`, `slow`, or what others note: `queue`, `upstream`.
+    /// `failed`, `refused` or `slow`, or a kind from elsewhere, such as `queue` or `upstream`.
     pub kind: &'static str,
-    /// A sentence. Texts of callers in it are harmless for a terminal.
+    /// One sentence. Callers' texts in it are safe for a terminal.
     pub text: String,
-    /// The call that it is about, or the newest of several.
+    /// The call that the note is about, or the newest of several calls.
     pub request: Option<headrace_domain::RequestId>,
     /// The code of a refusal.
     pub code: Option<String>,
@@ -153,7 +154,7 @@ impl Note {
         Self { kind: "slow", text, request: Some(row.id), code: None }
     }
 
-    /// `kind`, `text`, `request` and `code`.
+    /// The fields `kind`, `text`, `request` and `code`.
     pub fn json(&self) -> Value {
         json!({
             "kind": self.kind,
@@ -164,7 +165,7 @@ impl Note {
     }
 }
 
-/// A note for each code and whoever met it.
+/// One note per code and key.
 fn refusals<'a>(
     recent: &'a [&Arc<CallRow>],
     key_name: &'a dyn Fn(&KeyId) -> String,
@@ -198,14 +199,14 @@ fn is_slow(row: &CallRow, median_ns: u64) -> bool {
     is_ran && (row.server_ns >= nanos(SLOW) || (row.server_ns >= nanos(SLOW_FOR_ITS_LIKE) && for_its_like))
 }
 
-/// Whose, and for which model.
+/// The key and the model of a call.
 fn of(row: &CallRow, key_name: &dyn Fn(&KeyId) -> String) -> String {
     let key = row.key.as_ref().map(|key| format!(" of {}", plain(&key_name(key)))).unwrap_or_default();
     let model = row.model().map(|model| format!(" for {}", plain(model))).unwrap_or_default();
     key + &model
 }
 
-/// What a stage is to people.
+/// The stage's name for people.
 const fn in_words(stage: Stage) -> &'static str {
     match stage {
         Stage::Queue => "the engine's queue",

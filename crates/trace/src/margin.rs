@@ -1,5 +1,5 @@
-//! What calls brought and what they cost: the sums of trace records, told apart by whatever an operator asks for. Must not know
-//! which records are kept, or what anything costs.
+//! What calls earned and what they cost: sums of trace records, grouped by the dimensions that an operator asks for.
+//! Must not know which records are kept, or what anything costs.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use serde_json::{Value, json};
 
 use crate::units::{aligned, plain, utc_date};
 
-/// What calls are told apart by.
+/// A dimension that calls are grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarginBy {
-    /// The day on which they arrived, UTC.
+    /// The day on which the call arrived, UTC.
     Day,
-    /// Who pays for them.
+    /// The organisation that pays.
     Org,
-    /// As `Org`.
+    /// The caller's project.
     Project,
-    /// As `Org`; the public id.
+    /// The public id of the caller's key.
     Key,
-    /// The model that served them, by its name here.
+    /// The model that served the call, by its name on this server.
     Model,
-    /// The upstream that was asked; none: an engine of ours.
+    /// The upstream that was asked. `None` for a local engine.
     Upstream,
-    /// The upstream that was asked and the model's name there.
+    /// The upstream that was asked, and the model's name there. `None` for a local engine.
     Target,
 }
 
 impl MarginBy {
-    /// Every one, in the order of a list.
+    /// All dimensions, in the order of lists.
     pub const ALL: [Self; 7] =
         [Self::Day, Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream, Self::Target];
 
-    /// As it is written.
+    /// The dimension's name in queries and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -45,7 +45,7 @@ impl MarginBy {
         }
     }
 
-    /// What it is of a call, as far as `worker` was asked for it; `None`: it has none.
+    /// The call's value in this dimension, for the attempt at `worker`. `None` if it has none.
     fn of(self, record: &TraceRecord, worker: Option<&str>) -> Option<String> {
         let target = || worker.filter(|worker| !worker.ends_with(OURS) && worker.contains('/'));
         match self {
@@ -60,10 +60,10 @@ impl MarginBy {
     }
 }
 
-/// How the id of an engine of this process ends, whatever its model is called.
+/// Suffix of the ids of this process's engines, for any model name.
 const OURS: &str = "@local";
 
-/// What calls brought and cost, by what they are told apart by.
+/// Earnings and costs of calls, by group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Margin {
     by: Vec<MarginBy>,
@@ -74,7 +74,7 @@ pub struct Margin {
 struct Sums {
     /// Calls whose cost is known.
     known: Part,
-    /// Calls whose cost is known in part or not at all.
+    /// Calls whose cost is known only in part, or not at all.
     unknown: Part,
 }
 
@@ -102,13 +102,13 @@ impl Sums {
 }
 
 impl Margin {
-    /// Of no calls.
+    /// Creates sums over no calls.
     pub const fn new(by: Vec<MarginBy>) -> Self {
         Self { by, rows: BTreeMap::new() }
     }
 
-    /// Adds a call. One that nobody was asked to answer, and nobody paid for, is left out. The call and what it brought count for
-    /// whoever was asked last; what each try cost counts for whoever was asked then.
+    /// Adds a call. Skips a call that reached no worker and was charged nothing. The call and its charge count for the
+    /// last worker. The cost of each attempt counts for the worker of that attempt.
     pub fn add(&mut self, record: &TraceRecord) {
         let last = record.attempts.last().map(|attempt| &*attempt.worker);
         if last.is_none() && record.cost == NanoDollars::ZERO {
@@ -135,9 +135,10 @@ impl Margin {
         self.rows.values().fold(Sums::default(), |sum, row| sum.plus(*row))
     }
 
-    /// One object: `by`; `rows`, with what `by` names (null: it has none; of `upstream` and `target`: an engine of ours); and their
-    /// `total`. Of calls whose cost is known: `calls`, `charged`, `paid` and `margin`; of the others, under `cost_unknown`, how many
-    /// there are, what they brought and what of their cost is known. Money is integer nano-dollars.
+    /// One JSON object: `by`; `rows`, with the groups of `by`; and their `total`. A group is null if the call has no
+    /// such value; in `upstream` and `target`, null is a local engine. For calls whose cost is known: `calls`,
+    /// `charged`, `paid` and `margin`. For the others, `cost_unknown` has their number, their charges and the known
+    /// part of their cost. Money is integer nano-dollars.
     pub fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(group, sums)| {
             let mut row = shown(sums);
@@ -150,7 +151,7 @@ impl Margin {
         json!({ "object": "margin", "by": by, "rows": rows.collect::<Vec<_>>(), "total": shown(&self.total()) })
     }
 
-    /// A table, lines ending in `\n`.
+    /// A text table. Each line ends in `\n`.
     pub fn table(&self) -> String {
         if self.rows.is_empty() {
             return "no calls of that time are kept in the traces\n".to_owned();
@@ -187,7 +188,7 @@ fn shown(Sums { known, unknown }: &Sums) -> Value {
     })
 }
 
-/// As [`MONEY`] names them.
+/// The columns in the order of [`MONEY`].
 fn money(Sums { known, unknown }: &Sums) -> [String; 7] {
     let dollars = |nanos: i64| NanoDollars::new(nanos).to_string();
     let margin = known.charged.saturating_sub(known.paid);

@@ -1,4 +1,4 @@
-//! Records in memory, behind the seams of a store: for tests, and as the plain meaning of what a store answers.
+//! An in-memory trace store, for tests, and as the reference for what a store returns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -11,14 +11,14 @@ use crate::names::{MAX_NAMED, other_names};
 use crate::search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE};
 use crate::{TraceError, TraceReader, TraceStore};
 
-/// Every record that was appended, unbounded. Clones share it: one writes, others read.
+/// All appended records, without a bound. Clones share the records, so one can write while others read.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryTraces {
     records: Arc<RwLock<Vec<TraceRecord>>>,
 }
 
 impl MemoryTraces {
-    /// None yet.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -27,7 +27,8 @@ impl MemoryTraces {
         self.records.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By when they began, and of those that began at once by when they were stored; newest first.
+    /// Records by start time, newest first. Records with equal start times are ordered by when they were stored, newest
+    /// first.
     fn newest_first(&self) -> Vec<TraceRecord> {
         let records = self.read();
         let ordered: BTreeMap<_, _> =
@@ -69,7 +70,7 @@ impl TraceReader for MemoryTraces {
     fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError> {
         let mut records: Vec<TraceRecord> =
             self.read().iter().filter(|record| record.started >= since).cloned().collect();
-        // What was stored later comes first among those that took as long.
+        // Of equally slow records, the one that was stored later comes first.
         records.reverse();
         records.sort_by_key(|record| std::cmp::Reverse(record.server_ns()));
         records.truncate(n);

@@ -1,5 +1,5 @@
-//! Every number that Prometheus reads, kept in atomics: counting a request waits for nothing and allocates nothing.
-//! Labels are bounded: models are those served (others are `other`), codes and rules those of the table of refusals.
+//! All metrics for Prometheus, in atomics: counting a request does not wait and does not allocate. Labels are bounded:
+//! models are those served (others are `other`), and codes and rules are those in the table of refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::labels::Labels;
 
 mod pages;
 
-/// Nanoseconds to seconds.
+/// Decimal places of nanoseconds in seconds.
 const NANO: u32 = 9;
-/// Thousandths to units.
+/// Decimal places of thousandths in units.
 const MILLI: u32 = 3;
 
 const ENDPOINTS: [&str; 8] = [
@@ -30,14 +30,14 @@ const ENDPOINTS: [&str; 8] = [
     Endpoint::Embeddings.name(),
     Endpoint::Rerank.name(),
     Endpoint::Score.name(),
-    // Turned away before its path was known.
+    // Requests refused before their path was known.
     "none",
 ];
 
-/// Rules that refuse under another name than their error's code.
+/// Rules whose name differs from their error's code.
 const OTHER_RULES: [&str; 2] = ["balance", "budget"];
 
-/// Every name in the table of refusals.
+/// All names in the table of refusals.
 fn names() -> impl Iterator<Item = &'static str> {
     Code::ALL.iter().map(|code| code.name())
 }
@@ -48,7 +48,7 @@ pub(crate) enum DropReason {
     QueueFull,
     StoreFailed,
     Closed,
-    /// Of a caller who is not known, above what is stored in a second.
+    /// The caller is unknown, and this second's quota for such records is used up.
     Sampled,
 }
 
@@ -65,16 +65,16 @@ impl DropReason {
     }
 }
 
-/// What the metrics need to know beforehand.
+/// Configuration of the metrics.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsConfig {
-    /// The models that get a label of their own from the beginning.
+    /// The models that have their own label from the start.
     pub models: Vec<String>,
     /// The program's version, for `headrace_build_info`.
     pub version: String,
 }
 
-/// The registry. One per process part that is scraped; share it with `Arc`.
+/// The metrics registry, one per scraped process. Share it with `Arc`.
 pub struct Metrics {
     version: String,
     models: Labels,
@@ -87,13 +87,13 @@ pub struct Metrics {
     inter_token: Histogram,
     batch: Histogram,
     journal: Histogram,
-    /// By endpoint, then outcome and code, then model.
+    /// Indexed by endpoint, then outcome and code, then model.
     requests: Box<[AtomicU64]>,
-    /// By stage, then rule.
+    /// Indexed by stage, then rule.
     refusals: Box<[AtomicU64]>,
     failures: [AtomicU64; Stage::ALL.len()],
     finished: Box<[AtomicU64]>,
-    /// By model, then class.
+    /// Indexed by model, then class.
     tokens: Box<[AtomicU64]>,
     cost: Box<[AtomicU64]>,
     loss: Box<[AtomicU64]>,
@@ -106,7 +106,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new(config: &MetricsConfig) -> Self {
         let models = Labels::new(&config.models);
         let codes = Interned::new(names());
@@ -140,38 +140,39 @@ impl Metrics {
         }
     }
 
-    /// How long a group commit of the ledger's journal took to become durable.
+    /// Records how long a group commit of the ledger's journal took to become durable.
     pub fn observe_journal(&self, took: Duration) {
         self.journal.observe(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// A model that is served from now on, with a label of its own while there is room: some come later, the rest is `other`.
+    /// Gives a newly served model its own label, if there is room. Otherwise the model counts as `other`.
     pub fn add_model(&self, name: &str) {
         self.models.add(name);
     }
 
-    /// A gauge that another room owns, read when scraped: the callback must be quick and must not call back into
-    /// the metrics. The same name and labels again replace the callback. A name that is taken by a metric of this
-    /// registry is not shown.
+    /// Registers a gauge that another crate owns. `read` is called at each scrape; it must be quick and must not call
+    /// back into the metrics. Registering the same name and labels again replaces the callback. A name that this
+    /// registry uses itself is not shown.
     pub fn register_gauge(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
         self.gauges.register(name, help, FamilyKind::Gauge, labels, read);
     }
 
-    /// As [`Metrics::register_gauge`], for a number that only grows.
+    /// Like [`Metrics::register_gauge`], for a value that only grows.
     pub fn register_counter(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
         self.gauges.register(name, help, FamilyKind::Counter, labels, read);
     }
 
-    /// Takes away every gauge and counter with that label that was registered. Their callbacks are dropped.
+    /// Removes all registered gauges and counters with this label, and drops their callbacks.
     pub fn unregister(&self, label: (&str, &str)) {
         self.gauges.unregister(label);
     }
 
-    /// Counts one finished request.
+    /// Counts a finished request. Of a shadow copy, only the loss is counted.
     pub fn observe(&self, record: &TraceRecord) {
         let model = self.model_index(record);
         if record.shadow_of.is_some() {
-            // A copy is nobody's request: what it does must not stand among what callers see. What it costs is the house's loss.
+            // A shadow copy is no client's request, so it must not appear among the clients' figures. Its cost is the
+            // operator's loss.
             return add(&self.loss, model, amount(record.loss));
         }
         let call = exemplar(record);
@@ -195,7 +196,7 @@ impl Metrics {
         }
     }
 
-    /// A stage that came up several times counts once, with all of its time.
+    /// Observes the time per stage. A stage with several spans counts once, with their total time.
     fn observe_stages(&self, record: &TraceRecord, call: &Exemplar) {
         let mut times = [None::<u64>; Stage::ALL.len()];
         for span in &record.stages {
@@ -265,23 +266,23 @@ impl Metrics {
     }
 }
 
-/// A call as an example of what histograms count of it, before any value.
+/// The call as an exemplar, without a value yet.
 fn exemplar(record: &TraceRecord) -> Exemplar {
     let at = UnixNanos::new(record.started.get().saturating_add(record.duration_ns));
     Exemplar { value: 0, at, request: record.request_id, context: TraceContext::of(record) }
 }
 
-/// Outcomes without a code: completed, cancelled, failed.
+/// Number of outcomes without a code: completed, cancelled, failed.
 const PLAIN_OUTCOMES: usize = 3;
 
-/// Mean nanoseconds between the tokens of a request: its decode time, without what it stood still for its reader, over the
-/// gaps of one choice.
+/// Mean nanoseconds between a request's tokens: its decode time, without pauses for a slow reader, divided by the gaps
+/// of one choice.
 pub(crate) fn inter_token_ns(record: &TraceRecord) -> Option<u64> {
     let choices = match &record.outcome {
         Outcome::Completed { finish } => u64::try_from(finish.len()).unwrap_or(1).max(1),
         _ => 1,
     };
-    // The engine's times are the first choice's, the tokens are of all of them.
+    // The engine's times are the first choice's, but the tokens are those of all choices.
     let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
     let engine = record.engine.as_ref()?;
     engine.decode_ns.saturating_sub(engine.paused_ns).checked_div(gaps)
@@ -331,7 +332,7 @@ fn endpoint_index(endpoint: Option<Endpoint>) -> usize {
     }
 }
 
-/// A counter cannot fall: an amount below zero (a correction) is left out.
+/// A counter cannot fall, so a negative amount (a correction) counts as 0.
 fn amount(money: NanoDollars) -> u64 {
     u64::try_from(money.get()).unwrap_or(0)
 }

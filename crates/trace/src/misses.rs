@@ -1,10 +1,11 @@
-//! Why not more of a prompt was found in the cache, in words. Draws nothing.
+//! Explains in words why the cache did not contain more of a prompt. Draws nothing.
 
 use headrace_domain::{CacheMiss, MissReason, PromptPlace};
 
 use crate::units::grouped;
 
-/// Why not more of the prompt was found, in words. For operators: it says whether others have the same text cached.
+/// Explains why the cache did not contain more of the prompt. For operators only: it reveals whether another tenant has
+/// the same text cached.
 pub fn miss_words(miss: &CacheMiss) -> String {
     let token = grouped(miss.token.into());
     let mut text = match miss.reason {
@@ -28,7 +29,7 @@ pub fn miss_words(miss: &CacheMiss) -> String {
     text
 }
 
-/// A place in the words of who made the call.
+/// A place in a prompt, in the terms of the client's request.
 fn place_text(place: &PromptPlace) -> String {
     match place {
         PromptPlace::System { character } => format!("system, character {character}"),

@@ -1,4 +1,5 @@
-//! A look at the whole house at one moment, as JSON for whoever watches it: what others counted, put together. Counts nothing itself.
+//! A snapshot of the server as JSON for dashboards, put together from what other modules counted. Counts nothing
+//! itself.
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{KeyId, ModelName, OrgId, ProjectId, RequestId, Stage, UnixNanos};
@@ -9,76 +10,77 @@ use crate::live::Note;
 use crate::units::{bare_dollars, micros};
 use crate::window::{MINUTE, Minute, Percentiles};
 
-/// Most calls in flight that are named.
+/// Maximum number of calls in flight that are listed.
 pub const MAX_CALLS_NAMED: usize = 100;
 
-/// The house at one moment.
+/// A snapshot of the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Now {
-    /// When.
+    /// The time of the snapshot.
     pub at: UnixNanos,
-    /// Calls that have come in and are not settled yet.
+    /// Number of calls that have arrived and are not settled yet.
     pub in_flight: u64,
-    /// Those whose stage is known. The oldest come first.
+    /// The calls in flight whose stage is known, oldest first.
     pub calls: Vec<CallNow>,
-    /// The minute before.
+    /// The figures of the minute before.
     pub minute: Minute,
     /// The engines of this process.
     pub engines: Vec<EngineNow>,
-    /// What is worth a word.
+    /// Notes about noteworthy calls and events.
     pub notes: Vec<Note>,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallNow {
-    /// Which.
+    /// The call's request id.
     pub id: RequestId,
-    /// Where it is.
+    /// The stage that the call is in.
     pub stage: Stage,
-    /// Nanoseconds since its first byte.
+    /// Nanoseconds since the call's first byte.
     pub age_ns: u64,
-    /// Who pays, once that is known.
+    /// The organisation that pays, once it is known.
     pub org: Option<OrgId>,
-    /// As `org`; the project whose key it is.
+    /// The project of the caller's key, once it is known.
     pub project: Option<ProjectId>,
-    /// As `org`; the public id.
+    /// The public id of the caller's key, once it is known.
     pub key: Option<KeyId>,
     /// The key's name, if the directory knows it.
     pub key_name: Option<String>,
-    /// The model that serves it, once that is known.
+    /// The model that serves the call, once it is known.
     pub model: Option<ModelName>,
-    /// Tokens of its answer that are there.
+    /// Number of tokens generated so far.
     pub completion_tokens: u64,
 }
 
-/// An engine.
+/// A snapshot of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EngineNow {
-    /// The model that it serves.
+    /// The model that the engine serves.
     pub model: String,
     /// Sequences being computed.
     pub running: u32,
-    /// Sequences that stand still until their readers have caught up.
+    /// Sequences that are paused until their readers catch up.
     pub paused: u32,
-    /// Sequences waiting.
+    /// Waiting sequences.
     pub waiting: u32,
-    /// Prompt tokens waiting.
+    /// Waiting prompt tokens.
     pub waiting_tokens: u64,
-    /// KV blocks in all.
+    /// Total number of KV blocks.
     pub blocks: u32,
-    /// Those that a sequence holds.
+    /// Blocks held by sequences.
     pub used_blocks: u32,
-    /// Those that no sequence holds and that hold a cached prefix.
+    /// Blocks with a cached prefix that no sequence holds.
     pub cached_blocks: u32,
-    /// Tokens computed in a second lately.
+    /// Recent throughput in tokens per second.
     pub tokens_per_second: u32,
-    /// Why it takes no calls; `None`: it does.
+    /// Why the engine accepts no calls. `None` if it does.
     pub down: Option<String>,
 }
 
 impl Now {
-    /// As JSON: times in microseconds; tokens, batch, hits and money of the calls that ended in the minute before.
+    /// The snapshot as JSON, with times in microseconds. Tokens, batch, cache hits and money are those of the calls
+    /// that ended in the minute before.
     pub fn json(&self) -> Value {
         let minute = &self.minute;
         let per_second = |tokens: u64| tokens as f64 / MINUTE as f64;
@@ -116,7 +118,7 @@ impl Now {
         })
     }
 
-    /// Calls by where they are, in the order of the path.
+    /// Number of calls per stage, in the order of the path.
     fn by_stage(&self) -> Map<String, Value> {
         let count = |stage: Stage| self.calls.iter().filter(|call| call.stage == stage).count();
         let counted = Stage::ALL.into_iter().map(|stage| (stage.name().to_owned(), count(stage)));
@@ -157,7 +159,7 @@ impl EngineNow {
     }
 }
 
-/// `null` where there were no calls.
+/// Percentiles as JSON, with `null` if there were no calls.
 fn percentiles(of: &Percentiles) -> Value {
     let known = |nanos| (of.calls > 0).then(|| micros(nanos));
     json!({ "p50": known(of.p50_ns), "p95": known(of.p95_ns), "calls": of.calls })

@@ -1,9 +1,9 @@
-//! What a prompt has of what was before it: former answers as they were generated, and what its caller was told of its changes. Knows no
-//! waterfall.
+//! What a prompt reuses from earlier calls: the generated ids of former answers, and the cache diagnosis that its
+//! caller received. Knows no waterfall.
 
 use headrace_domain::TraceRecord;
 
-/// Lines of facts, each with its name.
+/// Fact lines, each with its label.
 pub(crate) fn facts(record: &TraceRecord) -> impl Iterator<Item = (&'static str, String)> {
     let answers = record.kept_answers.map(|kept| {
         let (answers, goes) =

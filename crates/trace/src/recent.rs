@@ -1,5 +1,5 @@
-//! The newest records in memory, so that a trace can be read right after its answer. Sharded by id: writers of
-//! different requests almost never meet, and a lock is held for the length of a pointer swap or a short scan.
+//! The newest records in memory, so that a trace can be read right after its answer. Sharded by id, so writers of
+//! different requests almost never meet. A lock is held only for a pointer swap or a short scan.
 
 use headrace_domain::RequestId;
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use crate::recorded::Recorded;
 
 const SHARDS: usize = 16;
 
-/// About the newest `capacity` records: each of the shards keeps its own newest.
+/// About the newest `capacity` records. Each shard keeps its own newest records.
 pub(crate) struct Recent {
     shards: [Mutex<Shard>; SHARDS],
     shard_capacity: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Recent {
 #[derive(Default)]
 struct Shard {
     ring: Vec<(RequestId, Recorded)>,
-    /// The oldest entry once the ring is full: the next to be overwritten.
+    /// Index of the oldest entry once the ring is full. It is the next to be overwritten.
     oldest: usize,
 }
 
@@ -41,7 +41,7 @@ impl Recent {
         let evicted = shard.ring.get_mut(oldest).map(|slot| std::mem::replace(slot, entry));
         shard.oldest = (oldest + 1) % self.shard_capacity;
         drop(shard);
-        // Freed outside the lock.
+        // Free the evicted record outside the lock.
         drop(evicted);
     }
 
@@ -50,7 +50,7 @@ impl Recent {
         shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| record.clone())
     }
 
-    /// Every entry, in no order.
+    /// All entries, in no particular order.
     pub(crate) fn all(&self) -> Vec<Recorded> {
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -59,7 +59,7 @@ impl Recent {
         all
     }
 
-    /// The low bits of an id are random (UUID v7), so they spread the requests evenly.
+    /// Picks a shard by the id's low bits. They are random (UUID v7), so the requests spread evenly.
     fn shard(&self, id: RequestId) -> Option<&Mutex<Shard>> {
         let index = usize::try_from(id.bits() % SHARDS as u128).unwrap_or(0);
         self.shards.get(index)

@@ -1,14 +1,14 @@
-//! A finished record in the hands of several: of whoever stores it, of readers, of taps. It stays where its call made it.
+//! A finished record that the store, readers and taps share. It stays in the allocation that its call made.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use headrace_domain::TraceRecord;
 
-/// A record that is shared. Cheap to clone.
+/// A shared record. Cheap to clone.
 ///
-/// To move a record into an `Arc` of its own would copy more than a kilobyte at the end of each call, into memory that no
-/// cache holds.
+/// Moving a record into its own `Arc` would copy more than a kilobyte at the end of each call. The target memory would
+/// be in no CPU cache.
 #[derive(Debug, Clone)]
 pub struct Recorded(Arc<Boxed>);
 
@@ -16,7 +16,7 @@ pub struct Recorded(Arc<Boxed>);
 struct Boxed(Box<TraceRecord>);
 
 impl Recorded {
-    /// A copy that belongs to whoever asked.
+    /// Copies the record into an `Arc` of its own.
     pub fn to_arc(&self) -> Arc<TraceRecord> {
         Arc::new(TraceRecord::clone(self))
     }

@@ -1,6 +1,6 @@
-//! Takes finished records off the request's path: counts them, keeps the newest, and hands them to a thread that
-//! batches them into the store. It never blocks a request. What the store cannot take now waits and is tried again;
-//! what the queue cannot hold is dropped and counted.
+//! Takes finished records off the request's path. Counts them, keeps the newest in memory, and queues them for a thread
+//! that writes them to the store in batches. Never blocks a request. If the store fails, the batch waits and is tried
+//! again. Records that do not fit into the queue are dropped and counted.
 
 use std::cmp::Reverse;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};
@@ -19,27 +19,27 @@ use crate::recorded::Recorded;
 use crate::sampling::Sampling;
 use crate::{Metrics, Pace, Tap, TraceError, TraceStore};
 
-/// The wait before a store that failed is tried again; it doubles with each failure.
+/// Initial wait before a failed write is tried again. Doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The longest such wait.
+/// Maximum wait before a retry.
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
-/// The part of the memory for recent records that callers who are not known have to themselves.
+/// Divisor of `recent_records` for the separate memory of unknown callers' records.
 const STRANGERS_PART: usize = 8;
 
-/// How much the recorder may hold, and how it batches.
+/// Sizes and batching of the recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// Records of calls that ran that may wait for the store; more are dropped and counted. Refusals have a quarter as
-    /// much of their own.
+    /// Maximum records of calls that ran and wait for the store. Further records are dropped and counted. Refusals have
+    /// their own queue of a quarter of this size.
     pub queue_records: usize,
-    /// Records kept in memory for reading right after the answer. Zero keeps none.
+    /// Number of records kept in memory for reading right after the answer. Zero keeps none.
     pub recent_records: usize,
-    /// Most records in one write to the store.
+    /// Maximum records in one write to the store.
     pub batch_records: usize,
-    /// How long the first record of a batch waits for company.
+    /// How long the first record of a batch waits for more records.
     pub linger: Duration,
-    /// Refusals of callers who are not known that are stored in a second; more are counted, and kept in memory for a
-    /// while. Zero stores none.
+    /// Maximum refusals of unknown callers that are stored per second. Further ones are counted and kept in memory for
+    /// a while. Zero stores none.
     pub strangers_per_second: u32,
 }
 
@@ -70,16 +70,16 @@ impl RecorderConfig {
     }
 }
 
-/// The sink of finished records. Dropping the last handle lets the thread finish what is queued, without waiting
-/// for it: [`Recorder::close`] waits.
+/// The sink for finished records. Dropping the last handle lets the thread finish the queued records, but does not wait
+/// for it. [`Recorder::close`] waits.
 pub struct Recorder {
     senders: Senders,
     asks: Sender<Ask>,
     recent: Recent,
-    /// Of callers who are not known: their refusals push nobody else's record out.
+    /// Recent records of unknown callers, kept apart so that their refusals evict no other records.
     strangers: Recent,
     sampling: Sampling,
-    /// Why the store failed last time; `None` since it did not.
+    /// The last store error. `None` after a successful write.
     failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
     live: Arc<Live>,
@@ -88,14 +88,14 @@ pub struct Recorder {
 }
 
 enum Ask {
-    /// Answered when everything recorded before it has been written or dropped.
+    /// Reply once every record from before the request has been written or dropped.
     Flush(SyncSender<()>),
-    /// As `Flush`, and the thread ends after it.
+    /// Like `Flush`, and end the thread afterwards.
     Close(SyncSender<()>),
 }
 
 impl Recorder {
-    /// Starts the thread. Without a store, records are counted and kept in memory only.
+    /// Starts the recorder's thread. Without a store, records are only counted and kept in memory.
     pub fn start(
         store: Option<Box<dyn TraceStore>>,
         metrics: Arc<Metrics>,
@@ -141,18 +141,19 @@ impl Recorder {
         }))
     }
 
-    /// Shows every record from now on to these too, stored or not. Once: what is said later is not heard.
+    /// Passes every record from now on to `taps` too, whether it is stored or not. Only the first call has an effect.
     pub fn tap(&self, taps: Vec<Arc<dyn Tap>>) {
-        // Those that were named first stay.
+        // Fails if taps are set already. The first ones stay.
         let _ = self.taps.set(taps);
     }
 
-    /// A record still in memory: there from the moment it was recorded, stored or not.
+    /// A record that is still in memory. It is there from the moment it was recorded, whether it is stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Recorded> {
         self.recent.get(id).or_else(|| self.strangers.get(id))
     }
 
-    /// The calls of one W3C trace id (32 hexadecimal digits in lower case) that are still in memory, the newest first.
+    /// The calls with this W3C trace id (32 lower-case hexadecimal digits) that are still in memory, newest first.
+    /// Excludes shadow copies.
     pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
         let mut calls = self.recent.all();
         calls.extend(self.strangers.all());
@@ -162,7 +163,7 @@ impl Recorder {
         calls
     }
 
-    /// The newest calls that are still in memory, at most `most`, the newest first. Copies of calls are left out.
+    /// The newest calls that are still in memory, at most `most`, newest first. Excludes shadow copies.
     pub fn newest(&self, most: usize) -> Vec<Recorded> {
         let mut all = self.recent.all();
         all.extend(self.strangers.all());
@@ -172,43 +173,43 @@ impl Recorder {
         all
     }
 
-    /// What ends, as it ends.
+    /// The live view of finished calls.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
     }
 
-    /// Why the store could not be written last time, if it could not.
+    /// The last store error. `None` after a successful write.
     pub fn failing(&self) -> Option<String> {
         self.failing.lock().clone()
     }
 
-    /// Records that never reached the store: the queue was full, the store failed until the end, the recorder was
-    /// closed, or a caller who is not known sent too many.
+    /// Number of records that never reached the store. The queue was full, the store failed until the end, the recorder
+    /// was closed, or an unknown caller's record exceeded the quota.
     pub fn dropped(&self) -> u64 {
         self.metrics.trace_drops()
     }
 
-    /// Waits until everything recorded so far is stored or dropped; false if that took longer than `timeout`, as it
+    /// Waits until all records so far are stored or dropped. Returns `false` if that takes longer than `timeout`, as it
     /// does while the store fails.
     pub fn flush(&self, timeout: Duration) -> bool {
         self.ask(Ask::Flush, timeout)
     }
 
-    /// Flushes, closes the store and ends the thread; false if that took longer than `timeout`. What is recorded
-    /// afterwards is counted as dropped.
+    /// Flushes, closes the store and ends the thread. Returns `false` if that takes longer than `timeout`. Later
+    /// records are counted as dropped.
     pub fn close(&self, timeout: Duration) -> bool {
         let done = self.ask(Ask::Close, timeout);
         let thread = self.thread.lock().take();
         match thread {
-            // It has answered, so only its return is left.
+            // The thread has replied, so it is about to return.
             Some(thread) if done => thread.join().is_ok(),
-            // Closed before, or by another thread just now.
+            // The recorder was closed before, or by another thread just now.
             None => true,
             Some(_) => false,
         }
     }
 
-    /// Sends a question and waits for its answer. A thread that has ended counts as having nothing left to do.
+    /// Sends a request to the thread and waits for the reply. A thread that has ended counts as having replied.
     fn ask(&self, question: impl FnOnce(SyncSender<()>) -> Ask, timeout: Duration) -> bool {
         let (answer, answered) = sync_channel(1);
         if self.asks.send(question(answer)).is_err() {
@@ -242,7 +243,7 @@ impl TraceSink for Recorder {
 }
 
 impl Drop for Recorder {
-    /// Tells the thread that nobody will ask any more.
+    /// Disconnects the request channel, so that the thread closes.
     fn drop(&mut self) {
         let (nobody, _) = channel();
         self.asks = nobody;
@@ -250,7 +251,7 @@ impl Drop for Recorder {
     }
 }
 
-/// The thread's side.
+/// The state of the recorder's thread.
 struct Writer {
     live: Arc<Live>,
     receivers: Receivers,
@@ -259,9 +260,9 @@ struct Writer {
     metrics: Arc<Metrics>,
     config: RecorderConfig,
     failing: Arc<Mutex<Option<String>>>,
-    /// What is being written; it stays while the store fails.
+    /// The records being written. They stay here while the store fails.
     batch: Vec<Recorded>,
-    /// Whoever waits until nothing is left.
+    /// Senders to reply to once no record is left.
     waiting: Vec<SyncSender<()>>,
     closing: bool,
     retry: Duration,
@@ -279,11 +280,11 @@ impl Writer {
                 continue;
             }
             if self.closing {
-                // The store is closed before the answer: whoever waits may open its file next.
+                // Close the store before replying, since the caller may open its file next.
                 self.store = None;
             }
             for answer in self.waiting.drain(..) {
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = answer.try_send(());
             }
             if self.closing {
@@ -293,7 +294,7 @@ impl Writer {
         }
     }
 
-    /// Hears what is asked. That nobody can ask any more means to close.
+    /// Receives requests. A disconnected channel means that the recorder was dropped, so the thread closes.
     fn listen(&mut self) {
         loop {
             match self.asked.try_recv() {
@@ -311,7 +312,7 @@ impl Writer {
         }
     }
 
-    /// Fills the batch with what waits.
+    /// Fills the batch with waiting records.
     fn fill(&mut self) {
         while self.batch.len() < self.config.batch_records {
             let Some(record) = self.receivers.next() else { return };
@@ -321,8 +322,8 @@ impl Writer {
         }
     }
 
-    /// Waits for company for the first record of a batch, unless somebody waits for it. While the thread sleeps here,
-    /// senders find nobody to wake: one wake-up per batch, not per record.
+    /// Waits for more records to fill the batch, unless a caller waits for a flush. While the thread sleeps here,
+    /// senders need not wake it: one wake-up per batch, not per record.
     fn gather(&mut self) {
         let hurried = self.closing || !self.waiting.is_empty();
         if !hurried && self.batch.len() < self.config.batch_records {
@@ -347,8 +348,8 @@ impl Writer {
         }
     }
 
-    /// A store that fails is tried again with the same records: a full disk has room again one day. What cannot be
-    /// written for another reason never will be.
+    /// Handles a store error. A full disk may have room again later, so such a batch is kept and tried again after a
+    /// wait. Any other error is permanent, so the batch is dropped.
     fn failed(&mut self, error: &TraceError) {
         let news = self.failing.lock().replace(error.to_string()).is_none();
         if news {
@@ -363,7 +364,7 @@ impl Writer {
         self.retry = (self.retry * 2).min(LONGEST_RETRY);
     }
 
-    /// Until there is something to do.
+    /// Sleeps until there is something to do.
     fn sleep(&mut self) {
         let Self { live, receivers, asked, batch, waiting, closing, .. } = self;
         receivers.sleep(|| {

@@ -1,5 +1,5 @@
-//! How many records of callers who are not known are kept: so many a second, whoever sends how many. Reads no clock;
-//! the records carry their time.
+//! Limits how many records of unknown callers are kept per second, however many requests arrive. Reads no clock: the
+//! records carry their time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,10 +9,10 @@ use headrace_domain::UnixNanos;
 const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// A count per second of time.
+/// Counts the kept records per second.
 pub(crate) struct Sampling {
     per_second: u64,
-    /// The newest second seen, and in the low bits how many were kept in it.
+    /// The newest second seen. The low bits count the records kept in it.
     state: AtomicU64,
 }
 
@@ -21,7 +21,8 @@ impl Sampling {
         Self { per_second: u64::from(per_second).min(COUNT_MASK), state: AtomicU64::new(0) }
     }
 
-    /// Whether a record of this time is kept. One of an earlier second counts into the newest.
+    /// Returns `true` if a record with this time is kept. A record of an earlier second counts towards the newest
+    /// second.
     pub(crate) fn keeps(&self, at: UnixNanos) -> bool {
         let second = at.seconds();
         let step = |state: u64| {

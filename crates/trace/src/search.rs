@@ -1,5 +1,5 @@
-//! The search for calls: what may be asked, what a page of the answer is, and whether a call is one of those meant. Must not
-//! know how records are kept.
+//! The search for calls: the query, the page of results, and the test whether a call matches. Must not know how records
+//! are kept.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,44 +13,45 @@ use serde_json::{Value, json};
 use crate::call::{CallRow, Ended};
 use crate::units::utc_midnight;
 
-/// Most calls on a page.
+/// Maximum calls on a page.
 pub const MAX_CALLS_PER_PAGE: usize = 500;
-/// Longest text that is looked for, in bytes.
+/// Maximum bytes of a text that is searched for.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// Which calls are meant: those that meet everything that is set. Default: all.
+/// Selects calls that meet all criteria that are set. The default selects all calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallQuery {
-    /// Began then or later.
+    /// The call started at this time or later.
     pub since: Option<UnixNanos>,
-    /// Began before then.
+    /// The call started before this time.
     pub until: Option<UnixNanos>,
-    /// Who pays.
+    /// The organisation that pays.
     pub org: Option<OrgId>,
-    /// Of which project.
+    /// The caller's project.
     pub project: Option<ProjectId>,
-    /// With which key; the public id.
+    /// The public id of the caller's key.
     pub key: Option<KeyId>,
-    /// Whom its caller says that it is for.
+    /// The end user that the caller named.
     pub user: Option<EndUser>,
-    /// The model that served, or that was asked for where none did.
+    /// The model that served the call, or the model asked for if none did.
     pub model: Option<String>,
-    /// Whose server answered.
+    /// The upstream that answered.
     pub upstream: Option<String>,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: Option<Ended>,
-    /// Where it was refused or failed; else where most of its time went.
+    /// The stage that refused or failed the call. For other calls, the stage that took the most time.
     pub stage: Option<Stage>,
-    /// It took the server more nanoseconds than this.
+    /// The server took more nanoseconds than this.
     pub slower_than_ns: Option<u64>,
-    /// More than this was charged for it.
+    /// The call was charged more than this.
     pub dearer_than: Option<NanoDollars>,
-    /// Stands in the code, the rule or the message of its refusal, failure or cancellation; ASCII letters of either case.
+    /// Text in the code, the rule or the message of the refusal, failure or cancellation. Ignores the case of ASCII
+    /// letters.
     pub text: Option<String>,
 }
 
 impl CallQuery {
-    /// What may be set by name, in the order of a list.
+    /// The names of all filters, in the order of lists.
     pub const NAMES: [&str; 13] = [
         "from",
         "to",
@@ -67,10 +68,10 @@ impl CallQuery {
         "text",
     ];
 
-    /// Sets one of [`CallQuery::NAMES`] from its text.
+    /// Sets one of the [`CallQuery::NAMES`] from its text.
     ///
     /// # Errors
-    /// What the value must be, or that there is no such name.
+    /// A message that says what the value must be, or that there is no such filter.
     pub fn set(&mut self, name: &str, value: &str, now: UnixNanos) -> Result<(), String> {
         match name {
             "from" => self.since = Some(moment(value, now)?),
@@ -107,7 +108,7 @@ impl CallQuery {
         Ok(())
     }
 
-    /// Whether a call is one of those meant.
+    /// Returns `true` if the call meets all criteria.
     pub fn matches(&self, row: &CallRow) -> bool {
         let is = |asked: &Option<String>, found: Option<&str>| {
             asked.as_deref().is_none_or(|asked| found == Some(asked))
@@ -128,7 +129,7 @@ impl CallQuery {
     }
 }
 
-/// Whether a text stands in another one, ASCII letters of either case.
+/// Returns `true` if `whole` contains `part`, ignoring the case of ASCII letters.
 fn holds(whole: &str, part: &str) -> bool {
     whole.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
 }
@@ -144,11 +145,11 @@ fn text(value: &str) -> Result<String, String> {
     Ok(value.to_owned())
 }
 
-/// A moment as people and programs write one: `2026-11-22T21:35:00Z` (any zone that RFC 3339 knows), `2026-11-22` (its first
-/// moment, UTC), or so long before `now`: `90s`, `15m`, `12h`, `7d`.
+/// Parses a time: `2026-11-22T21:35:00Z` (any RFC 3339 zone), `2026-11-22` (midnight UTC), or a time before `now`:
+/// `90s`, `15m`, `12h`, `7d`.
 ///
 /// # Errors
-/// What it must be.
+/// A message that says what the text must be.
 pub fn moment(text: &str, now: UnixNanos) -> Result<UnixNanos, String> {
     if let Some(day) = utc_midnight(text) {
         return Ok(day);
@@ -172,12 +173,12 @@ fn ago_ns(text: &str) -> Option<u64> {
     count.checked_mul(unit.1)?.checked_mul(1_000_000_000)
 }
 
-/// A place in the list of calls, newest first: what follows is older. It stays right while calls are added.
+/// A position in the list of calls, newest first. It stays valid while calls are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallCursor {
-    /// When the last call before it began.
+    /// Start time of the last call before the position.
     pub started: UnixNanos,
-    /// The number of that call among those that were stored.
+    /// Number of that call in the order of storage.
     pub number: u64,
 }
 
@@ -187,7 +188,7 @@ impl fmt::Display for CallCursor {
     }
 }
 
-/// No text of a cursor.
+/// The text is not a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCursor;
 
@@ -212,22 +213,23 @@ impl FromStr for CallCursor {
     }
 }
 
-/// Some of the calls that were asked for, newest first.
+/// A page of calls, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallPage {
-    /// The calls.
+    /// The calls of the page.
     pub calls: Vec<CallRow>,
-    /// Where to go on; `None`: there are no more.
+    /// The cursor of the next page. `None` if there are no more calls.
     pub next: Option<CallCursor>,
-    /// One question looks through a bounded number of calls. This is how far back it came where that ended it: the page is short,
-    /// and `next` goes on from there.
+    /// How far back the search came, if it stopped at the bound on examined calls. The page is then short, and `next`
+    /// continues from there.
     pub searched_to: Option<UnixNanos>,
-    /// Older calls that cannot be found yet, since their file is of an older program and still being indexed.
+    /// Number of older calls that cannot be found yet, because an older program wrote their file and it is still being
+    /// indexed.
     pub unindexed: u64,
 }
 
 impl CallPage {
-    /// `data`, `next`, `searched_to` and `unindexed`.
+    /// The fields `data`, `next`, `searched_to` and `unindexed`.
     pub fn json(&self) -> Value {
         json!({
             "object": "list",

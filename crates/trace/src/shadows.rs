@@ -1,5 +1,5 @@
-//! What copies of calls say of two models: how often they answer alike, how long, how fast and how dear. Must not know what an
-//! answer said.
+//! Compares two models by shadow copies of calls: how often their answers agree, and their length, speed and cost. Must
+//! not know the text of an answer.
 
 use std::collections::BTreeMap;
 
@@ -8,58 +8,59 @@ use serde::Serialize;
 
 use crate::units::{grouped, humane_duration, percent, three_digits};
 
-/// Examples that are named of a pair.
+/// Maximum number of examples per pair.
 const WORST: usize = 5;
 
-/// A model, the one that got copies of its calls, and how the two compare. Where there are two figures, the caller's comes first.
+/// A model, the model that got copies of its calls, and the comparison of both. In each pair of figures, the original's
+/// comes first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShadowPair {
-    /// Who answered callers.
+    /// The model that answered the callers.
     pub model: String,
-    /// Who got the copies.
+    /// The model that answered the copies.
     pub shadow: String,
-    /// Copies that were begun.
+    /// Number of copies that were started.
     pub copies: u64,
-    /// Those that were answered to their end: all further figures are of them.
+    /// Number of copies that were answered completely. All further figures are about these.
     pub answered: u64,
-    /// Those whose answers were compared.
+    /// Number of copies whose answers were compared.
     pub compared: u64,
-    /// Of these, answers that say the same, tool calls included.
+    /// Of `compared`: number of equal answers, including tool calls.
     pub same: u64,
-    /// Mean thousandths of the longer answer's characters that both begin with.
+    /// Mean length of the common prefix, in thousandths of the longer answer's characters.
     pub common_permille: u64,
-    /// Answers that ended for the same reason.
+    /// Of `compared`: number of answers that ended for the same reason.
     pub same_finish: u64,
-    /// Pairs of which one at least calls a tool.
+    /// Of `compared`: number of pairs in which at least one answer calls a tool.
     pub with_tools: u64,
-    /// Of these, pairs that call the same tools.
+    /// Of `with_tools`: number of pairs that call the same tools.
     pub same_tools: u64,
-    /// Of these, pairs with the same arguments.
+    /// Of `with_tools`: number of pairs with the same tool arguments.
     pub same_arguments: u64,
-    /// Mean tokens of an answer.
+    /// Mean tokens per answer.
     pub output_tokens: [f64; 2],
     /// Nanoseconds to the first token: median and 95th percentile.
     pub first_token_ns: [[u64; 2]; 2],
-    /// Nanoseconds of the whole call: median and 95th percentile.
+    /// Nanoseconds that the server took for the whole call: median and 95th percentile.
     pub server_ns: [[u64; 2]; 2],
-    /// What all of them cost, at list prices.
+    /// Total cost of all answered calls, at list prices.
     pub cost: [NanoDollars; 2],
-    /// The pairs that are farthest apart, worst first.
+    /// The pairs that differ most, worst first.
     pub worst: Vec<ShadowExample>,
 }
 
 /// Two answers that differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShadowExample {
-    /// The caller's call.
+    /// The original call.
     pub call: RequestId,
-    /// Its copy.
+    /// Its shadow copy.
     pub copy: RequestId,
-    /// How they compare.
+    /// The comparison of both answers.
     pub compared: Compared,
 }
 
-/// Compares by pairs of models, in the order of their names. What is no copy is passed over.
+/// Compares each pair of models, in the order of their names. Skips records that are not shadow copies.
 pub fn shadow_pairs(records: &[TraceRecord]) -> Vec<ShadowPair> {
     let mut pairs: BTreeMap<(&str, &str), Vec<&TraceRecord>> = BTreeMap::new();
     for record in records {
@@ -137,7 +138,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// The median and the 95th percentile, by the nearest rank; zeros of nothing.
+/// The median and the 95th percentile, by the nearest rank. Zeros if there are no values.
 fn quantiles(mut values: Vec<u64>) -> [u64; 2] {
     values.sort_unstable();
     [50, 95].map(|percent| {
@@ -147,7 +148,7 @@ fn quantiles(mut values: Vec<u64>) -> [u64; 2] {
 }
 
 impl ShadowPair {
-    /// For people: a few lines, each ending in `\n`.
+    /// Text for people. Each line ends in `\n`.
     pub fn text(&self) -> String {
         let Self { model, shadow, copies, answered, compared, .. } = self;
         let mut out = format!(

@@ -1,5 +1,5 @@
-//! A month's statement of a project: every charge by model, class of tokens and price, and what it comes to. Must not know where the
-//! books are.
+//! A project's monthly statement: every charge by model, token class and price, and the total. Must not know where the
+//! ledger is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,23 +11,23 @@ use serde_json::{Value, json};
 use crate::units::{aligned, bare_dollars, counted, csv_line, format_utc, grouped, plain};
 use crate::usage::{UsageSums, money_json};
 
-/// A calendar month, UTC.
+/// A calendar month in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Month(Date);
 
 impl Month {
-    /// The month that a moment lies in.
+    /// The month that contains a time.
     pub fn of(time: UnixNanos) -> Self {
-        // What a moment is written as is a month.
+        // Cannot fail: the formatted time is a valid month.
         format_utc(time, "%Y-%m").parse().unwrap_or(Self(date(1970, 1, 1)))
     }
 
-    /// Its first moment.
+    /// The first moment of the month.
     pub fn start(self) -> UnixNanos {
         moment(self.0)
     }
 
-    /// The first moment of the month that follows.
+    /// The first moment of the next month.
     pub fn end(self) -> UnixNanos {
         moment(self.0.last_of_month().saturating_add(jiff::Span::new().days(1)))
     }
@@ -50,54 +50,56 @@ impl FromStr for Month {
         let bad = || "it must be a month such as 2026-11".to_owned();
         let day = Date::strptime("%Y-%m-%d", format!("{text}-01")).map_err(|_| bad())?;
         let month = Self(day);
-        // The library reads more spellings than one.
+        // The parser accepts several spellings; only the canonical one is valid here.
         (month.to_string() == text && (1970..=2500).contains(&day.year())).then_some(month).ok_or_else(bad)
     }
 }
 
-/// What was charged for at one price.
+/// All charges for one model, class and price.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatementLine {
-    /// The model that served.
+    /// The model that served the calls.
     pub model: String,
-    /// The class of tokens.
+    /// The token class.
     pub class: TokenClass,
-    /// What a million of them cost.
+    /// Price per million tokens.
     pub price: NanoDollarsPerMillion,
-    /// How many.
+    /// Number of tokens.
     pub tokens: u64,
-    /// What they came to: each call's line is rounded once to the nearest nano-dollar, so this need not be one product.
+    /// The amount charged. Each call's line is rounded once to the nearest nano-dollar, so this need not equal tokens
+    /// times price.
     pub amount: NanoDollars,
 }
 
-/// See the top of the file.
+/// A monthly statement. See the top of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// Of which project.
+    /// The project.
     pub project: ProjectId,
-    /// Who pays.
+    /// The organisation that pays.
     pub org: OrgId,
-    /// Of which month, UTC, by the ledger's time.
+    /// The month in UTC, by the ledger's time.
     pub month: Month,
-    /// What was charged for, by model, class and price.
+    /// The charges by model, class and price.
     pub lines: Vec<StatementLine>,
-    /// What was charged on each day on which there was something, oldest first.
+    /// The amount charged per day, oldest first. Days without charges are left out.
     pub days: Vec<(UnixNanos, NanoDollars)>,
-    /// All calls together.
+    /// The sums over all calls.
     pub sums: UsageSums,
-    /// Whether the month is over, as far as the ledger's time goes: nothing is added any more.
+    /// Whether the month is over by the ledger's time, so that nothing is added any more.
     pub is_closed: bool,
 }
 
 impl Statement {
-    /// What of the lines was not charged: a charge is never more than its hold, and a call that failed under an idempotency key is
-    /// free. Zero or below.
+    /// The part of the lines that was not charged, as zero or a negative amount. A charge never exceeds its hold, and a
+    /// failed call with an idempotency key is free.
     pub fn not_charged(&self) -> NanoDollars {
         let lines = self.lines.iter().fold(0_i64, |sum, line| sum.saturating_add(line.amount.get()));
         NanoDollars::new(self.sums.charged.get().saturating_sub(lines))
     }
 
-    /// `lines`, `days`, counts of calls, `not_charged` and the `total`. Money is `{dollars, nano_dollars}`, both texts.
+    /// The fields `lines`, `days`, call counts, `not_charged` and `total`. Money is `{dollars, nano_dollars}`, both
+    /// strings.
     pub fn json(&self) -> Value {
         let line = |line: &StatementLine| {
             json!({
@@ -129,7 +131,7 @@ impl Statement {
         })
     }
 
-    /// The lines as comma-separated values with a head (RFC 4180), then what was not charged and the total.
+    /// The lines as comma-separated values with a header (RFC 4180), followed by the amount not charged and the total.
     pub fn csv(&self) -> String {
         let head = ["project", "month", "model", "class", "tokens", "dollars_per_million", "amount_dollars"];
         let mut text = csv_line(&head.map(str::to_owned));
@@ -161,7 +163,7 @@ impl Statement {
         text
     }
 
-    /// For people, lines ending in `\n`.
+    /// Text for people. Each line ends in `\n`.
     pub fn text(&self) -> String {
         let state = if self.is_closed { "" } else { " (so far)" };
         let mut text = format!(

@@ -1,5 +1,5 @@
-//! The list of requests that `--last` and `--slowest` show: one line each where the terminal is wide enough for the
-//! whole id (it is there to be copied), two where it is not. Knows nothing of how the records were chosen.
+//! The list of requests for `--last` and `--slowest`. A request takes one line if the terminal is wide enough for the
+//! whole id, which is there to be copied. Otherwise it takes two. Does not know how the records were chosen.
 
 use headrace_domain::{Outcome, TraceRecord};
 
@@ -10,30 +10,30 @@ use crate::waterfall::{Ink, outcome_word};
 const HEAD: [&str; COLUMNS] =
     ["request", "when", "model", "outcome", "in (hit) → out", "TTFT", "total", "cost"];
 const COLUMNS: usize = 8;
-/// Columns whose text stands at the right.
+/// Whether a column is right-aligned.
 const RIGHT: [bool; COLUMNS] = [false, false, false, false, true, true, true, true];
 const MODEL: usize = 2;
 const OUTCOME: usize = 3;
 const TIME: usize = 6;
-/// The narrowest that the model's column may become, and the most that it takes.
+/// The minimum and maximum width of the model's column.
 const MODEL_CELLS: (usize, usize) = (8, 32);
 const GAP: &str = "  ";
 
-/// Which time a list shows as a call's whole.
+/// The time that a list shows as a call's total.
 #[derive(Clone, Copy)]
 enum Time {
     /// From the first byte to the end.
     Total,
-    /// Without what the server waited for the client.
+    /// The same, without the time that the server waited for the client.
     Server,
 }
 
-/// The list, in the order given, lines ending in `\n`.
+/// The list in the given order. Each line ends in `\n`.
 pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
     list(records, Time::Total, options)
 }
 
-/// The same with the time that the server took, by which the slowest calls are ordered.
+/// The same list with the server's time, by which the slowest calls are ordered.
 pub fn slowest_table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
     list(records, Time::Server, options)
 }
@@ -84,7 +84,7 @@ fn row(record: &TraceRecord, pattern: &str, time: Time) -> [String; COLUMNS] {
         Time::Server => record.server_ns(),
     };
     let (mark, _, word) = outcome_word(&record.outcome);
-    // What ended it says more than that it ended; the mark tells the kinds apart.
+    // The finish reason says more than the word "completed". The mark distinguishes the outcomes.
     let outcome = match &record.outcome {
         Outcome::Completed { finish } => {
             finish.first().map_or_else(|| word.to_owned(), |reason| plain(reason))
@@ -148,7 +148,7 @@ fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, op
         facts.push(format!("TTFT {}", humane_duration(nanos)));
     }
     facts.extend([total.clone(), cost.clone()]);
-    // As many facts on a line as fit; the model gives way to those beside it down to a few cells.
+    // Puts as many facts on a line as fit. The model is clipped to make room for them, down to a few cells.
     let room = options.columns().saturating_sub(GAP.len());
     let all = facts.join(" · ");
     let beside = room.saturating_sub(cells(&all) + 3);

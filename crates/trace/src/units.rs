@@ -1,4 +1,4 @@
-//! Numbers for people: durations, shares, counts, UTC times, and text that is safe to print in a terminal.
+//! Formats numbers for people: durations, shares, counts, UTC times, and text that is safe to print in a terminal.
 //! Knows no record.
 
 use headrace_domain::{NanoDollars, UnixNanos, steers_terminals};
@@ -18,7 +18,7 @@ pub fn humane_duration(nanos: u64) -> String {
     format!("{} s", three_digits(nanos as f64 / 1e9))
 }
 
-/// Three significant digits; all digits above the point.
+/// Three significant digits, but never fewer than all digits before the decimal point.
 pub fn three_digits(value: f64) -> String {
     if value < 9.995 {
         format!("{value:.2}")
@@ -29,7 +29,7 @@ pub fn three_digits(value: f64) -> String {
     }
 }
 
-/// A part of a whole in per cent: `62.1%`, `<0.1%`, `100%`. Nothing for a part of nothing.
+/// A part of a whole as a percentage: `62.1%`, `<0.1%`, `100%`. Empty if the whole is zero.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return String::new();
@@ -64,7 +64,7 @@ pub fn utc_date(time: UnixNanos) -> String {
     format_utc(time, "%Y-%m-%d")
 }
 
-/// The first moment of a day that is written as [`utc_date`] does; `None`: it is no day.
+/// Midnight UTC of a day in the format of [`utc_date`]. `None` if the text is not a day.
 pub fn utc_midnight(date: &str) -> Option<UnixNanos> {
     let day = jiff::civil::Date::strptime("%Y-%m-%d", date).ok()?;
     let midnight = day.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
@@ -76,30 +76,30 @@ pub fn utc_time(time: UnixNanos) -> String {
     format_utc(time, "%H:%M:%S")
 }
 
-/// A time in UTC by a `strftime` pattern.
+/// Formats a time in UTC with a `strftime` pattern.
 pub(crate) fn format_utc(time: UnixNanos, pattern: &str) -> String {
-    // 2⁶⁴ nanoseconds end in the year 2554, well within what a timestamp holds.
+    // 2⁶⁴ nanoseconds end in the year 2554, well within the range of a timestamp.
     let stamp = jiff::Timestamp::from_nanosecond(time.get().into()).unwrap_or_default();
     stamp.strftime(pattern).to_string()
 }
 
-/// Microseconds with nanosecond decimals.
+/// Nanoseconds in microseconds, with decimals.
 pub(crate) fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-/// `0.000091`, `-1.50`: without the sign of the currency, so that a program can parse it.
+/// An amount in dollars without the currency sign, so that a program can parse it: `0.000091`, `-1.50`.
 pub(crate) fn bare_dollars(amount: NanoDollars) -> String {
     amount.to_string().replacen('$', "", 1)
 }
 
-/// Text from a caller, made harmless for a terminal: control characters (escape sequences begin with one),
-/// direction overrides and invisible characters are replaced.
+/// Makes a caller's text safe for a terminal. Replaces control characters (which start escape sequences), direction
+/// overrides and invisible characters.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if steers_terminals(c) { '\u{FFFD}' } else { c }).collect()
 }
 
-/// The first columns begin at the left, the others end at the right.
+/// Formats a table. The first `texts` columns are left-aligned, the others right-aligned.
 pub(crate) fn aligned(lines: &[Vec<String>], texts: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|text| cells(text)).max();
@@ -117,7 +117,8 @@ pub(crate) fn aligned(lines: &[Vec<String>], texts: usize) -> String {
     out
 }
 
-/// A line of comma-separated values (RFC 4180). A text that a spreadsheet would take for a formula is told apart by an apostrophe.
+/// A line of comma-separated values (RFC 4180). A text that a spreadsheet would take for a formula gets a leading
+/// apostrophe.
 pub(crate) fn csv_line(fields: &[String]) -> String {
     let field = |text: &String| {
         let is_number = text.parse::<f64>().is_ok();
@@ -133,12 +134,12 @@ pub(crate) fn csv_line(fields: &[String]) -> String {
     line.join(",") + "\r\n"
 }
 
-/// Terminal cells that a text takes: two for the wide characters of East Asian scripts and emoji, else one.
+/// Number of terminal cells that a text takes: two for wide East Asian characters and emoji, one for others.
 pub fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()
 }
 
-/// The text in at most `width` cells, the last one `…` if anything was cut.
+/// The text in at most `width` cells. If it was cut, the last cell is `…`.
 pub fn clipped(text: &str, width: usize) -> String {
     if cells(text) <= width {
         return text.to_owned();

@@ -1,5 +1,5 @@
-//! Usage: calls, tokens and money by whatever they are told apart by, hour by hour, day by day or month by month. Sums only; must not
-//! know where the books are, nor what anything costs.
+//! Usage reports: calls, tokens and money by several dimensions, per hour, day or month. Sums only; must not know where
+//! the ledger is, nor what anything costs.
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{NanoDollars, OrgId, ProjectId, TokenClass, UnixNanos, Usage};
@@ -8,33 +8,33 @@ use serde_json::{Value, json};
 use crate::search::moment;
 use crate::units::{aligned, bare_dollars, csv_line, grouped, plain};
 
-/// Nanoseconds of an hour: no finer is usage kept.
+/// Nanoseconds of an hour, the finest resolution of usage.
 pub const HOUR_NS: u64 = 3_600_000_000_000;
-/// Most rows of a report.
+/// Maximum rows of a report.
 pub const MAX_USAGE_ROWS: usize = 10_000;
 
-/// What usage is told apart by.
+/// A dimension that usage is grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageBy {
-    /// Who pays.
+    /// The organisation that pays.
     Org,
-    /// Of which project.
+    /// The caller's project.
     Project,
-    /// With which key; the public id. The books do not know keys: those of the traces do.
+    /// The public id of the caller's key. The ledger does not record keys, so they come from the traces.
     Key,
     /// The model that was charged for.
     Model,
-    /// Whose server answered, as `Key`.
+    /// The upstream that answered. From the traces, like `Key`.
     Upstream,
-    /// Whom the caller said that a call is for, as `Key`.
+    /// The end user that the caller named. From the traces, like `Key`.
     User,
 }
 
 impl UsageBy {
-    /// Every one, in the order of a list.
+    /// All dimensions, in the order of lists.
     pub const ALL: [Self; 6] = [Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream, Self::User];
 
-    /// As it is written.
+    /// The dimension's name in queries and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Org => "org",
@@ -46,10 +46,10 @@ impl UsageBy {
         }
     }
 
-    /// The one of that name.
+    /// The dimension with this name.
     ///
     /// # Errors
-    /// Which there are.
+    /// A message with the valid names.
     pub fn named(name: &str) -> Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|by| by.name() == name);
@@ -57,7 +57,7 @@ impl UsageBy {
     }
 }
 
-/// The steps of time that usage is told in, UTC.
+/// The time step of a report, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageInterval {
     /// Hours.
@@ -69,10 +69,10 @@ pub enum UsageInterval {
 }
 
 impl UsageInterval {
-    /// Every one.
+    /// All intervals.
     pub const ALL: [Self; 3] = [Self::Hour, Self::Day, Self::Month];
 
-    /// As it is written.
+    /// The interval's name in queries and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hour => "hour",
@@ -81,41 +81,41 @@ impl UsageInterval {
         }
     }
 
-    /// The one of that name.
+    /// The interval with this name.
     ///
     /// # Errors
-    /// Which there are.
+    /// A message with the valid names.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|interval| interval.name() == name);
         found.ok_or_else(|| "it must be hour, day or month".to_owned())
     }
 }
 
-/// Which usage is meant. Default: all of it, in one sum.
+/// Selects and groups usage. The default is all usage, in one sum.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UsageQuery {
-    /// What it is told apart by, each once.
+    /// The dimensions to group by, without duplicates.
     pub by: Vec<UsageBy>,
-    /// In which steps of time; `None`: in one.
+    /// The time step. `None` sums over the whole period.
     pub interval: Option<UsageInterval>,
-    /// Of this hour and later ones.
+    /// Start of the period. The whole hour that contains it counts.
     pub since: Option<UnixNanos>,
-    /// Before this moment; the hour that it lies in counts whole.
+    /// End of the period, exclusive. The whole hour that contains it counts.
     pub until: Option<UnixNanos>,
-    /// Of one organisation.
+    /// Only this organisation.
     pub org: Option<OrgId>,
-    /// Of one project.
+    /// Only this project.
     pub project: Option<ProjectId>,
 }
 
 impl UsageQuery {
-    /// What may be set by name.
+    /// The names of all filters.
     pub const NAMES: [&str; 6] = ["by", "interval", "from", "to", "org", "project"];
 
-    /// Sets one of [`UsageQuery::NAMES`] from its text.
+    /// Sets one of the [`UsageQuery::NAMES`] from its text.
     ///
     /// # Errors
-    /// What the value must be, or that there is no such name.
+    /// A message that says what the value must be, or that there is no such filter.
     pub fn set(&mut self, name: &str, value: &str, now: UnixNanos) -> Result<(), String> {
         match name {
             "by" => {
@@ -141,34 +141,34 @@ impl UsageQuery {
 /// Sums over calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageSums {
-    /// Calls that were settled, however they ended.
+    /// Settled calls, with any outcome.
     pub calls: u64,
-    /// Of those, calls that ran to their end.
+    /// Of `calls`: calls that were completed.
     pub completed: u64,
-    /// Of those, calls whose client went away.
+    /// Of `calls`: calls whose client disconnected.
     pub cancelled: u64,
-    /// Of those, calls that an upstream or we failed.
+    /// Of `calls`: calls that an upstream or this server failed.
     pub failed: u64,
-    /// Calls for which money was held and given back, uncharged.
+    /// Calls whose hold was released without a charge.
     pub released: u64,
-    /// Calls that were refused, as far as they were traced.
+    /// Refused calls, as far as they were traced.
     pub refused: u64,
     /// Tokens that were charged for.
     pub tokens: Usage,
-    /// What was charged.
+    /// The amount charged.
     pub charged: NanoDollars,
-    /// What went to the loss account, at list price.
+    /// The amount booked to the loss account, at list price.
     pub loss: NanoDollars,
-    /// What others charge us, of calls where that is known.
+    /// The amount that upstreams charge, over the calls for which it is known.
     pub paid: NanoDollars,
-    /// How many those are.
+    /// Number of calls for which `paid` is known.
     pub paid_calls: u64,
-    /// What they were charged.
+    /// The amount charged for those calls.
     pub paid_charged: NanoDollars,
 }
 
 impl UsageSums {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let money = |a: NanoDollars, b: NanoDollars| NanoDollars::new(a.get().saturating_add(b.get()));
@@ -188,7 +188,7 @@ impl UsageSums {
         }
     }
 
-    /// What is left of what was charged, of the calls whose cost is known.
+    /// Charges minus upstream cost, over the calls whose cost is known.
     pub fn margin(&self) -> NanoDollars {
         NanoDollars::new(self.paid_charged.get().saturating_sub(self.paid.get()))
     }
@@ -217,7 +217,7 @@ impl UsageSums {
     }
 }
 
-/// An amount in both spellings, as texts.
+/// An amount in both spellings, as strings.
 pub(crate) fn money_json(amount: NanoDollars) -> Value {
     json!({ "dollars": bare_dollars(amount), "nano_dollars": amount.get().to_string() })
 }
@@ -225,9 +225,9 @@ pub(crate) fn money_json(amount: NanoDollars) -> Value {
 /// A row of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageRow {
-    /// When its step of time begins; `None`: all is one step.
+    /// Start of the row's time step. `None` if the report has no steps.
     pub start: Option<UnixNanos>,
-    /// What it is of, in the order of `by`; `None`: of none, or of nobody who is known.
+    /// The row's groups, in the order of `by`. `None` if the calls have no such value, or it is unknown.
     pub of: Vec<Option<String>>,
     /// The first moment of the last hour with a call or a refusal. `None` if there was neither.
     pub last_hour: Option<UnixNanos>,
@@ -235,25 +235,25 @@ pub struct UsageRow {
     pub sums: UsageSums,
 }
 
-/// Usage by steps of time and by what it is told apart by.
+/// Usage by time step and group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageReport {
-    /// What was asked.
+    /// The query that the report answers.
     pub query: UsageQuery,
     /// The rows, oldest first.
     pub rows: Vec<UsageRow>,
-    /// The last row of the journal that is in it.
+    /// The last row of the journal that the report includes.
     pub journal_row: u64,
 }
 
 impl UsageReport {
-    /// All rows together.
+    /// The sum of all rows.
     pub fn total(&self) -> UsageSums {
         self.rows.iter().fold(UsageSums::default(), |sum, row| sum.plus(&row.sums))
     }
 
-    /// One object: `by`, `interval`, `rows`, `total`, and the `journal_row` up to which the books were read. Money is `{dollars,
-    /// nano_dollars}`, both texts.
+    /// One JSON object: `by`, `interval`, `rows`, `total`, and the `journal_row` up to which the ledger was read. Money
+    /// is `{dollars, nano_dollars}`, both strings.
     pub fn json(&self) -> Value {
         let by: Vec<&str> = self.query.by.iter().map(|by| by.name()).collect();
         let rows = self.rows.iter().map(|row| {
@@ -277,7 +277,7 @@ impl UsageReport {
         })
     }
 
-    /// Comma-separated values with a head (RFC 4180); money in dollars.
+    /// Comma-separated values with a header (RFC 4180), with money in dollars.
     pub fn csv(&self) -> String {
         let by = self.query.by.iter().map(|by| by.name().to_owned());
         let mut head: Vec<String> =
@@ -302,7 +302,7 @@ impl UsageReport {
         text
     }
 
-    /// A table, lines ending in `\n`.
+    /// A text table. Each line ends in `\n`.
     pub fn table(&self) -> String {
         if self.rows.is_empty() {
             return "nothing was used in that time\n".to_owned();
@@ -333,7 +333,7 @@ impl UsageReport {
 
 const FIGURES: [&str; 9] = ["calls", "failed", "refused", "in", "cached", "out", "charged", "paid", "margin"];
 
-/// As [`FIGURES`] names them.
+/// The columns in the order of [`FIGURES`].
 fn figures(sums: &UsageSums) -> [String; 9] {
     let known =
         |amount: NanoDollars| if sums.paid_calls == 0 { "–".to_owned() } else { amount.to_string() };

@@ -1,5 +1,5 @@
-//! Draws one request for the person who asks why it was slow, refused or dear: a row per stage on a time axis, then
-//! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
+//! Draws one request for a person who asks why it was slow, refused or expensive. Shows a row per stage on a time axis,
+//! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
     Attempt, AttemptOutcome, Continued, EngineTrace, Outcome, PriceTier, Stage, StageSpan, TraceRecord,
@@ -15,12 +15,12 @@ use crate::units::{
     cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits,
 };
 
-/// How a drawing is made.
+/// Options of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaterfallOptions {
-    /// Columns of the terminal; taken as 36 to 240.
+    /// Columns of the terminal, clamped to 36 to 240.
     pub width: usize,
-    /// Whether ANSI colours are written.
+    /// Whether to write ANSI colours.
     pub color: bool,
 }
 
@@ -32,7 +32,7 @@ impl Default for WaterfallOptions {
 
 impl WaterfallOptions {
     pub(crate) fn columns(&self) -> usize {
-        // What is narrower than a call's id could show nothing that can be copied.
+        // A width below a call's id could show nothing that can be copied.
         self.width.clamp(36, 240)
     }
 
@@ -45,7 +45,7 @@ impl WaterfallOptions {
     }
 }
 
-/// Colours of the terminal's own palette, so that they fit dark and light backgrounds.
+/// Colours from the terminal's own palette, which fit dark and light backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ink {
     Bold,
@@ -72,21 +72,21 @@ impl Ink {
     }
 }
 
-/// Columns before the axis: name, start, duration and share, with the spaces around them.
+/// Widths of the columns before the axis: name, start, duration, share and the gap.
 const NAME: usize = 14;
 const START: usize = 8;
 const TOOK: usize = 9;
 const SHARE: usize = 7;
 const GAP: usize = 2;
-/// Narrower than this, stages show no start, and then no share: their bars say as much.
+/// Below these widths the rows omit the start, and then the share. Their bars show the same.
 const WITH_START: usize = 60;
 const WITH_SHARE: usize = 48;
-/// The indentation of a fact that has a line of its own, as its label leaves too little room beside it.
+/// Indentation of a fact that does not fit beside its label and gets its own line.
 const BELOW: usize = 4;
 /// Columns before the text of a fact.
 const LABEL: usize = 12;
 
-/// The drawing of one record, lines ending in `\n`, none longer than the width.
+/// The drawing of one record. Each line ends in `\n` and fits the width.
 pub fn waterfall(record: &TraceRecord, options: &WaterfallOptions) -> String {
     let mut drawing = Drawing { record, options, out: String::new() };
     drawing.title();
@@ -121,7 +121,7 @@ impl Drawing<'_> {
         let (mark, ink, word) = outcome_word(&record.outcome);
         let (id, how) = (record.request_id.to_string(), format!("{mark} {word}"));
         let rest = format!("{}  {}", humane_duration(record.duration_ns), record.cost);
-        // The id is there to be copied, so a narrow terminal has it on a line of its own.
+        // The id is there to be copied, so a narrow terminal shows it on its own line.
         let fits = cells(&id) + cells(&how) + cells(&rest) + 4 <= self.options.columns();
         let gap = if fits { "  " } else { "\n  " };
         let (id, how) = (self.options.paint(Ink::Bold, &id), self.options.paint(ink, &how));
@@ -192,7 +192,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// The row of a span. One that ran inside another shows its share of that one, which ends at `within_ns`.
+    /// Draws the row of a span. A span inside another one is also marked as running beside it, up to `within_ns`, the
+    /// end of the other span.
     fn stage(&mut self, span: &StageSpan, within_ns: u64, group: Group, axis: &Axis) {
         let culprit = match &self.record.outcome {
             Outcome::Refused(refusal) => Some(refusal.stage),
@@ -225,7 +226,7 @@ impl Drawing<'_> {
         self.line(&format!("{name}{figures}  {bar}"));
     }
 
-    /// Columns before the axis: name, start, duration and share, with the spaces around them.
+    /// Total width of the columns before the axis.
     fn columns_before(&self) -> usize {
         let columns = self.options.columns();
         let start = if columns >= WITH_START { START } else { 0 };
@@ -233,7 +234,7 @@ impl Drawing<'_> {
         NAME + start + TOOK + share + GAP
     }
 
-    /// The figures of a row, as many as there is room for.
+    /// The figures of a row, as many as fit.
     fn figures_of(&self, start: &str, took: &str, share: &str, dim: impl Fn(String) -> String) -> String {
         let columns = self.options.columns();
         let start = if columns >= WITH_START { dim(format!("{start:>START$}")) } else { String::new() };
@@ -241,7 +242,7 @@ impl Drawing<'_> {
         format!("{start}{took:>TOOK$}{share}")
     }
 
-    /// The bar in its colour, what only guides the eye dimmed.
+    /// The bar in its colour, with the guide marks dimmed.
     fn painted_bar(&self, axis: &Axis, ink: Ink, bar: &[char]) -> String {
         let guide = axis.blank();
         let mut out = String::new();
@@ -333,7 +334,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Who was asked, where somebody was asked in vain and then another one.
+    /// Lists the attempts, if a prompt had several or an attempt failed, and the continued answers.
     fn attempts(&mut self) {
         let attempts = &self.record.attempts;
         let again = |one: &Attempt| attempts.iter().any(|other| one.prompt == other.prompt && one != other);
@@ -382,11 +383,11 @@ impl Drawing<'_> {
         }
     }
 
-    /// A label and its text, wrapped at spaces under itself.
+    /// A label and its text, wrapped at spaces and indented below the label.
     fn fact(&mut self, label: &str, text: &str) {
         let mut label = self.options.paint(Ink::Dim, &format!("  {label:<0$}", LABEL - 2));
         let room = self.options.columns() - LABEL;
-        // An id that were cut could not be copied: where it does not fit beside its label, it stands below.
+        // A cut id could not be copied. If it does not fit beside the label, it goes below the label.
         if text.split(' ').any(|word| cells(word) > room) {
             self.line(&label);
             for line in wrapped(text, self.options.columns() - BELOW) {
@@ -406,7 +407,7 @@ impl Drawing<'_> {
     }
 }
 
-/// One line of the stage table without its bar.
+/// One line of the stage table, without its bar.
 struct Row<'a> {
     name: &'a str,
     ink: Ink,
@@ -452,7 +453,7 @@ fn tokens_text(record: &TraceRecord) -> String {
     text
 }
 
-/// `b@eu answered after 1.20 s`, with the prompt where there are several.
+/// `b@eu answered after 1.20 s`, with the prompt's number if there are several.
 fn attempt_text(attempt: &Attempt, several: bool) -> String {
     let prompt = if several { format!("prompt {}: ", attempt.prompt) } else { String::new() };
     let (worker, took) = (plain(&attempt.worker), humane_duration(attempt.duration_ns));
@@ -494,7 +495,7 @@ fn batch_text(engine: &EngineTrace) -> String {
     text
 }
 
-/// What of the prompt is kept because its caller wishes it.
+/// Describes how many blocks of the prompt are pinned in the cache at the caller's request.
 fn kept_text(engine: &EngineTrace) -> Option<String> {
     let (kept, beyond) = (engine.pinned_blocks, engine.unpinned_blocks);
     if kept == 0 && beyond == 0 {
@@ -512,7 +513,7 @@ fn thoughts_ended(count: u32) -> String {
     if count == 1 { "a thought ended".to_owned() } else { format!("{count} thoughts ended, each") }
 }
 
-/// Where the time of the engine's steps went while the request ran.
+/// Describes where the time of the engine's steps went while the request ran.
 fn steps_text(engine: &EngineTrace) -> Option<String> {
     let rest = engine.step_ns.saturating_sub(engine.forward_ns).saturating_sub(engine.sample_ns);
     (engine.step_ns > 0).then(|| {
@@ -546,7 +547,8 @@ fn end_ns(span: &StageSpan) -> u64 {
     span.start_ns.saturating_add(span.duration_ns)
 }
 
-/// What must stay visible beside the longest: the upload, the rest of the gateway, the engine, the way back.
+/// The parts that must stay visible beside the longest part: the upload, the rest of the gateway, the engine, the way
+/// back.
 fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
     let spans = grouped_spans(&record.stages);
     let end_of = |group: Group| {
@@ -555,10 +557,10 @@ fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
     let total = record.duration_ns;
     let (gateway, engine) = (end_of(Group::Gateway), end_of(Group::Engine));
     let upload = record.span(Stage::Receive).or_else(|| record.span(Stage::Connect)).map_or(0, end_ns);
-    // A slow upload would squeeze what follows it; a quick one stays on the gateway's scale.
+    // A slow upload would compress what follows it. A quick one stays on the gateway's scale.
     let upload = if upload > gateway / 2 && upload < gateway { upload } else { 0 };
     let gateway_least = if engine == 0 { 0.25 } else { 0.35 };
-    // At least the eight cells in which its length can be written; nothing where the way back was not reached.
+    // At least eight cells, so that the length can be written there. Zero if the way back was not reached.
     let back_least = if end_of(Group::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
     let (gateway, engine) = match (back_least > 0.0, engine) {
         (true, engine) => (gateway, engine),
@@ -573,7 +575,7 @@ fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
     ]
 }
 
-/// Lines of at most `width` cells, broken at spaces; a word longer than a line is clipped.
+/// Wraps a text at spaces into lines of at most `width` cells. Clips words that are longer than a line.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,5 +1,5 @@
-//! The last minute in figures: calls that ended, second by second, in atomics. Counting one takes no lock and allocates nothing.
-//! Must not know who reads it.
+//! The figures of the last minute: finished calls, second by second, in atomics. Counting a call takes no lock and
+//! allocates nothing. Must not know who reads the figures.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -7,32 +7,32 @@ use headrace_domain::{EngineTrace, NanoDollars, TraceRecord, UnixNanos};
 
 use crate::call::Ended;
 
-/// Seconds that are kept: a minute, the second that runs, and some that a clock may be behind.
+/// Number of seconds kept: a minute, the current second, and a few for a clock that is behind.
 const SECONDS: usize = 64;
-/// Seconds that figures are of: whole ones, before the one that runs.
+/// Number of whole seconds in the figures, before the current second.
 pub(crate) const MINUTE: u64 = 60;
-/// Buckets to an octave of time: a percentile is at most a ninth too high.
+/// Buckets per octave of time. A percentile is at most a ninth too high.
 const BUCKETS_PER_OCTAVE: u32 = 8;
-/// From 1 µs to over a quarter of an hour.
+/// Number of octaves: from 1 µs to more than a quarter of an hour.
 const OCTAVES: u32 = 30;
 const BUCKETS: usize = (BUCKETS_PER_OCTAVE * OCTAVES) as usize;
 const MICROSECOND_NS: u64 = 1_000;
 
-/// The last minute.
+/// The last minute of finished calls.
 pub(crate) struct Window {
     seconds: Box<[Second]>,
 }
 
-/// A second of it.
+/// The figures of one second.
 struct Second {
-    /// Which, since 1970.
+    /// The second's number since 1970.
     at: AtomicU64,
     ended: [AtomicU32; 4],
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     charged: AtomicU64,
-    /// Sum of sequences over steps, and the steps.
+    /// Sum of the sequences over all steps, and the number of steps.
     batch_sum: AtomicU64,
     steps: AtomicU64,
     batch_max: AtomicU32,
@@ -40,7 +40,7 @@ struct Second {
     queue: Times,
 }
 
-/// How long something took, by buckets that widen with the time.
+/// A histogram of durations, with buckets that widen with the duration.
 struct Times([AtomicU32; BUCKETS]);
 
 impl Window {
@@ -48,7 +48,7 @@ impl Window {
         Self { seconds: (0..SECONDS).map(|_| Second::new()).collect() }
     }
 
-    /// Counts a call by when it ended. One that ended before what is kept is left out.
+    /// Counts a call at the time when it ended. Skips calls that ended before the seconds that are kept.
     pub(crate) fn count(&self, record: &TraceRecord) {
         let end = record.started.get().saturating_add(record.duration_ns);
         let Some(second) = self.second(UnixNanos::new(end).seconds()) else { return };
@@ -69,7 +69,8 @@ impl Window {
         }
     }
 
-    /// The place of a second, emptied of what was there. Who comes while it is emptied may be lost to the figures; nothing else.
+    /// The slot of a second, cleared if it held an older second. A call that is counted during the clearing may be
+    /// missing from the figures.
     fn second(&self, at: u64) -> Option<&Second> {
         let place = usize::try_from(at % SECONDS as u64).ok()?;
         let second = self.seconds.get(place)?;
@@ -160,44 +161,44 @@ impl Times {
     }
 }
 
-/// The calls that ended in a minute.
+/// The figures of the calls that ended in a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Minute {
     ended: [u64; 4],
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Of those, tokens from the prefix cache.
+    /// Prompt tokens from the prefix cache.
     pub cached_tokens: u64,
     /// Generated tokens.
     pub completion_tokens: u64,
-    /// What was charged.
+    /// The amount charged.
     pub charged: NanoDollars,
-    /// Mean sequences in the steps of these calls; `None`: there were no steps.
+    /// Mean sequences per step in the steps of these calls. `None` if there were no steps.
     pub batch_mean: Option<f64>,
-    /// Most sequences in one of these steps.
+    /// Maximum sequences in one of these steps.
     pub batch_max: u32,
-    /// From when a request was whole to its first token.
+    /// Time from the complete request to its first token.
     pub first_token: Percentiles,
-    /// In an engine's queue.
+    /// Time in an engine's queue.
     pub queue: Percentiles,
 }
 
 impl Minute {
-    /// Calls that ended so.
+    /// Number of calls that ended in this way.
     pub fn ended(&self, how: Ended) -> u64 {
         self.ended.get(index(how)).copied().unwrap_or(0)
     }
 
-    /// Calls that ended.
+    /// Number of calls that ended.
     pub fn calls(&self) -> u64 {
         self.ended.iter().sum()
     }
 }
 
-/// Nanoseconds that half, and 19 of 20, of some calls took at most: at most a ninth too high.
+/// The median and the 95th percentile of some durations, in nanoseconds. Each is at most a ninth too high.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Percentiles {
-    /// Of how many calls.
+    /// Number of calls.
     pub calls: u64,
     /// The median.
     pub p50_ns: u64,
@@ -236,7 +237,7 @@ fn add32(count: Option<&AtomicU32>, by: u32) {
     }
 }
 
-/// Which bucket a time falls into: octaves of microseconds, each cut into equal parts.
+/// The bucket of a duration. Each octave of microseconds is cut into equal parts.
 fn bucket(nanos: u64) -> usize {
     let octave = (nanos / MICROSECOND_NS).max(1).ilog2();
     let begin = MICROSECOND_NS << octave.min(OCTAVES);
@@ -246,7 +247,7 @@ fn bucket(nanos: u64) -> usize {
     usize::try_from(place).unwrap_or(usize::MAX).min(BUCKETS - 1)
 }
 
-/// Where a bucket ends.
+/// The upper end of a bucket in nanoseconds.
 fn upper_ns(bucket: usize) -> u64 {
     let bucket = u64::try_from(bucket).unwrap_or(0);
     let parts = u64::from(BUCKETS_PER_OCTAVE);

@@ -1,4 +1,4 @@
-//! The cache report: hit rates, why prompts missed and where they parted, and what another order could save at most.
+//! The cache report: hit rates, why prompts missed, where they diverged, and what another order could save at most.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,8 @@ fn system(character: u32) -> PromptPlace {
 #[test]
 fn a_date_at_the_top_of_a_prompt_is_named_with_what_it_costs() {
     let mut traces = MemoryTraces::new();
-    // Four calls whose system prompts differ at token 20 of about a thousand, and one that was seen whole.
+    // Four calls whose system prompts differ at token 20 of about a thousand, and one call whose whole prompt was seen
+    // before.
     let calls = [
         call(1, "acme", 1_000, 0, Some((MissReason::NeverSeen, 0, system(0)))),
         call(2, "acme", 1_000, 16, Some((MissReason::Differs, 20, system(77)))),
@@ -69,7 +70,8 @@ fn a_date_at_the_top_of_a_prompt_is_named_with_what_it_costs() {
         (Some("differs"), Some("the system prompt"))
     );
     assert_eq!((differs["calls"].as_u64(), differs["computed_tokens"].as_u64()), (Some(3), Some(2_952)));
-    // The shortest has 900 - 20 tokens behind the place, and a block of 16 is computed anyway; all but one call could have them.
+    // The shortest prompt has 900 - 20 tokens after the place, and a block of 16 is computed anyway. All calls but one
+    // could save the rest.
     assert_eq!(differs["could_save_tokens"].as_u64(), Some(2 * (900 - 20 - 16)));
     assert_eq!(differs["could_save_prefill_us"].as_f64(), Some(1_728.0));
     assert_eq!(differs["example"].as_str(), Some(calls[3].request_id.to_string().as_str()));

@@ -1,6 +1,6 @@
-//! What a person sees of a record, against files: `NAME.json` is a stored record of format 2 (so these are the golden
-//! files of that format too), `v1/NAME.json` the same of format 1, `NAME.WIDTH.txt` its drawing, `NAME.api.json` what the
-//! API gives. With `HEADRACE_BLESS=1` the expected files are written anew.
+//! The drawings and JSON of records, compared with files. `NAME.json` is a stored record of format 2, so these are also
+//! the golden files of that format. `v1/NAME.json` is the same record in format 1. `NAME.WIDTH.txt` is its drawing, and
+//! `NAME.api.json` is the API's JSON. `HEADRACE_BLESS=1` rewrites the expected files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use headrace_trace::{
 };
 
 const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
-/// With what programs of format 2 have learned to write since.
+/// Records with fields that were added to format 2 later.
 const LATER: [&str; 1] = ["moved-on"];
 
 /// Records of format 2.
@@ -87,7 +87,7 @@ fn colour_adds_escape_sequences_and_nothing_else() {
     }
 }
 
-/// Removes `ESC [ digits m`; any other escape sequence stays and makes the comparison fail.
+/// Removes `ESC [ digits m`. Any other escape sequence stays and makes the comparison fail.
 fn without_sgr(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -196,7 +196,7 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
     }
 }
 
-/// Who was tried in vain is told where another one was asked, and only there.
+/// Attempts are listed if a prompt had several of them. A single answered attempt per prompt is not listed.
 #[test]
 fn attempts_are_drawn_where_a_prompt_had_several() {
     let wide = WaterfallOptions { width: 200, color: false };
@@ -249,7 +249,7 @@ fn records_of_format_2_are_written_as_they_were() {
     }
 }
 
-/// Their stages could overlap and outlast the call; what is read of them does not.
+/// In format 1, stages could overlap and outlast the call. After decoding they do not.
 #[test]
 fn records_of_format_1_stay_readable_in_todays_terms() {
     for name in RECORDS {
@@ -261,7 +261,7 @@ fn records_of_format_1_stay_readable_in_todays_terms() {
         assert_eq!((read.request_id, read.usage, read.cost), (now.request_id, now.usage, now.cost), "{name}");
         assert_eq!((read.duration_ns, read.outcome), (now.duration_ns, now.outcome), "{name}");
     }
-    // Place was timed until its task woke, and the engine's times were laid behind it.
+    // In format 1, `place` was timed until its task woke, and the engine's times followed it.
     let text = std::fs::read_to_string(data("v1/completed.json")).unwrap();
     let longer = text.replacen("\"duration_ns\": 1834000000", "\"duration_ns\": 1934000000", 1);
     let read = decode_record(longer.trim_end()).unwrap();
@@ -269,7 +269,7 @@ fn records_of_format_1_stay_readable_in_todays_terms() {
     assert_eq!(read.span(Stage::Settle).unwrap().start_ns, 1_919_800_000);
 }
 
-/// The upload, and a reader who does not read, are no time of ours.
+/// The upload and a slow reader do not count as the server's time.
 #[test]
 fn the_clients_own_time_stands_apart() {
     let upload = record("slow-upload");
@@ -329,7 +329,7 @@ fn what_others_charge_is_for_operators_alone() {
     assert!(!encode_record(&free).unwrap().contains("paid"), "records without it stay as they were");
 }
 
-/// What an upstream says of the operator's account is for operators alone.
+/// Only operators may see what an upstream says about the operator's account.
 #[test]
 fn the_owner_of_a_call_reads_no_words_of_an_upstream() {
     for (why, ours, theirs) in [

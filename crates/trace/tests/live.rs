@@ -1,4 +1,4 @@
-//! What ends, as it ends: the minute's figures, the rows that listeners get, and words about what was slow, refused or failed.
+//! The live view: the minute's figures, the rows for subscribers, and notes about slow, refused and failed calls.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use headrace_trace::{
 use tokio::sync::broadcast::error::TryRecvError;
 
 const SECOND: u64 = 1_000_000_000;
-/// When everything happens.
+/// The start of virtual time.
 const START: u64 = 1_795_000_000 * SECOND;
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -23,7 +23,7 @@ fn recorder() -> Arc<Recorder> {
     Recorder::start(None, metrics, RecorderConfig::default()).unwrap()
 }
 
-/// A call that ran, began so many seconds after the start and took so many milliseconds.
+/// A call that ran. It started `second` seconds after the start and took `millis` milliseconds.
 fn ran(n: u64, second: u64, millis: u64) -> TraceRecord {
     let mut record = decode_record(include_str!("data/completed.json")).unwrap();
     record.request_id = RequestId::from_bits(n.into());
@@ -61,7 +61,7 @@ fn the_minute_has_the_calls_that_ended_in_its_sixty_seconds_and_no_others() {
         recorder.record(Box::new(ran(n, n, 100)));
     }
     recorder.record(Box::new(refused(900, 150, Some("key-1"))));
-    // Nobody knows who that was: it is sampled away from the store, and counts all the same.
+    // Refusals of an unknown caller are sampled away from the store, but are still counted.
     (0..50).for_each(|n| recorder.record(Box::new(refused(1_000 + n, 151, None))));
     let minute = recorder.live().minute(UnixNanos::new(START + 160 * SECOND));
     assert_eq!((minute.ended(Ended::Completed), minute.ended(Ended::Refused)), (60, 51));
@@ -73,7 +73,7 @@ fn the_minute_has_the_calls_that_ended_in_its_sixty_seconds_and_no_others() {
     assert_eq!(minute.first_token.calls, 60);
     let exact = 50_000_000;
     assert!((exact..=exact * 9 / 8).contains(&minute.first_token.p50_ns), "{:?}", minute.first_token);
-    // Time goes on, and what was is forgotten.
+    // Time passes, and the old figures are forgotten.
     let later = recorder.live().minute(UnixNanos::new(START + 400 * SECOND));
     assert_eq!((later.calls(), later.first_token.calls), (0, 0));
     recorder.record(Box::new(ran(2_000, 10, 100)));

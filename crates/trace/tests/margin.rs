@@ -1,4 +1,4 @@
-//! What calls brought and cost: who it counts for, what is not known, and how it is shown.
+//! Margins: which group a call counts for, calls of unknown cost, and the output.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
-/// A call of this organisation that was charged so much, with its tries and what they cost.
+/// A call of organisation `org` that was charged `charged`, with its attempts and their costs.
 fn call(org: &str, charged: i64, tries: &[(&str, Option<i64>)]) -> TraceRecord {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/completed.json");
     let mut record = decode_record(std::fs::read_to_string(file).unwrap().trim_end()).unwrap();
@@ -51,9 +51,9 @@ fn calls() -> Vec<TraceRecord> {
     refused.cost = NanoDollars::ZERO;
     vec![
         call("acme", 1_000, &[("east/big-2026", Some(250))]),
-        // The first try broke after it was billed; the second answered.
+        // The first attempt broke off after it was billed; the second answered.
         call("acme", 1_000, &[("east/big-2026", Some(40)), ("west/org/big", Some(300))]),
-        // Nobody has said what one of them costs.
+        // The cost of one of these attempts is unknown.
         call("other", 700, &[("north/big", None), ("west/org/big", Some(300))]),
         call("other", 10, &[("a/b@local", None)]),
         later,
@@ -61,7 +61,7 @@ fn calls() -> Vec<TraceRecord> {
     ]
 }
 
-/// Calls, charged, paid and margin; then calls, charged and paid of those whose cost is not known.
+/// Calls, charged, paid and margin; then calls, charged and paid for calls of unknown cost.
 fn figures(row: &Value) -> [i64; 7] {
     let unknown = &row["cost_unknown"];
     let of = |row: &Value, name: &str| row[name].as_i64().unwrap();

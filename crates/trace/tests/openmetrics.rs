@@ -1,5 +1,5 @@
-//! Every family that the registry counts itself is moved by something, and the page in OpenMetrics says what the one in text says, with examples.
-//! `prometheus_client`'s parser reads the page of a running server in `tests/sdk`.
+//! Checks that every family of the registry changes in some scenario. The OpenMetrics page must have the same samples
+//! as the text page, plus exemplars. The parser of `prometheus_client` reads a running server's page in `tests/sdk`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsConfig { models, version: "0.1.0".to_owned() }))
 }
 
-/// Takes everything.
+/// A store that accepts everything.
 struct Taking;
 
 impl TraceStore for Taking {
@@ -30,7 +30,8 @@ impl TraceStore for Taking {
     }
 }
 
-/// What a name says is what calls did, or nobody could trust it: a family that nothing here moves fails this test by its name.
+/// A family that no scenario here changes fails this test by its name. Otherwise a metric could claim something that is
+/// never counted.
 #[test]
 fn every_family_is_moved_by_something() {
     let metrics = metrics();
@@ -43,7 +44,7 @@ fn every_family_is_moved_by_something() {
     preempted.engine.as_mut().unwrap().preemptions = 2;
     recorder.record(Box::new(preempted));
     assert!(recorder.close(Duration::from_secs(20)));
-    // Closed, it can only count.
+    // The recorder is closed, so it only counts the record.
     recorder.record(Box::new(record("completed")));
     metrics.observe_journal(Duration::from_millis(1));
     let families = metrics.families();
@@ -79,7 +80,7 @@ fn openmetrics_says_the_same_with_examples_that_lead_to_calls() {
         .find(|line| line.starts_with("headrace_request_duration_seconds_bucket") && line.contains(&example));
     assert!(line.unwrap().contains("le=\"2.5\""), "{line:?}");
     assert!(open.contains("le=\"1.0\"") && !text.contains("le=\"1.0\""));
-    // But for examples, whole bounds, and the ends of counters' names, they are the same samples.
+    // Without exemplars, whole bounds and the suffixes of counters, the samples are the same.
     let samples = |page: &str| -> Vec<String> {
         let lines = page.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.split(" # ").next().unwrap().replace(".0\"", "\"")).collect()
@@ -89,7 +90,7 @@ fn openmetrics_says_the_same_with_examples_that_lead_to_calls() {
     assert_eq!(samples(&text), samples(&open));
 }
 
-/// Keeps how many it saw.
+/// A tap that keeps the ids of the calls it saw.
 #[derive(Default)]
 struct Counting(std::sync::Mutex<Vec<headrace_domain::RequestId>>);
 

@@ -1,5 +1,5 @@
-//! The page that Prometheus reads, checked by a small parser of the text format 0.0.4: every sample belongs to a
-//! family that was announced, labels unescape, histograms add up, and no caller can grow the label sets.
+//! Checks the page for Prometheus with a small parser of the text format 0.0.4. Every sample belongs to an announced
+//! family, labels unescape, histograms add up, and no caller can grow the label sets.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ struct Sample {
 
 #[derive(Debug, Default)]
 struct Page {
-    /// Type by family.
+    /// The type of each family.
     types: BTreeMap<String, String>,
     helps: BTreeMap<String, String>,
     samples: Vec<Sample>,
@@ -102,7 +102,7 @@ fn parse_sample(line: &str) -> Sample {
     Sample { name: name.to_owned(), labels, value }
 }
 
-/// A label's value up to its closing quote, and what follows.
+/// A label's value up to its closing quote, and the rest of the text.
 fn unescape(text: &str) -> (String, &str) {
     let mut out = String::new();
     let mut chars = text.char_indices();
@@ -202,9 +202,10 @@ fn requests_are_counted_by_what_happened_to_them() {
         ("headrace_preemptions_total", &[], 3.0),
         ("headrace_stage_duration_seconds_count", &[("stage", "connect")], 7.0),
         ("headrace_stage_duration_seconds_count", &[("stage", "settle")], 6.0),
-        // 9.7, 17.95 five times: exact in nanoseconds.
+        // 9.7 once and 17.95 five times, exact in nanoseconds.
         ("headrace_stage_duration_seconds_sum", &[("stage", "hold")], 0.000_099_45),
-        // Twice in each of five calls, and before `place` only in the one that was refused: one observation each.
+        // Two spans in each of five calls, and one before `place` in the refused call. Each call counts as one
+        // observation.
         ("headrace_stage_duration_seconds_count", &[("stage", "handover")], 6.0),
         ("headrace_stage_duration_seconds_bucket", &[("stage", "hold"), ("le", "0.00001")], 1.0),
         ("headrace_stage_duration_seconds_bucket", &[("stage", "hold"), ("le", "0.000025")], 6.0),

@@ -1,4 +1,4 @@
-//! The recorder: never blocks, counts what it drops, and shows a record from the moment it was taken.
+//! The recorder never blocks, counts what it drops, and returns a record from the moment it was recorded.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,17 +19,17 @@ fn id(n: u64) -> RequestId {
     RequestId::from_bits(n.into())
 }
 
-/// The completed request of the golden files, with an id of its own.
+/// The completed request of the golden files, with its own id.
 fn record(n: u64) -> TraceRecord {
     let mut record = decode_record(include_str!("data/completed.json")).unwrap();
     record.request_id = id(n);
     record
 }
 
-/// What a store was given, batch by batch.
+/// The batches that a store received.
 type Batches = Arc<Mutex<Vec<Vec<RequestId>>>>;
 
-/// Notes its batches; fails those that hold a record for which `fails` says so.
+/// A store that records its batches. It fails batches that contain a record for which `fails` returns `true`.
 struct Noting {
     batches: Batches,
     fails: fn(&TraceRecord) -> bool,
@@ -45,7 +45,7 @@ impl TraceStore for Noting {
     }
 }
 
-/// Waits in every write until it is let go.
+/// A store that waits in every write until the test releases it.
 struct Stuck {
     entered: SyncSender<()>,
     go: Receiver<()>,
@@ -59,7 +59,7 @@ impl TraceStore for Stuck {
     }
 }
 
-/// Notes how large its batches are and how they are to be written, once it is let go.
+/// A store that records the size and pace of its batches, after the test releases it.
 struct Paced {
     go: Receiver<()>,
     paces: Arc<Mutex<Vec<(usize, Pace)>>>,
@@ -132,7 +132,7 @@ fn a_stuck_store_costs_traces_and_never_time() {
     drop((go, inside));
 }
 
-/// Fails for as long as the disk is full.
+/// A store that fails while the disk is full.
 struct Full {
     full: Arc<AtomicBool>,
     inner: Box<dyn TraceStore>,
@@ -199,7 +199,7 @@ fn a_record_that_can_never_be_stored_holds_nothing_up() {
     assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"store_failed\"} 1"));
 }
 
-/// A refusal with an id of its own: of a caller who is known, or of nobody in particular.
+/// A refusal with its own id, of a known or an unknown caller.
 fn refusal(n: u64, known: bool, second: u64) -> TraceRecord {
     let data =
         if known { include_str!("data/refused.json") } else { include_str!("data/refused-early.json") };
@@ -224,7 +224,7 @@ fn a_flood_of_refusals_costs_no_trace_of_a_call_that_ran() {
     }
     let config = RecorderConfig { queue_records: 64, recent_records: 64, ..RecorderConfig::default() };
     let (recorder, metrics) = start(Some(Box::new(Slow(entered, gate, inner))), config);
-    // The store is busy with one record while everything else comes.
+    // The store is busy with one record while all others arrive.
     recorder.record(Box::new(record(0)));
     inside.recv().unwrap();
     let mut paid = vec![id(0)];
@@ -321,7 +321,7 @@ fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
     let config =
         RecorderConfig { batch_records: 4, linger: Duration::from_millis(1), ..RecorderConfig::default() };
     let (recorder, _) = start(Some(store), config);
-    // While the first one is written, the others gather.
+    // While the first record is written, the others gather.
     recorder.record(Box::new(record(0)));
     std::thread::sleep(Duration::from_millis(200));
     (1..10).for_each(|n| recorder.record(Box::new(record(n))));

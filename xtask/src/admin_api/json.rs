@@ -1,8 +1,8 @@
-//! Reading a document that may lack anything. Must not know what it describes.
+//! Reads JSON documents in which any field may be missing. Must not know what they describe.
 
 use serde_json::{Map, Value};
 
-/// The name by which a heading is linked to.
+/// The anchor of a heading.
 pub(super) fn slug(heading: &str) -> String {
     let lower = heading.chars().flat_map(char::to_lowercase);
     let kept = lower.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

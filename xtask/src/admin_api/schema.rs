@@ -1,4 +1,4 @@
-//! Types of an OpenAPI document in words and tables. Must not know what they are for.
+//! Types of an OpenAPI document as words and tables. Must not know what they are for.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::json::{list, object, slug, text_of};
 
-/// Where types stand in the document.
+/// Path of the types in the document.
 const SCHEMAS: &str = "/components/schemas";
 
 /// The types of a document.
 pub(super) struct Types<'d> {
     document: &'d Value,
-    /// Those that routes name, or that stand in one that they name.
+    /// Types that routes use, directly or through other types.
     named: BTreeSet<&'d str>,
-    /// Those of them that somebody sends: only there it matters what may be left out.
+    /// Types in request bodies. Only for these it matters which fields may be omitted.
     sent: BTreeSet<&'d str>,
 }
 
@@ -31,7 +31,7 @@ impl<'d> Types<'d> {
         Self { document, named, sent }
     }
 
-    /// Every type, in the order of its name.
+    /// Describes every used type, ordered by name.
     pub(super) fn written(&self) -> String {
         let all = object(self.document.pointer(SCHEMAS));
         let mut all: Vec<_> = all.filter(|(name, _)| self.named.contains(name)).collect();
@@ -49,7 +49,7 @@ impl<'d> Types<'d> {
     }
 }
 
-/// Notes every type that this refers to.
+/// Collects all types that `value` refers to, directly or through other types.
 fn note<'d>(document: &'d Value, value: &'d Value, noted: &mut BTreeSet<&'d str>) {
     match value {
         Value::Object(fields) => {
@@ -71,7 +71,7 @@ fn note<'d>(document: &'d Value, value: &'d Value, noted: &mut BTreeSet<&'d str>
     }
 }
 
-/// What a type is made of.
+/// Describes the structure of a type.
 fn shape(schema: &Value, is_sent: bool) -> String {
     let others = list(schema.get("oneOf"));
     if others.iter().any(|other| other.get("properties").is_some()) {
@@ -112,7 +112,7 @@ fn fields(schema: &Value, is_sent: bool) -> String {
     out
 }
 
-/// A type in words: `text or null`, `list of [Name](#name)`; in a line of its own or, with `|` told apart, in a cell.
+/// A type in words: `text or null`, `list of [Name](#name)`. In a table cell (`is_line` is false), `|` is escaped.
 pub(super) fn words(schema: &Value, is_line: bool) -> String {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str).and_then(last) {
         return format!("[{name}](#{})", slug(&format!("Type {name}")));
@@ -155,7 +155,7 @@ fn of_kind(kind: &str, schema: &Value, is_line: bool) -> String {
             _ => "object".to_owned(),
         },
         "integer" | "number" => match (bound("minimum"), bound("maximum")) {
-            // Such as 0 and 2⁶⁴ − 1: what fits its type.
+            // A bound such as 0 or 2⁶⁴ − 1 only states the range of the type.
             (Some(low), Some(high)) if high.len() < 10 => format!("{kind}, {low} to {high}"),
             (Some(low), _) if low != "0" => format!("{kind}, {low} or more"),
             _ => kind.to_owned(),
@@ -170,7 +170,7 @@ fn of_kind(kind: &str, schema: &Value, is_line: bool) -> String {
     }
 }
 
-/// A part of a reference: the type's name.
+/// The last segment of a reference, which is the type's name.
 fn last(reference: &str) -> Option<&str> {
     reference.rsplit('/').next()
 }
@@ -180,7 +180,7 @@ fn code(text: &str, is_line: bool) -> String {
     format!("`{text}`")
 }
 
-/// Words that do not end a table's cell.
+/// Escapes text so that it does not end a table cell.
 pub(super) fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")
 }

@@ -1,5 +1,5 @@
-//! The page that explains what operators are refused with, `docs/admin-errors.md`, and one for each code in `docs/admin-errors`.
-//! Must not know who refuses.
+//! Generates the page that explains refusals to operators, `docs/admin-errors.md`, and one page per code in
+//! `docs/admin-errors`. Must not know who refuses.
 
 use headrace_domain::AdminCode;
 use headrace_explain::AdminErrorPage;
@@ -9,13 +9,13 @@ use crate::prose::wrapped;
 
 pub(super) const PAGE: &str = "docs/admin-errors.md";
 
-/// Where the pages of single codes stand.
+/// The folder of the pages of single codes.
 pub(super) const PAGES: &str = "docs/admin-errors";
 
-/// What stands before the first chapter.
+/// The text before the first chapter.
 const HEAD: &str = include_str!("admin_head.md");
 
-/// A chapter begins with a code of the table and ends where the next one begins.
+/// Chapters: each starts with a code of the table and ends where the next chapter starts.
 const CHAPTERS: &[(AdminCode, &str)] = &[
     (AdminCode::NotSignedIn, "Who asks"),
     (AdminCode::NotFound, "What is asked"),
@@ -27,13 +27,13 @@ const CHAPTERS: &[(AdminCode, &str)] = &[
     (AdminCode::TooLong, "On the control socket alone"),
 ];
 
-/// Every page, by its path.
+/// All pages, by path.
 pub(super) fn pages() -> impl Iterator<Item = (String, String)> {
     let of = |code: &AdminCode| (format!("{PAGES}/{code}.md"), AdminErrorPage::of(*code).markdown(body));
     AdminCode::ALL.iter().map(of).chain([(PAGE.to_owned(), page())])
 }
 
-/// An example's body, indented. What is sent is the room `admin-http`'s, which holds these against it.
+/// The body of an example, indented. A test of `admin-http` compares these bodies with the real ones.
 fn body(code: AdminCode, message: &str, remedy: &str, field: Option<&str>) -> String {
     let doc = format!("https://github.com/headrace/headrace/blob/main/{PAGES}/{code}.md");
     let error = json!({ "code": code, "message": message, "remedy": remedy, "field": field, "stage": null, "doc": doc });

@@ -1,5 +1,4 @@
-//! The counting of calls: what counts, what does not, and the percentiles of it.
-//! Must not know how calls are made.
+//! Tests which calls count, and the percentiles over them. Must not know how calls are made.
 
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Five seconds are measured, after one second of warming up.
+/// One second of warm-up, then five measured seconds.
 fn config() -> Config {
     let mut config = Config::new("http://127.0.0.1:8080");
     config.load = Load::Open { rate: 1.0, arrivals: crate::Arrivals::Poisson };
@@ -80,8 +79,8 @@ fn report(config: &Config, records: Vec<CallRecord>, elapsed: u64, cut_short: bo
     tally.report(config, server(), GAUGE, &run)
 }
 
-/// One of each kind: warm-up that reaches into the window, good, lagging, slow between tokens, failed, and one that
-/// ends after the window.
+/// One call of each kind: a warm-up call that reaches into the window, a good one, and a lagging one. Then one that is
+/// slow between tokens, a failed one, and one that ends after the window.
 fn usual(config: &Config) -> Vec<CallRecord> {
     vec![
         record(config, 900, 900, &[200, 300], Ending::Ok),
@@ -100,7 +99,7 @@ fn what_happened_in_the_window_counts_whosever_call_it_is() {
     assert_eq!((report.window_s, report.elapsed_s), (5.0, 6.15));
     let calls = Calls { sent: 5, ok: 4, failed: 1, warmup: 1, ..Calls::default() };
     assert_eq!(report.calls, calls);
-    // Two of the warm-up's tokens came in the window, two of the last call's after it.
+    // Two of the warm-up's tokens arrived in the window, and two of the last call's tokens after it.
     let tokens = 2 + 5 + 2 + 3 + 1;
     assert_eq!(report.rates.output_tokens_per_s, f64::from(tokens) / 5.0);
     assert_eq!(report.rates.requests_per_s, 4.0 / 5.0);
@@ -143,7 +142,7 @@ fn goodput_counts_what_was_offered_and_names_what_was_missed() {
     }
     tally.take(Event::Unsent, &window);
     let goodput = tally.goodput(config.slo.unwrap(), 5.0);
-    // Good is the first alone: the second lags, the third and the last are slow between tokens.
+    // Only the first call is good: the second lags, and the third and the last are slow between tokens.
     let missed = Missed { ttft: 1, itl: 2, failed: 1, unsent: 1, ..Missed::default() };
     assert_eq!((goodput.offered, goodput.good, goodput.missed), (6, 1, missed));
     assert_eq!((goodput.share, goodput.requests_per_s, goodput.output_tokens_per_s), (0.167, 0.2, 1.0));
@@ -213,7 +212,7 @@ fn errors_are_counted_by_class_the_most_frequent_first() {
     assert!(report.remarks.iter().any(|remark| remark.contains("no call was answered")));
 }
 
-/// What a call recorded reads back as a trace that asks for the same.
+/// The trace of a run reads back as a trace that asks for the same calls.
 #[test]
 fn the_trace_of_a_run_reads_back() {
     let config = config();
@@ -230,14 +229,14 @@ fn the_trace_of_a_run_reads_back() {
             (1_000.0, Some(100), Some(5)),
             (2_000.0, Some(100), Some(2)),
             (3_000.0, Some(100), Some(3)),
-            // It failed: what was planned.
+            // The call failed, so the trace has the planned tokens.
             (3_500.0, Some(128), Some(64)),
             (5_900.0, Some(100), Some(3)),
         ]
     );
 }
 
-/// The committed form of the JSON and of the screen. `HEADRACE_BLESS=1` writes them anew.
+/// Compares the JSON and the screen with the committed files. `HEADRACE_BLESS=1` rewrites them.
 #[test]
 fn the_forms_are_the_committed_ones() {
     let config = config();

@@ -1,5 +1,5 @@
-//! A scripted OpenAI-compatible server: answers of so many words at such a pace, stalls, refusals, and a memory of what
-//! was asked.
+//! A scripted OpenAI-compatible server: answers with a given number of words and pace, stalls, refusals, and a record
+//! of the requests.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,24 +26,24 @@ use tokio::net::TcpListener;
 /// How the server answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// Before the first token, and between two.
+    /// Delay before the first token, and between two tokens.
     pub(crate) first: Duration,
     pub(crate) gap: Duration,
-    /// Words to an event, each a token.
+    /// Words per event. Each word is a token.
     pub(crate) per_event: usize,
-    /// Most tokens of an answer, whatever is asked for.
+    /// Maximum tokens of an answer, even if the request asks for more.
     pub(crate) most: u64,
     pub(crate) usage: bool,
-    /// Whether there is a `/tokenize`.
+    /// Whether the server has `/tokenize`.
     pub(crate) tokenize: bool,
-    /// Every so many calls is refused.
+    /// Every n-th call is refused.
     pub(crate) refuse_every: Option<u64>,
-    /// From when to when nothing moves, from the first call on.
+    /// Start and end of a stall, from the first call on.
     pub(crate) stall: Option<(Duration, Duration)>,
     /// Streams break off after their first token.
     pub(crate) break_off: bool,
     pub(crate) context_window: u64,
-    /// How many requests a connection answers before it is closed on the next one.
+    /// Number of requests that a connection answers before the server closes it on the next one.
     pub(crate) requests_per_connection: u64,
 }
 
@@ -108,7 +108,7 @@ impl Server {
                             Ok(answer(request, &script, &seen).await)
                         }
                     });
-                    // A client that hangs up is no fault of the server's.
+                    // A client that disconnects is not an error of the server.
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), serve)
                         .await;
@@ -118,7 +118,7 @@ impl Server {
         Self { url, seen: kept }
     }
 
-    /// Bodies of the calls, without those that weigh words.
+    /// The bodies of the calls, without calibration calls.
     pub(crate) fn bodies(&self) -> Vec<Value> {
         let all = self.seen.bodies.lock().unwrap();
         all.iter().filter(|body| !is_probe(body)).cloned().collect()
@@ -189,7 +189,7 @@ async fn complete(path: &str, body: Value, script: &Script, seen: &Arc<Seen>) ->
     stream(chat, output, usage, script.clone(), seen.clone())
 }
 
-/// The stream is written by a task, so that a body is only bytes that come.
+/// A task writes the stream, so the body only passes bytes on.
 fn stream(chat: bool, output: u64, usage: Option<Value>, script: Script, seen: Arc<Seen>) -> Response<Body> {
     let (send, receive) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
     let flying = seen.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
@@ -255,7 +255,7 @@ async fn write(
     send.send(Bytes::from_static(b"data: [DONE]\n\n")).map_err(drop)
 }
 
-/// Nothing moves during a stall.
+/// Waits while the server stalls.
 async fn stalled(script: &Script, seen: &Seen) {
     let first = *seen.first_call.lock().unwrap();
     if let (Some((from, to)), Some(first)) = (script.stall, first)

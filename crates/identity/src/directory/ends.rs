@@ -1,5 +1,5 @@
-//! What calls ask of a directory after they are authenticated: when their keys stop being good, and whether there are several
-//! organisations.
+//! Directory queries after authentication: when a key stops being valid, and whether there is more than one
+//! organisation.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -7,19 +7,19 @@ use headrace_domain::{KeyId, UnixNanos};
 
 use super::Directory;
 
-/// When a key stops being good.
+/// When a key stops being valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyEnd {
-    /// When it is revoked.
+    /// Only when it is revoked.
     Open,
-    /// At this time, or when it is revoked before.
+    /// At this time, or earlier if it is revoked.
     At(UnixNanos),
-    /// It was revoked.
+    /// The key was already revoked.
     Revoked,
 }
 
 impl Directory {
-    /// When a key stops being good. `None` for an id that no key has, such as that of a caller inside this process.
+    /// When a key stops being valid. `None` if no key has this id, as for a caller inside this process.
     pub fn key_end(&self, id: &KeyId) -> Option<KeyEnd> {
         let records = self.records.read();
         let record = &records.keys.get(id)?.record;
@@ -30,12 +30,13 @@ impl Directory {
         })
     }
 
-    /// How many revocations have come into force in this process. While it stays the same, [`Directory::key_end`] does, too.
+    /// Number of revocations in this process so far. While it does not change, the results of [`Directory::key_end`]
+    /// for existing keys do not change either.
     pub fn revocations(&self) -> u64 {
         self.revocations.load(Acquire)
     }
 
-    /// Whether there is more than one organisation.
+    /// Returns `true` if there is more than one organisation.
     pub fn has_several_orgs(&self) -> bool {
         self.records.read().orgs.len() > 1
     }

@@ -1,5 +1,5 @@
-//! What a directory keeps in memory: records by id, and what a presented key is compared with, by its hash.
-//! Each change touches what it changes and no more; knows no store and no clock.
+//! In-memory records by id, and the entries that presented keys are compared with, by hash. Each change touches only
+//! the records that it changes. Knows no store and no clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,7 +13,7 @@ use crate::{
     StoredKey,
 };
 
-/// Every record by its id, and who belongs to whom.
+/// All records by id, with the projects of each organisation and the keys of each project.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) orgs: BTreeMap<OrgId, OrgRecord>,
@@ -24,7 +24,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Everything that a store keeps.
+    /// Builds the records from everything in a store. Applies noted revocations.
     pub(super) fn of(stored: StoredDirectory) -> Result<Self, IdentityError> {
         let mut records = Self::default();
         stored.orgs.into_iter().for_each(|org| records.put_org(org));
@@ -61,20 +61,20 @@ impl Records {
         }
     }
 
-    /// What the keys of an organisation are compared with.
+    /// The entries of all keys of an organisation.
     pub(super) fn entries_of_org(&self, org: &OrgId) -> Result<Vec<Entry>, IdentityError> {
         let projects = self.projects_of.get(org).into_iter().flatten();
         let entries: Result<Vec<_>, _> = projects.map(|project| self.entries_of_project(project)).collect();
         Ok(entries?.concat())
     }
 
-    /// What the keys of a project are compared with.
+    /// The entries of all keys of a project.
     pub(super) fn entries_of_project(&self, project: &ProjectId) -> Result<Vec<Entry>, IdentityError> {
         let keys = self.keys_of.get(project).into_iter().flatten();
         keys.filter_map(|id| self.keys.get(id)).map(|key| self.entry(key)).collect()
     }
 
-    /// What a presented key is compared with, and who presents it.
+    /// Builds the entry of a key: its hash and its principal.
     pub(super) fn entry(&self, key: &StoredKey) -> Result<Entry, IdentityError> {
         let StoredKey { hash, record } = key;
         let org = self.orgs.get(&record.org).ok_or_else(|| corrupt(record, "its organisation is missing"))?;
@@ -100,7 +100,8 @@ impl Records {
         Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal })
     }
 
-    /// That a key's organisation and project are there and belong together, and allow what it is to have.
+    /// Checks that a key's organisation and project exist and belong together, and that the organisation allows the
+    /// key's regions.
     pub(super) fn check_home(&self, key: &KeyRecord) -> Result<(), IdentityError> {
         let org = self.orgs.get(&key.org).ok_or_else(|| IdentityError::UnknownOrg(key.org.clone()))?;
         let project = self.projects.get(&key.project);
@@ -115,7 +116,7 @@ impl Records {
     }
 }
 
-/// Whether a key of an organisation may have these regions.
+/// Checks that a key of an organisation may have these regions.
 pub(super) fn may_have(key: &Residency, org: &Residency) -> Result<(), IdentityError> {
     if key.narrows(org) {
         return Ok(());
@@ -127,7 +128,7 @@ fn corrupt(key: &KeyRecord, why: &str) -> IdentityError {
     StoreError::Corrupt { what: format!("key `{}`", key.id), why: why.to_owned() }.into()
 }
 
-/// What one key is compared with.
+/// The data that one presented key is compared with.
 #[derive(Clone)]
 pub(super) struct Entry {
     pub(super) hash: KeyHash,
@@ -135,22 +136,23 @@ pub(super) struct Entry {
     pub(super) principal: Arc<Principal>,
 }
 
-/// Parts of the table of entries: a change copies one of them.
+/// Number of parts of the entry table. A change copies the parts that it touches.
 const PARTS: usize = 256;
 
 type Part = HashMap<u128, Entry, BuildHasherDefault<AsItIs>>;
 
-/// What entries are found by comes out of a keyed hash whose key no caller knows: there is nothing to hash again.
+/// Passes keys through unhashed. Entries are keyed by a keyed hash whose key no caller knows, so a second hash adds
+/// nothing.
 #[derive(Default)]
 pub(super) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn write(&mut self, bytes: &[u8]) {
-        // Not called for a number; it must only not lose any.
+        // Not called for a `u128` key. It only must not lose any bytes.
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 
-    /// The upper half: the lower one says in which part it stands, and is alike within one.
+    /// Uses the upper half. The lower half selects the part, so its lowest bits are equal within a part.
     fn write_u128(&mut self, prefix: u128) {
         self.0 = (prefix >> 64) as u64;
     }
@@ -160,16 +162,16 @@ impl Hasher for AsItIs {
     }
 }
 
-/// Entries by the first half of their hash: read without a lock, changed part by part.
+/// Entries by the first half of their hash. Read without a lock, changed part by part.
 pub(super) struct Entries {
     parts: Box<[ArcSwap<Part>]>,
-    /// Entries copied by changes, for tests that count work.
+    /// Number of entries copied by changes, for tests that count work.
     #[cfg(test)]
     pub(super) copied: std::sync::atomic::AtomicUsize,
 }
 
 impl Entries {
-    /// Those of all keys.
+    /// Builds the entries of all keys.
     pub(super) fn of(records: &Records) -> Result<Self, IdentityError> {
         let mut parts: Vec<Part> = (0..PARTS).map(|_| Part::default()).collect();
         for key in records.keys.values() {
@@ -186,17 +188,17 @@ impl Entries {
         })
     }
 
-    /// The part in which a hash would stand.
+    /// The part that contains a hash, if any part does.
     pub(super) fn part(&self, hash: &KeyHash) -> Option<Guard<Arc<Part>>> {
         self.parts.get(part_of(hash)).map(ArcSwap::load)
     }
 
-    /// Whether a key of this hash is there.
+    /// Returns `true` if a key with this hash exists.
     pub(super) fn has(&self, hash: &KeyHash) -> bool {
         self.part(hash).is_some_and(|part| part.contains_key(&hash.prefix()))
     }
 
-    /// Adds entries or replaces them. One caller at a time.
+    /// Adds or replaces entries. Callers must not run at the same time.
     pub(super) fn put(&self, entries: Vec<Entry>) {
         let mut by_part: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
         for entry in entries {
@@ -213,7 +215,7 @@ impl Entries {
     }
 }
 
-/// Hashes are spread evenly, and so are their lowest bits.
+/// Hashes are uniformly distributed, and so are their lowest bits.
 fn part_of(hash: &KeyHash) -> usize {
     usize::try_from(hash.prefix() % PARTS as u128).unwrap_or(0)
 }

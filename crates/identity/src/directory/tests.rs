@@ -1,5 +1,5 @@
-//! What a directory promises: who gets in, who does not, and that every change is in the store and its log
-//! first.
+//! The promises of `Directory`: which keys authenticate and which do not, and that every change is in the store and its
+//! log first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -154,12 +154,12 @@ fn a_key_narrows_its_organisations_pin_and_never_widens_it() {
     assert_eq!(store.audit_end().unwrap().rows, rows, "what is refused leaves no row");
     directory.set_key_regions(&inherits.id, only("eu"), "ops", NOW).unwrap();
     assert_eq!(regions(&inheriting).0, only("eu"));
-    // The organisation moves on: what both allow is in force, at once, also where that is nothing.
+    // The organisation's regions change. The intersection is in force at once, even if it is empty.
     directory.set_org_regions(&org("acme"), only("eu us"), "ops", NOW).unwrap();
     assert_eq!((regions(&inheriting).0, regions(&narrowing).0), (only("eu"), only("")));
     directory.set_org_regions(&org("acme"), Residency::Anywhere, "ops", NOW).unwrap();
     assert_eq!((regions(&inheriting).0, regions(&narrowing).0), (only("eu"), only("ch")));
-    // Limits are set anew without it.
+    // Changing the limits leaves the regions as they are.
     directory.set_key_limits(&narrows.id, RateLimits::default(), "ops", NOW).unwrap();
     directory.set_org_limits(&org("acme"), RateLimits::default(), "ops", NOW).unwrap();
     assert_eq!(regions(&narrowing), (only("ch"), Residency::Anywhere));
@@ -255,12 +255,12 @@ fn another_secret_does_not_open_the_store() {
     assert_eq!(error, IdentityError::WrongSecret);
 }
 
-/// A store whose disk can be pulled out.
+/// A store whose disk can be made to fail.
 #[derive(Default)]
 struct Failing {
     store: MemoryKeyStore,
     broken: AtomicBool,
-    /// Whether it has no room set aside for revocations either.
+    /// Set if the reserve for revocations fails, too.
     no_reserve: AtomicBool,
 }
 
@@ -374,7 +374,7 @@ fn a_key_is_revoked_whether_the_store_can_write_it_or_not() {
             assert!(directory.tend().is_err());
             assert_eq!(directory.revocations_waiting(), 1);
         }
-        // What a restart finds now: the reserve, or the key as it was.
+        // What a restart finds now: the revocation from the reserve, or the key as it was.
         failing.broken.store(false, Ordering::SeqCst);
         let restarted = open(&store).authenticate(SECRET, NOW);
         assert_eq!(restarted.is_ok(), no_reserve);
@@ -400,7 +400,7 @@ fn a_store_that_contradicts_itself_is_refused() {
     }
 }
 
-/// A store that holds one key, altered.
+/// A store with one key that a function has altered.
 struct Scripted(fn(&mut StoredDirectory));
 
 impl KeyStore for Scripted {
@@ -475,7 +475,7 @@ fn a_change_copies_a_small_part_of_the_keys() {
         directory.create_key(chosen(&format!("sk-key-{n:05}")), "ops", NOW).unwrap();
     }
     let copied = directory.entries.copied.load(Ordering::Relaxed);
-    // A copy of all of them at each change would be KEYS²/2, eight million.
+    // Copying all entries at each change would copy KEYS²/2 = eight million.
     assert!(copied < KEYS * KEYS / 2 / 100, "{copied} entries were copied");
     let before = directory.entries.copied.load(Ordering::Relaxed);
     directory.set_org_limits(&org("other"), RateLimits::default(), "ops", NOW).unwrap();
@@ -516,7 +516,8 @@ fn a_revoked_key_is_dead_once_revoke_returns() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever administrators do, a directory opened afterwards agrees with the one that did it.
+    /// After any sequence of administrative acts, a directory that is opened afterwards equals the one that made the
+    /// changes.
     #[test]
     fn memory_and_store_never_disagree(acts in proptest::collection::vec((0_u8..7, 0_u8..8), 0..40)) {
         let store = memory();
@@ -526,7 +527,7 @@ proptest! {
         for (what, n) in acts {
             let limits = RateLimits { concurrency: Some(u32::from(n)), ..RateLimits::default() };
             let (o, p) = (org(&name(n / 2)), project(&name(n)));
-            // Refusals are part of the property: they must not change anything either.
+            // Refusals are part of the property: they must not change anything.
             let _done = match what {
                 0 => directory.create_org(o, limits, "ops", NOW).map(drop),
                 1 => directory.create_project(p, o, limits, "ops", NOW).map(drop),

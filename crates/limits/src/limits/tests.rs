@@ -1,4 +1,4 @@
-//! The promises of limits, as tables in virtual time and with real threads.
+//! The promises of `Limits`, as tables in virtual time and with real threads.
 
 use std::sync::atomic::AtomicU32;
 
@@ -53,7 +53,7 @@ fn acquire(
     Ok(lease)
 }
 
-/// What is left of each scope by itself.
+/// The remaining limits of each scope by itself.
 fn standings(limits: &Limits, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> Vec<RateStanding> {
     scopes.iter().map(|one| limits.standing(std::slice::from_ref(one), now)).collect()
 }
@@ -70,7 +70,7 @@ fn refusals_name_scope_rule_numbers_and_remedy() {
         tokens_per_minute: tokens,
         concurrency,
     };
-    // What is held before, the scopes of the call, its tokens; the refusal.
+    // Limits, tokens held before, calls in flight, tokens of the call; the refusal.
     type Row = (LimitSpec, u64, u32, u64, &'static str);
     let rows: [Row; 9] = [
         (
@@ -272,7 +272,7 @@ fn a_lease_enters_a_further_scope_with_what_it_holds() {
     let mut lease = limits.enter(&scopes[..1], owner(1), at(0)).unwrap();
     lease.take(&[], 60, at(0)).unwrap();
     lease.enter(&scopes[1..], at(0)).unwrap();
-    // The first scope gives nothing more.
+    // The first scope is not charged again.
     assert_eq!((left(0), lease.tokens()), (vec![Some(40), Some(10)], 60));
     let mut other = limits.enter(&scopes[..1], owner(2), at(0)).unwrap();
     other.take(&[], 20, at(0)).unwrap();
@@ -291,7 +291,7 @@ fn a_lease_leaves_a_scope_and_keeps_the_others() {
     let mut lease = limits.enter(&scopes[..1], owner(1), START).unwrap();
     lease.take(&scopes[1..], 60, START).unwrap();
     lease.leave(&model(), START);
-    // Once is enough, and who was never entered is not left.
+    // Leaving twice changes nothing, and leaving a scope that was never entered changes nothing.
     lease.leave(&model(), START);
     lease.leave(&org(), START);
     let left = |at: usize| standings(&limits, &scopes, START)[at];
@@ -386,8 +386,8 @@ fn leases_expire_and_idle_scopes_are_forgotten() {
     let metrics = limits.metrics();
     assert_eq!((metrics.leases, metrics.expired, metrics.abandoned, metrics.scopes), (0, 1, 0, 0));
 
-    // A scope that comes back is new; the late settlement of the expired lease gives back nothing but owes
-    // what it used.
+    // A scope that comes back is new. The late settlement of the expired lease gives nothing back, but charges what was
+    // used beyond the hold.
     let second = acquire(&limits, &scopes, 50, owner(9), at(100_000)).unwrap();
     lease.settle(70, at(100_000));
     assert_eq!(limits.standing(&scopes, at(100_000)).remaining_tokens, Some(40));
@@ -429,7 +429,7 @@ fn many_threads_never_exceed_a_limit_and_leave_nothing_behind() {
         for n in 0..4_u8 {
             let (limits, flying, entered, admitted) = (&limits, &flying, &entered, &admitted);
             scope.spawn(move || {
-                // Each thread names the scopes in another order; the last one is entered with the tokens.
+                // Threads list the scopes in different orders. The last scope is entered with the tokens.
                 let mut scopes = scopes(n);
                 scopes.swap(0, usize::from(n) % 2);
                 for round in 0..2_000_u64 {

@@ -1,4 +1,4 @@
-//! Tables of texts and verdicts, and that hostile patterns and texts cost no more than their length.
+//! Tables of texts and verdicts. Also checks that hostile patterns and texts cost no more than their length.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn regex(name: &str, pattern: &str, action: Action) -> RuleConfig {
     RuleConfig { kind: RuleKind::Regex, pattern: Some(pattern.to_owned()), ..words(name, &[], action) }
 }
 
-/// The verdict in short: `-`, `flag NAME` or `block NAME`.
+/// The verdict in short form: `-`, `flag NAME` or `block NAME`.
 fn short(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Clean => "-".to_owned(),
@@ -118,7 +118,7 @@ fn texts_and_verdicts() {
     assert_eq!(rules.judge_all(&mut std::iter::empty()), Verdict::Clean);
 }
 
-/// The gravest verdict where the texts of a sequence meet.
+/// The most severe verdict on phrases that cross the texts of a sequence.
 fn between(rules: &Rules, texts: &[&str]) -> String {
     let mut phrases = Phrases::of(rules);
     short(&texts.iter().fold(Verdict::Clean, |gravest, text| gravest.graver(phrases.next(text))))
@@ -241,7 +241,7 @@ fn what_is_wrong_is_told_with_the_rules_name() {
 
 #[test]
 fn hostile_patterns_on_hostile_texts_come_back() {
-    // A backtracking matcher would not return from these within the age of the universe.
+    // A backtracking matcher would not finish these within the age of the universe.
     let text = "a".repeat(200_000) + "!";
     for pattern in ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*a){12}$", "([a-z]+)*$"] {
         let rules = Rules::compile(&[regex("r", pattern, Action::Block)]).unwrap();
@@ -273,7 +273,7 @@ fn rules_are_read_from_configuration() {
 }
 
 proptest! {
-    /// Words are found exactly where a plain search in the folded text finds them.
+    /// Words are found exactly where a plain search in the normalised text finds them.
     #[test]
     fn words_are_found_as_by_plain_search(
         list in proptest::collection::vec("[a-cA-Cäß ]{1,3}", 1..6),
@@ -295,7 +295,7 @@ proptest! {
         prop_assert_eq!(rules.judge(&text).is_blocked(), inside);
     }
 
-    /// A phrase that is split at any of its spaces is found again.
+    /// A phrase that is split at any of its spaces is still found.
     #[test]
     fn a_split_phrase_is_found(
         parts in proptest::collection::vec("[a-zäжλ]{1,9}", 2..7),
@@ -317,7 +317,7 @@ proptest! {
         prop_assert!(whole || between(&rules, &texts) == "block w", "{texts:?}");
     }
 
-    /// Any text is answered by any list.
+    /// Any list gives a verdict on any text.
     #[test]
     fn any_text_is_judged(text in any::<String>()) {
         let rules = Rules::compile(&[

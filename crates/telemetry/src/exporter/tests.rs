@@ -1,5 +1,5 @@
-//! What arrives at a receiver, what is tried again, and what is lost and counted. The bodies are held against the protocol's official decoder by
-//! `tests/sdk/test_telemetry.py`.
+//! Tests what a receiver gets, what is retried, and what is lost and counted. `tests/sdk/test_telemetry.py` checks the
+//! bodies with the protocol's official decoder.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use super::*;
 use crate::config::Target;
 use crate::proto::{Data, KeyValue, Span, Value};
 
-/// How long anything may take on a busy machine.
+/// Time limit for any step, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn record(name: &str) -> Recorded {
@@ -24,10 +24,10 @@ fn record(name: &str) -> Recorded {
     Recorded::from(Box::new(decode_record(text.trim_end()).unwrap()))
 }
 
-/// What arrived: path, head and body of each request.
+/// The received requests: path, head and body of each.
 type Arrived = Arc<Mutex<Vec<(String, String, Vec<u8>)>>>;
 
-/// Answers one request after the other with these (status, further headers, body), the last one for ever.
+/// Answers the requests in order with these (status, extra headers, body). The last answer repeats forever.
 async fn receiver(answers: Vec<(u16, &'static str, Vec<u8>)>) -> (String, Arrived) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -63,7 +63,7 @@ async fn receiver(answers: Vec<(u16, &'static str, Vec<u8>)>) -> (String, Arrive
                 body.len()
             );
             stream.write_all(head.as_bytes()).await.unwrap();
-            // Who has had enough of it may be gone.
+            // The client may have stopped reading.
             let _ = stream.write_all(body).await;
         }
     });
@@ -113,7 +113,7 @@ fn a_call_is_a_span_with_its_stages_and_tries_and_the_same_trace_everywhere() {
     assert_eq!((root.name.as_str(), root.kind), ("chat headrace-demo-20m", 2));
     assert_eq!(root.end_time_unix_nano - root.start_time_unix_nano, call.duration_ns);
     assert_eq!(said(&root.attributes, "gen_ai.usage.input_tokens"), Some(Value::IntValue(412)));
-    // Stages partition the call, and tries link to what they followed.
+    // Stages partition the call, and attempts link to the failed attempts that they follow.
     let (stages, tries): (Vec<&Span>, Vec<&Span>) = spans[1..].iter().partition(|span| span.kind == 1);
     assert!(spans[1..].iter().all(|span| span.parent_span_id == root.span_id));
     let took: u64 = stages.iter().map(|span| span.end_time_unix_nano - span.start_time_unix_nano).sum();
@@ -127,7 +127,7 @@ fn a_call_is_a_span_with_its_stages_and_tries_and_the_same_trace_everywhere() {
     }
     let ids: BTreeSet<&Vec<u8>> = spans.iter().map(|span| &span.span_id).collect();
     assert_eq!(ids.len(), spans.len());
-    // The line of the log has the same ids, and the histograms an example with them.
+    // The log record has the same ids, and the histograms have exemplars with them.
     let line = logs::line(&call, 1);
     assert_eq!((&line.trace_id, &line.span_id, line.severity_number), (&root.trace_id, &root.span_id, 9));
     let mut genai = GenAi::default();
@@ -232,7 +232,8 @@ async fn parts_that_were_not_taken_are_counted() {
     );
 }
 
-/// Every kind of answer that no receiver gives. None of it is taken for one, followed, or waited for without end.
+/// Answers that no proper receiver gives. The exporter neither accepts them, follows them, nor waits for them without a
+/// limit.
 #[tokio::test]
 async fn a_hostile_receiver_is_neither_believed_nor_followed_nor_waited_for() {
     let rejected = "headrace_telemetry_dropped_total{signal=\"traces\",reason=\"rejected\"}";
@@ -245,7 +246,7 @@ async fn a_hostile_receiver_is_neither_believed_nor_followed_nor_waited_for() {
         (307, location, Vec::new(), rejected),
         (302, location, page, rejected),
         (404, "", vec![b'x'; 1 << 20], rejected),
-        // A wait of centuries is not one that is kept.
+        // The exporter ignores a wait of centuries.
         (503, "retry-after: 9999999999\r\n", Vec::new(), failed),
     ] {
         let (url, _arrived) = receiver(vec![(status, headers, body)]).await;
@@ -259,7 +260,7 @@ async fn a_hostile_receiver_is_neither_believed_nor_followed_nor_waited_for() {
     assert!(followed.lock().unwrap().is_empty(), "no secret header goes where a redirect points");
 }
 
-/// What was taken is taken, however long the answer goes on: so much of it is read, and no more.
+/// An accepted body stays accepted, however long the response is. Only a limited part of the response is read.
 #[tokio::test]
 async fn an_answer_without_an_end_is_cut() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -270,7 +271,7 @@ async fn an_answer_without_an_end_is_cut() {
         let mut piece = vec![0; 1 << 16];
         let _ = stream.read(&mut piece).await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\n\r\n").await.unwrap();
-        // Until whoever reads has had enough.
+        // Until the client stops reading.
         while stream.write_all(&piece).await.is_ok() {
             sent += piece.len();
         }
@@ -284,7 +285,7 @@ async fn an_answer_without_an_end_is_cut() {
     assert!(telemetry.close(PATIENCE).await);
 }
 
-/// While metrics are on their way to somebody slow, the calls that end are counted all the same.
+/// Calls that finish during a slow metrics export are still counted.
 #[tokio::test]
 async fn no_call_is_missing_in_the_conventions_histograms_however_slow_a_sending_is() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -298,7 +299,7 @@ async fn no_call_is_missing_in_the_conventions_histograms_however_slow_a_sending
         ..config(&url)
     };
     let (telemetry, metrics) = start(&slow);
-    // It is being told, and says nothing.
+    // The export is in progress, and the receiver does not answer.
     let (_held, _) = listener.accept().await.unwrap();
     let call = record("completed.json");
     for _ in 0..25 {
@@ -309,7 +310,7 @@ async fn no_call_is_missing_in_the_conventions_histograms_however_slow_a_sending
     assert_eq!(counted(&metrics, full), 0.0);
 }
 
-/// Nobody listens there, or ever answers: calls are handed over all the same, and what finds no room is counted.
+/// The receiver never answers. Handing over calls does not wait, and calls that do not fit are counted.
 #[tokio::test]
 async fn a_receiver_that_never_answers_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -322,7 +323,7 @@ async fn a_receiver_that_never_answers_holds_nobody_up() {
     (0..100_000).for_each(|_| telemetry.seen(&call));
     let took = began.elapsed();
     let full = "headrace_telemetry_dropped_total{signal=\"traces\",reason=\"queue_full\"}";
-    // Ten wait, and two more are on their way for ever.
+    // Ten calls wait, and two more are being sent forever.
     let dropped = counted(&metrics, full);
     assert!((99_988.0..=99_990.0).contains(&dropped), "{dropped}");
     assert!(took < Duration::from_secs(5), "handing over waited: {took:?}");

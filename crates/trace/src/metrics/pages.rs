@@ -1,4 +1,4 @@
-//! The registry's own numbers as families, in the order in which they are shown. Must not know how they are written.
+//! The registry's own metrics as families, in the order of the page. Must not know how they are written.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,23 +10,23 @@ use crate::family::{Family, FamilyKind, SampleValue};
 use crate::histogram::Histogram;
 
 impl Metrics {
-    /// Everything, as a page that Prometheus reads.
+    /// All metrics, as a page for Prometheus.
     pub fn page(&self, format: PageFormat) -> String {
         page(&self.families(), format)
     }
 
-    /// The same with what others count, behind it.
+    /// All metrics, followed by the families in `more`, as a page for Prometheus.
     pub fn page_with(&self, format: PageFormat, more: impl IntoIterator<Item = Family>) -> String {
         let families: Vec<Family> = self.families().into_iter().chain(more).collect();
         page(&families, format)
     }
 
-    /// Everything, in the text exposition format 0.0.4 (`text/plain; version=0.0.4`).
+    /// All metrics in the text exposition format 0.0.4 (`text/plain; version=0.0.4`).
     pub fn prometheus(&self) -> String {
         self.page(PageFormat::Text)
     }
 
-    /// Everything, as data: what this registry counts itself, then what other rooms registered.
+    /// All metrics as data: first the registry's own, then the registered gauges and counters.
     pub fn families(&self) -> Vec<Family> {
         let mut page = Page { metrics: self, families: Vec::new() };
         page.requests();
@@ -41,7 +41,7 @@ impl Metrics {
     }
 }
 
-/// The families so far.
+/// The families collected so far.
 struct Page<'a> {
     metrics: &'a Metrics,
     families: Vec<Family>,
@@ -52,7 +52,7 @@ impl Page<'_> {
         self.families.push(Family::new(name, help, kind));
     }
 
-    /// A sample of the family that was begun last.
+    /// Adds a sample to the last family.
     fn sample(&mut self, labels: &[(&str, &str)], count: u64) {
         self.push(labels, SampleValue::Count(count));
     }

@@ -1,11 +1,11 @@
-//! What is told of pairs of models, and of one copy.
+//! Comparisons of pairs of models, and the output for one shadow copy.
 
 use headrace_domain::{ShadowOf, ShadowedCall, Usage};
 
 use super::*;
 use crate::{WaterfallOptions, decode_record, operator_json, waterfall};
 
-/// The `n`th copy: of a call that took a millisecond and cost 100, at a model that takes so long and costs so much.
+/// The `n`th copy of a call that took one millisecond and cost 100. The copy takes `millis` and costs `cost`.
 fn copy(n: u64, millis: u64, cost: i64, compared: Option<Compared>) -> TraceRecord {
     let text = include_str!("../../tests/data/completed.json");
     let base = decode_record(text.trim_end()).unwrap();

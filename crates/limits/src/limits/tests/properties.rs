@@ -1,4 +1,4 @@
-//! The promises of limits over random traffic.
+//! The promises of `Limits` under random traffic.
 
 use std::collections::BTreeMap;
 
@@ -36,15 +36,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A call under way.
+/// A call in flight.
 struct Open {
     lease: Lease,
     scopes: Vec<u8>,
-    /// The row of its tokens, once it took them.
+    /// Index in `Traffic::taken` of the call's tokens, once they are taken.
     row: Option<usize>,
 }
 
-/// Random traffic, and what it took.
+/// Random traffic and a record of what it took.
 struct Traffic {
     limits: Limits,
     now: UnixNanos,
@@ -66,7 +66,7 @@ impl Traffic {
         self.taken.len() - 1
     }
 
-    /// Enters; who was refused tries again when it was told to.
+    /// Enters. After a refusal, tries again at the time that the refusal names.
     fn enter(&mut self, scopes: &[u8]) -> Result<(), TestCaseError> {
         for again in [false, true] {
             let before = self.look();
@@ -90,7 +90,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Takes tokens for a call that has none yet; who was refused leaves and comes back when it was told to.
+    /// Takes tokens for a call that has none yet. After a refusal, leaves and comes back at the time that the refusal
+    /// names.
     fn take(&mut self, which: usize, more: &[u8], tokens: u64) -> Result<(), TestCaseError> {
         let Some(mut at) = which.checked_rem(self.open.len()) else { return Ok(()) };
         if self.open[at].row.is_some() {
@@ -136,7 +137,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Ends a call, with so much of its tokens used.
+    /// Ends a call. `end` returns the number of tokens used.
     fn end(&mut self, which: usize, end: impl FnOnce(Lease, UnixNanos) -> u64) {
         let Some(at) = which.checked_rem(self.open.len()) else { return };
         let Open { lease, row, .. } = self.open.swap_remove(at);
@@ -146,7 +147,7 @@ impl Traffic {
         }
     }
 
-    /// As many places are taken as calls are under way, and no more than there are.
+    /// The number of places taken equals the number of calls in flight, and never exceeds the limit.
     fn check_places(&self) -> Result<(), TestCaseError> {
         let mut flying: BTreeMap<u8, u32> = BTreeMap::new();
         for open in &self.open {
@@ -183,7 +184,7 @@ fn four(n: u8) -> (Scope, LimitSpec) {
     }
 }
 
-/// In no window, however placed, was more used than the limit and what the window's time refills.
+/// No time window, at any offset, has more use than the limit plus the refill during the window.
 fn check_windows(taken: &[Taken]) -> Result<(), TestCaseError> {
     for scope in 0..4 {
         let (_, spec) = four(scope);
@@ -220,7 +221,7 @@ proptest! {
                 Step::Wait(millis) => traffic.now = traffic.now.after(Duration::from_millis(millis)),
                 Step::Sweep => traffic.limits.sweep(traffic.now),
                 Step::Settle { which, used } => traffic.end(which, |lease, now| {
-                    // More than was held is debt, which was admitted by nobody.
+                    // Use beyond the hold is debt, which no check admitted.
                     let held = lease.tokens();
                     lease.settle(used, now);
                     used.min(held)
@@ -244,7 +245,7 @@ proptest! {
             traffic.check_places()?;
         }
         check_windows(&traffic.taken)?;
-        // What was taken is given back, or refilled, or neither: in the end everything is as it was.
+        // Every charge is given back or refilled, so the final state equals the initial one.
         let Traffic { limits, now, open, .. } = traffic;
         open.into_iter().for_each(|open| open.lease.settle(0, now));
         limits.sweep(now.after(Duration::from_secs(3_000)));
@@ -252,7 +253,7 @@ proptest! {
         prop_assert_eq!(limits.metrics().leases, 0);
     }
 
-    /// Taking and giving back at the same moment leaves no difference; settling leaves exactly the use.
+    /// Taking and giving back at the same moment changes nothing. Settling leaves exactly the use.
     #[test]
     fn what_is_given_back_is_what_was_not_used(
         before in 0_u64..60, waited in 0_u64..30_000, hold in 0_u64..=40, used in 0_u64..=40, release in any::<bool>(),
