@@ -1,8 +1,8 @@
-//! Answers as this gateway gives them: long ones and streams come out of a delivery buffer.
+//! The gateway's answer types. Long and streamed bodies come out of a delivery buffer.
 
 use crate::Delivery;
 
-/// What goes back to a caller.
+/// The answer to a caller.
 pub type Answer = headrace_call_api::Answer<Delivery>;
-/// Its body.
+/// The body of an [`Answer`].
 pub type AnswerBody = headrace_call_api::AnswerBody<Delivery>;

@@ -1,40 +1,41 @@
-//! What the path knows of a call that is a request of a batch: which one, and by what the ledger knows it again, so that it is paid for
-//! once however often it is begun. Knows no batch, and runs nothing.
+//! Identifies a call as one request of a batch: its batch, its index, and the idempotency claim by which the ledger
+//! recognizes it. The claim makes sure that a request is paid for once, however often it is started. Runs nothing.
 
 use std::sync::{Arc, OnceLock};
 
 use headrace_domain::HoldId;
 use headrace_ledger::IdempotencyClaim;
 
-/// See the top of the file.
+/// The batch request that a call belongs to.
 pub(crate) struct BatchLine {
-    /// Which batch.
+    /// The batch's id.
     pub(crate) batch: String,
-    /// Its place there.
+    /// Index of the request within the batch.
     pub(crate) at: u64,
     claim: IdempotencyClaim,
     paid: Paid,
 }
 
-/// The hold of an earlier try that was paid for, once that is known.
+/// The hold of an earlier attempt that was paid for. Empty until that is known.
 pub(crate) type Paid = Arc<OnceLock<HoldId>>;
 
 impl BatchLine {
-    /// A request of a batch, with the body that is called with. Its client's id for it may be long: the ledger keeps a hash.
+    /// Creates the identity of a batch request with its body. A client's `custom_id` may be long, so the ledger keeps
+    /// a hash of it.
     pub(crate) fn new(batch: &str, at: u64, custom_id: &str, body: &[u8], paid: Paid) -> Self {
         let key = format!("{batch}/{}", blake3::hash(custom_id.as_bytes()).to_hex());
         let claim = IdempotencyClaim { key, request_hash: *blake3::hash(body).as_bytes() };
         Self { batch: batch.to_owned(), at, claim, paid }
     }
 
-    /// What the ledger knows it by.
+    /// The idempotency claim under which the ledger recognizes this request.
     pub(crate) fn claim(&self) -> IdempotencyClaim {
         self.claim.clone()
     }
 
-    /// An earlier try was paid for: this one goes no further.
+    /// Records that an earlier attempt was paid for. This attempt then stops.
     pub(crate) fn was_paid(&self, hold: HoldId) {
-        // The first one stands; there is no other.
+        // `set` fails only if a hold is recorded already. A request is paid for once, so both holds are the same.
         let _ = self.paid.set(hold);
     }
 }

@@ -1,6 +1,7 @@
-//! Batches at work: their requests are read, run and written down, in a task for each batch that outlives its client and, through the
-//! store, this process. Each request is a call of the house for the batch's key: it walks the whole path, in the idle class, within the
-//! key's limits and for its money. Must not know what a request or an answer says.
+//! Runs batches: reads their requests, runs them and stores the results. Each batch has its own task, which outlives
+//! its client. Through the store it also outlives this process. Each request is an internal call for the batch's key.
+//! It passes every stage, in the idle service class, within the key's limits and at its expense. Must not know what a
+//! request or an answer says.
 
 mod line;
 pub(crate) mod places;
@@ -31,46 +32,47 @@ use crate::refused::Why;
 use places::Batches;
 use read::Read;
 
-/// Requests of one batch that run at once.
+/// Requests of one batch that run concurrently.
 const LINES_OF_ONE: usize = 16;
-/// Bytes of requests that one batch has in memory before they run.
+/// Bytes of requests that one batch holds in memory before they run.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// How often a batch looks whether its time is over.
+/// How often a batch checks whether its window has closed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a batch waits that met a failure of ours, at first and at most, before it goes on.
+/// Pause of a batch after a server-side failure. The pause doubles from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// What a batch takes of its key's memory while it runs, and while its file is read.
+/// Bytes that a batch reserves from its key's memory while it runs and while its file is read.
 const MEMORY: u64 = 4 << 20;
 
-/// Why no further request is begun.
+/// Why a batch starts no further request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
-    /// All have ended.
+    /// All requests have ended.
     Done,
-    /// Somebody wants it to end.
+    /// The batch was cancelled.
     Cancelled,
-    /// Its time is over.
+    /// The batch's window has closed.
     Expired,
-    /// Its key was revoked, or has expired.
+    /// The batch's key was revoked or has expired.
     KeyOver,
-    /// The server is stopping: the next one goes on.
+    /// The server is stopping. The next process continues the batch.
     Draining,
 }
 
 impl Gateway {
-    /// Goes on with the batches that a process before this one left; how many.
+    /// Resumes the batches that an earlier process left unfinished. Returns how many there are.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// The store's message if the batches cannot be read.
     pub async fn resume_batches(self: &Arc<Self>) -> Result<usize, String> {
         self.resume_batches_before(UnixNanos::new(u64::MAX)).await
     }
 
-    /// As [`Self::resume_batches`], of those that were created before a time: while this process runs others.
+    /// Like [`Self::resume_batches`], but only for batches created before `before`. Lets a caller resume while this
+    /// process already runs newer batches.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Self::resume_batches`].
     pub async fn resume_batches_before(self: &Arc<Self>, before: UnixNanos) -> Result<usize, String> {
         if self.objects().files().is_none() {
             return Ok(0);
@@ -87,11 +89,11 @@ impl Gateway {
         self.objects().batches()
     }
 
-    /// Has a batch worked on, in a task of its own.
+    /// Starts the task that runs a batch.
     pub(crate) fn run_batch(self: &Arc<Self>, batch: BatchRecord) {
         let ends = CancellationToken::new();
         self.batches().ends.lock().insert(batch.id.clone(), ends.clone());
-        // A drain waits until what is under way is written down.
+        // A drain waits until the running requests are written down.
         let counted = self.counted();
         let gateway = Arc::clone(self);
         tokio::spawn(async move {
@@ -102,14 +104,14 @@ impl Gateway {
         });
     }
 
-    /// Tells a batch that somebody wants it to end.
+    /// Signals a running batch to end.
     pub(crate) fn end_batch(&self, id: &str) {
         if let Some(ends) = self.batches().ends.lock().get(id) {
             ends.cancel();
         }
     }
 
-    /// Works on a batch until it is over, or the server stops. A failure of ours delays it.
+    /// Runs a batch until it is over or the server stops. A server-side failure delays it.
     async fn work_on(self: &Arc<Self>, mut batch: BatchRecord, ends: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         while !batch.state.status.is_over() && !self.is_draining() {
@@ -121,7 +123,7 @@ impl Gateway {
                     pause = FIRST_PAUSE;
                     continue;
                 }
-                // It was removed, or the server is stopping.
+                // The batch was removed, or the server is stopping.
                 Ok(Ok(None)) => return,
                 Ok(Err(why)) => tracing::warn!(batch = batch.id, why = why.message, "a batch waits"),
                 Err(_) => tracing::error!(batch = batch.id, "a step of a batch panicked; it is tried again"),
@@ -133,7 +135,7 @@ impl Gateway {
         }
     }
 
-    /// Changes what is known of a batch, in one step with looking at it.
+    /// Reads and changes a batch's state in one atomic step. Returns `None` if the batch is gone.
     pub(crate) async fn change_batch(
         &self,
         id: &str,
@@ -153,7 +155,7 @@ impl Gateway {
     }
 }
 
-/// A batch at work.
+/// A batch that is being run.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     gateway: &'a Arc<Gateway>,
@@ -162,7 +164,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// What is next for it; what it is then. `None`: nothing, for now.
+    /// Performs the batch's next step and returns its new record. Returns `None` if there is nothing to do for now.
     async fn step(self) -> Result<Option<BatchRecord>, Why> {
         let memory = self.gateway.memory().reserve(&self.batch.state.key, MEMORY);
         let _memory = memory.map_err(|full| full.at(Stage::Receive))?;
@@ -183,7 +185,7 @@ impl Job<'_> {
                 }
             },
             BatchStatus::Cancelling => {
-                // What was begun when the last process ended may have been paid for.
+                // Requests that an earlier process started may have been paid for.
                 if self.run().await? == Stop::Draining {
                     return Ok(None);
                 }
@@ -197,13 +199,14 @@ impl Job<'_> {
         }
     }
 
-    /// As it is stored now.
+    /// Reads the batch's current record from the store.
     async fn look_again(self) -> Result<Option<BatchRecord>, Why> {
         let (project, id) = (self.batch.project.clone(), self.batch.id.clone());
         self.gateway.objects().ask_files(move |store| store.batch(&project, &id)).await
     }
 
-    /// Brings it a step further, unless somebody wanted it to end meanwhile.
+    /// Moves the batch from status `from` to status `to`, unless its status changed in between, for example by a
+    /// cancellation.
     async fn goes_on(
         self,
         from: BatchStatus,
@@ -219,7 +222,7 @@ impl Job<'_> {
         self.gateway.change_batch(&self.batch.id, change).await
     }
 
-    /// Cancels it, and says that it was for its key.
+    /// Cancels the batch and records that its key is the reason.
     async fn end_for_its_key(self) -> Result<Option<BatchRecord>, Why> {
         let refusal = if self.key_refusal() == Some(AuthRefusal::Expired) {
             ("expired_api_key", "The batch's API key has expired: requests that had not ended were not run.")
@@ -236,7 +239,7 @@ impl Job<'_> {
         self.gateway.change_batch(&self.batch.id, change).await
     }
 
-    /// Why its key is not good any more. `None` while it is.
+    /// Why the batch's key is no longer valid. `None` while it is valid.
     fn key_refusal(self) -> Option<AuthRefusal> {
         let parts = self.gateway.parts();
         match parts.directory.key_end(&self.batch.state.key)? {
@@ -251,7 +254,7 @@ impl Job<'_> {
         self.gateway.objects().ask_files(move |store| store.end_rest(&id, end)).await
     }
 
-    /// Reads its requests out of its file.
+    /// Reads the requests from the batch's input file.
     async fn read(self) -> Result<Option<BatchRecord>, Why> {
         let (batch, limits) = (self.batch.clone(), self.gateway.config().wire.clone());
         let ends = self.ends.clone();
@@ -282,7 +285,7 @@ impl Job<'_> {
         }
     }
 
-    /// Runs its requests, several at once, until none is to be begun any more and those under way have ended.
+    /// Runs requests concurrently until no further one may start and all started ones have ended.
     async fn run(self) -> Result<Stop, Why> {
         let Self { gateway, ends, batch } = self;
         self.end_begun().await?;
@@ -292,7 +295,7 @@ impl Job<'_> {
         loop {
             stop = stop.or_else(|| self.stops());
             if stop == Some(Stop::KeyOver) {
-                // Those that wait to be tried again end now.
+                // Wakes the requests that wait to be retried, so that they stop.
                 ends.cancel();
             }
             while stop.is_none() && failed.is_none() && under_way.len() < self.width() {
@@ -307,7 +310,7 @@ impl Job<'_> {
                 let ask = move |store: &dyn BatchStore| {
                     let more = store.lines(&id, from, AHEAD_BYTES)?;
                     if !more.is_empty() {
-                        // What could not be kept is not computed.
+                        // Requires free space first: an answer that cannot be stored must not be computed.
                         store.check_room(&project)?;
                     }
                     Ok(more)
@@ -325,7 +328,7 @@ impl Job<'_> {
                 return failed.map_or(Ok(stop.unwrap_or(Stop::Done)), Err);
             }
             tokio::select! {
-                // Whatever became of one, the others are waited for: who lets go of a call pays for what it came to.
+                // If one request fails, the others are still awaited: a call that is dropped is charged for its work.
                 Some(ended) = under_way.next() => if let Err(why) = ended {
                     failed.get_or_insert(why);
                 },
@@ -335,8 +338,8 @@ impl Job<'_> {
         }
     }
 
-    /// Ends the requests that an earlier process was about to end: whose answer is written down, and was paid for. What was not paid
-    /// for is run anew.
+    /// Ends the requests whose answers an earlier process wrote down and charged, but did not mark as ended. Requests
+    /// that were not charged run again.
     async fn end_begun(self) -> Result<(), Why> {
         let id = self.batch.id.clone();
         let begun = self.gateway.objects().ask_files(move |store| store.begun_lines(&id)).await?;
@@ -349,7 +352,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The hold by which a request was paid for, if it was. The books know it by its key: a hold of nothing is refused for it.
+    /// The hold that paid for a request, if it was paid for. Asks the ledger for a hold of zero under the request's
+    /// idempotency claim. The ledger refuses it as a replay if the request was paid for.
     async fn paid(self, line: &LineRecord) -> Result<Option<HoldId>, Why> {
         let parts = self.gateway.parts();
         let Some(key) = parts.directory.key(&self.batch.state.key) else { return Ok(None) };
@@ -377,7 +381,7 @@ impl Job<'_> {
         }
     }
 
-    /// Why no further request is to be begun.
+    /// Why no further request may start. `None` if more may start.
     fn stops(self) -> Option<Stop> {
         if self.gateway.is_draining() {
             Some(Stop::Draining)
@@ -392,8 +396,8 @@ impl Job<'_> {
         }
     }
 
-    /// How many of its requests may run at once: no more than half of the places that its key, project and organisation have in
-    /// flight, so that calls of people find one.
+    /// How many of the batch's requests may run concurrently. At most half of the smallest concurrency limit
+    /// of its key, project and organisation, so that interactive calls find room.
     fn width(self) -> usize {
         let now = self.gateway.parts().clock.now();
         let Ok(principal) = self.gateway.parts().directory.principal(&self.batch.state.key, now) else {

@@ -1,5 +1,6 @@
-//! What calls under way need from time to time, by one clock for all of them: a look at their own times, and holds that do not expire.
-//! Timers of each call's own would cost every call more than all its looks. Must not know what a call looks at.
+//! The hold keeper: one ticker for all calls in flight. It prompts each call to check its own deadlines, and it keeps
+//! holds from expiring. A timer per call would cost each call more than all its checks. Must not know what a call
+//! checks.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +18,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{GatewayConfig, GatewayParts};
 
-/// In how many parts, one after the other, the calls are looked after within a period: all at once would keep everybody else waiting.
+/// Calls are served in at most this many groups per period, one group after the other. Serving all at once would
+/// delay other work on the event loop.
 const MOST_PARTS: u32 = 16;
-/// The shortest time between two parts.
+/// The shortest time between two groups.
 const SHORTEST_STEP: Duration = Duration::from_millis(5);
-/// How often calls look at their clocks that are cut off: they have little time left.
+/// How often calls are prompted once they are cut off, when they have little time left.
 const CLOSING_STEP: Duration = Duration::from_millis(100);
 
-/// The calls that are looked after, and what that takes.
+/// The ticker: the calls that it serves, and what it needs to keep their holds.
 pub(crate) struct Beats {
     calls: Mutex<Calls>,
     period: Duration,
@@ -37,18 +39,18 @@ pub(crate) struct Beats {
 
 #[derive(Default)]
 struct Calls {
-    /// A call stays in its place, so that a period lies between two of its beats.
+    /// A call keeps its index, so that one period lies between two of its ticks.
     places: Vec<Option<Arc<Beating>>>,
     free: Vec<usize>,
-    /// Somebody looks after them.
+    /// A ticker task is running.
     is_beating: bool,
 }
 
 struct Beating {
-    /// `None` of what has no money held, such as a stream of events that are there already.
+    /// `None` for a call without a hold, such as a stream of stored events.
     hold: Option<HoldId>,
     key: Option<KeyWatch>,
-    /// When its hold was known to be far from its end, in nanoseconds; zero until the first look.
+    /// Time of the last extension of the hold, or of the first tick, in nanoseconds. Zero before the first tick.
     kept: AtomicU64,
     beats: AtomicU32,
     waker: AtomicWaker,
@@ -57,11 +59,11 @@ struct Beating {
 /// The key that a call acts for.
 struct KeyWatch {
     key: KeyId,
-    /// One more than the revocations that the directory had when the key was looked up; zero before the first look.
+    /// One more than the directory's revocation count at the last look-up of the key. Zero before the first look-up.
     looked_up: AtomicU64,
     /// When the key expires, in nanoseconds.
     expires: AtomicU64,
-    /// Its end, as it was seen first.
+    /// [`IN_FORCE`], or the first reason seen why the key is no longer valid.
     over: AtomicU8,
 }
 
@@ -69,7 +71,7 @@ const IN_FORCE: u8 = 0;
 const REVOKED: u8 = 1;
 const EXPIRED: u8 = 2;
 
-/// A call's place among those that are looked after; free again when this is dropped.
+/// A call's registration with the ticker. Dropping it frees its place.
 pub(crate) struct Beat {
     all: Arc<Beats>,
     at: usize,
@@ -78,7 +80,7 @@ pub(crate) struct Beat {
 }
 
 impl Beats {
-    /// Nobody yet. Calls are told at once when `cut_off` is cancelled.
+    /// A ticker without calls. Cancelling `cut_off` prompts all calls at once.
     pub(crate) fn new(config: &GatewayConfig, parts: &GatewayParts, cut_off: CancellationToken) -> Arc<Self> {
         let (clock, books) = (Arc::clone(&parts.clock), Arc::clone(&parts.books));
         let directory = Arc::clone(&parts.directory);
@@ -86,15 +88,15 @@ impl Beats {
         Arc::new(Self { calls: Mutex::default(), period, hold_lifetime, clock, books, directory, cut_off })
     }
 
-    /// Looks after a call from now on: its hold does not expire for as long as its place is taken, however the wall clock goes. How
-    /// long that may be is bounded by monotonic time.
+    /// Registers a call. Its hold does not expire while it is registered, even if the wall clock jumps. The call
+    /// itself bounds that time by monotonic time.
     ///
-    /// If the key that it acts for is revoked or expires meanwhile, [`Beat::key_refusal`] says so within a period.
+    /// If the key is revoked or expires meanwhile, [`Beat::key_refusal`] says so within a period.
     pub(crate) fn join(self: &Arc<Self>, hold: HoldId, key: Option<KeyId>) -> Beat {
         self.look_after(Some(hold), key)
     }
 
-    /// Looks after a stream that costs nothing: for its key alone.
+    /// Registers a stream without a hold. Only its key is watched.
     pub(crate) fn join_stream(self: &Arc<Self>, key: KeyId) -> Beat {
         self.look_after(None, Some(key))
     }
@@ -122,7 +124,7 @@ impl Beats {
         Beat { all: Arc::clone(self), at, call, seen: 0 }
     }
 
-    /// The calls of a part; `None`: nobody is under way.
+    /// The calls of one group. `None` if no call is registered.
     fn part(&self, part: u32, parts: u32) -> Option<Vec<Arc<Beating>>> {
         let mut calls = self.calls.lock();
         if calls.free.len() == calls.places.len() {
@@ -135,13 +137,13 @@ impl Beats {
 }
 
 impl Beat {
-    /// Returns when it is time for a look: once a period, and when calls are cut off. Between two looks it may be asked any number of
-    /// times, by one task.
+    /// Returns when the next check is due: once a period, and at once when calls are cut off. May be polled any
+    /// number of times between two checks, by one task.
     pub(crate) async fn next(&mut self) {
         poll_fn(|cx| self.poll(cx)).await;
     }
 
-    /// Why the call's key is not good any more. `None` while it is.
+    /// Why the call's key is no longer valid. `None` while it is valid.
     pub(crate) fn key_refusal(&self) -> Option<AuthRefusal> {
         match self.call.key.as_ref()?.over.load(Ordering::Acquire) {
             REVOKED => Some(AuthRefusal::Revoked),
@@ -155,7 +157,7 @@ impl Beat {
             return Poll::Ready(());
         }
         self.call.waker.register(cx.waker());
-        // One that came in between has woken nobody.
+        // A tick between the check and the registration woke no task, so check again.
         if self.is_due() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -168,7 +170,7 @@ impl Beat {
 impl Drop for Beat {
     fn drop(&mut self) {
         let mut calls = self.all.calls.lock();
-        // Nobody begins anew while a place is taken.
+        // The list is cleared only when all places are free, so this index is still valid.
         if let Some(place) = calls.places.get_mut(self.at) {
             *place = None;
             calls.free.push(self.at);
@@ -177,7 +179,7 @@ impl Drop for Beat {
 }
 
 impl Beating {
-    /// Looks whether the call's key is good, and tells the ledger that the call is alive if that is due.
+    /// Checks the call's key, and extends its hold in the ledger if that is due.
     fn keep(&self, beats: &Beats) {
         let (now, lifetime) = (beats.clock.now(), beats.hold_lifetime);
         if let Some(key) = &self.key {
@@ -200,13 +202,13 @@ impl KeyWatch {
         Self { key, looked_up, expires, over: AtomicU8::new(IN_FORCE) }
     }
 
-    /// Looks the key up if there was a revocation since the last look, and at its expiry each time. A key that the directory
-    /// does not know is that of a caller inside this process, and has no end.
+    /// Looks the key up if a key was revoked since the last look-up, and checks its expiry every time. The directory
+    /// does not know the keys of internal callers, which never end.
     fn look(&self, directory: &Directory, now: UnixNanos) {
         if self.over.load(Ordering::Relaxed) != IN_FORCE {
             return;
         }
-        // Before the look: what is revoked behind it is seen at the next one.
+        // Read the count before the look-up: a later revocation is then seen at the next tick.
         let revocations = directory.revocations().saturating_add(1);
         if self.looked_up.swap(revocations, Ordering::Relaxed) != revocations {
             match directory.key_end(&self.key) {
@@ -221,10 +223,10 @@ impl KeyWatch {
     }
 }
 
-/// Whoever looks after the calls. Should it be dropped before it is over, the next call has another one.
+/// Owned by the ticker task. If the task ends early, dropping this lets the next call start another one.
 struct Beater {
     beats: Arc<Beats>,
-    /// Nobody was left. By now somebody else may look after those who came since.
+    /// The ticker ended because no call was left. By now another ticker may serve newer calls.
     is_over: bool,
 }
 
@@ -236,7 +238,7 @@ impl Drop for Beater {
     }
 }
 
-/// Looks after the calls for as long as there are any.
+/// Serves the calls until none is left.
 async fn beat(beats: &Beats) {
     let Beats { period, cut_off, .. } = beats;
     let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
@@ -251,7 +253,7 @@ async fn beat(beats: &Beats) {
         let Some(calls) = beats.part(part, parts) else { return };
         part = (part + 1) % parts;
         for call in calls {
-            // What fails for one call is nobody else's affair, and is tried again at its next beat.
+            // A failure in one call does not affect the others. It is retried at the call's next tick.
             let _ = catch_unwind(AssertUnwindSafe(|| call.keep(beats)));
             call.beats.fetch_add(1, Ordering::Release);
             call.waker.wake();

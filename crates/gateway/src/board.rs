@@ -1,6 +1,6 @@
-//! Where each call is at this moment, for whoever watches. A call has a seat, cache lines of its own: taking it is one exchange,
-//! saying where the call is one plain store, and whoever looks keeps nobody waiting for more than three names. Must not know why a
-//! call is anywhere.
+//! The in-flight table: shows the current stage of each call. A call has a slot with cache lines of its own. Taking a
+//! slot is one exchange, and reporting a stage is one plain store. A reader blocks a call only while it copies three
+//! names. Must not know why a call is in a stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -8,34 +8,34 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use headrace_domain::{KeyId, ModelName, OrgId, RequestId, Stage};
 use parking_lot::Mutex;
 
-/// Calls that can be seen at once. Those beyond are served as well, and only not shown by stage. A power of two.
+/// Calls that can be shown at once. Further calls are served as usual, but not shown. A power of two.
 const SEATS: usize = 2048;
-/// Seats that a call tries before it does without.
+/// Slots that a call tries before it goes without one.
 const TRIES: usize = 8;
-/// No call sits here.
+/// `since` of a slot that no call uses.
 const FREE: u64 = 0;
-/// A call is sitting down.
+/// `since` of a slot that a call is filling.
 const TAKEN: u64 = u64::MAX;
 
-/// The seats.
+/// The table of slots.
 pub(crate) struct Board {
     seats: Box<[Place]>,
 }
 
 #[repr(align(64))]
 struct Place {
-    /// Nanoseconds of monotonic time at the call's first byte, plus one; [`FREE`] or [`TAKEN`].
+    /// Monotonic nanoseconds at the call's first byte, plus one. Otherwise [`FREE`] or [`TAKEN`].
     since: AtomicU64,
     high: AtomicU64,
     low: AtomicU64,
     stage: AtomicU8,
-    /// Tokens of its answer so far.
+    /// Tokens of the answer so far.
     written: AtomicU64,
-    /// A lock of its own, which only whoever looks could hold as well.
+    /// A lock per slot. Only a reader of the table can contend for it.
     names: Mutex<Names>,
 }
 
-/// Whose a call is, and who serves it, as far as that is known.
+/// The names of a call, as far as they are known: who pays, and which model serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Names {
     org: Option<OrgId>,
@@ -43,28 +43,28 @@ struct Names {
     model: Option<ModelName>,
 }
 
-/// A call's seat; free again when this is dropped.
+/// A call's slot. Dropping it frees the slot.
 pub(crate) struct Seat {
     board: Arc<Board>,
     at: usize,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlightCall {
-    /// Which.
+    /// The request id.
     pub id: RequestId,
-    /// Where it is.
+    /// The current stage.
     pub stage: Stage,
-    /// Nanoseconds since its first byte.
+    /// Nanoseconds since the first byte of the request.
     pub age_ns: u64,
-    /// Who pays, once that is known.
+    /// The paying organisation, once it is known.
     pub org: Option<OrgId>,
-    /// As `org`; the public id.
+    /// The public id of the key, once it is known.
     pub key: Option<KeyId>,
-    /// The model that serves it, once that is known.
+    /// The serving model, once it is known.
     pub model: Option<ModelName>,
-    /// Tokens of its answer that are there, as far as they are counted while they come.
+    /// Tokens of the answer so far, if they are counted as they come.
     pub completion_tokens: u64,
 }
 
@@ -81,7 +81,7 @@ impl Board {
         Arc::new(Self { seats: (0..SEATS).map(free).collect() })
     }
 
-    /// Gives a call a seat, if there is one near where its id leads.
+    /// Takes a slot for a call. Returns `None` if all slots near the one that its id hashes to are taken.
     pub(crate) fn sit(self: &Arc<Self>, id: RequestId, started_mono_ns: u64) -> Option<Seat> {
         let bits = id.bits();
         // The low bits of an id are random.
@@ -91,7 +91,7 @@ impl Board {
                 place.since.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
             })
         })?;
-        // Whoever sees what follows sees that somebody else sits here by now.
+        // A reader that sees any of the stores below also sees that `since` has changed.
         fence(Ordering::Release);
         let place = self.seats.get(free)?;
         place.high.store((bits >> 64) as u64, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Board {
         Some(Seat { board: Arc::clone(self), at: free })
     }
 
-    /// The calls that sit here, oldest first.
+    /// The calls in the table, oldest first.
     pub(crate) fn look(&self, mono_ns: u64) -> Vec<InFlightCall> {
         let mut calls: Vec<InFlightCall> =
             self.seats.iter().filter_map(|place| place.look(mono_ns)).collect();
@@ -122,7 +122,7 @@ impl Place {
         let stage = Stage::ALL.get(usize::from(self.stage.load(Ordering::Relaxed))).copied()?;
         let completion_tokens = self.written.load(Ordering::Relaxed);
         let Names { org, key, model } = self.names.lock().clone();
-        // Another call may have sat down meanwhile: then this was neither of them.
+        // Another call may have taken the slot meanwhile. The values read would then mix both calls.
         fence(Ordering::Acquire);
         let still = self.since.load(Ordering::Relaxed) == since;
         still.then(|| InFlightCall {
@@ -138,21 +138,21 @@ impl Place {
 }
 
 impl Seat {
-    /// The call is there from now on.
+    /// Records that the call is now in `stage`.
     pub(crate) fn is_in(&self, stage: Stage) {
         if let Some(place) = self.board.seats.get(self.at) {
             place.stage.store(stage as u8, Ordering::Relaxed);
         }
     }
 
-    /// So many tokens of its answer are there.
+    /// Records the number of answer tokens so far.
     pub(crate) fn has_written(&self, tokens: u64) {
         if let Some(place) = self.board.seats.get(self.at) {
             place.written.store(tokens, Ordering::Relaxed);
         }
     }
 
-    /// Whose the call is.
+    /// Records the organisation and the key of the call.
     pub(crate) fn is_of(&self, org: &OrgId, key: &KeyId) {
         if let Some(place) = self.board.seats.get(self.at) {
             let mut names = place.names.lock();
@@ -160,14 +160,14 @@ impl Seat {
         }
     }
 
-    /// Which model serves the call.
+    /// Records the model that serves the call.
     pub(crate) fn is_for(&self, model: &ModelName) {
         if let Some(place) = self.board.seats.get(self.at) {
             place.names.lock().model = Some(model.clone());
         }
     }
 
-    /// The call has done with a stage: it is in the one that follows on the path.
+    /// Records that the call has finished `stage` and is in the next one.
     pub(crate) fn has_done(&self, stage: Stage) {
         if let Some(next) = after(stage) {
             self.is_in(next);
@@ -184,7 +184,7 @@ impl Drop for Seat {
     }
 }
 
-/// What follows a stage, where that is known without knowing the call.
+/// The stage that follows, if it is the same for every call.
 const fn after(stage: Stage) -> Option<Stage> {
     Some(match stage {
         Stage::Connect => Stage::Authenticate,
@@ -198,7 +198,7 @@ const fn after(stage: Stage) -> Option<Stage> {
         Stage::Cache => Stage::Hold,
         Stage::Hold => Stage::Place,
         Stage::Settle => Stage::Deliver,
-        // Who places says what comes then; who reads events says where the call is while they come.
+        // The stage `place` reports what follows it, and the reader of events reports the stage while they come.
         Stage::Place
         | Stage::Upstream
         | Stage::Queue

@@ -1,5 +1,6 @@
-//! Models on trial: each call that a route sends to one, or to the models beside it, is watched, and a model that is worse gets no
-//! more of them, at once, with the evidence. Must not know how a call is served, or who is told.
+//! Canaries: watches the calls that a route sends to a canary model and to the stable models beside it. A canary that
+//! is worse gets no more calls from that moment, and the evidence is kept. Must not know how a call is served or who
+//! is notified.
 
 use std::collections::hash_map::{self, DefaultHasher};
 use std::collections::{HashMap, VecDeque};
@@ -16,91 +17,91 @@ mod rule;
 
 use rule::{MOST_CALLS, Rate};
 
-/// Calls of a model on trial from one look to the next.
+/// Calls of the canary between two evaluations.
 const LOOK_EVERY: u32 = 8;
 
-/// When a model of a route is worse than those beside it that are not on trial.
+/// When a canary counts as worse than the stable models of its route.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CanarySpec {
-    /// Calls that ended longer ago count no more.
+    /// Calls that ended longer ago do not count.
     pub window: Duration,
-    /// Before so many of its calls nothing is decided.
+    /// The canary needs at least this many calls before it is judged.
     pub min_calls: u32,
-    /// How much greater the part of its calls that fail may be: 0.01 is a call in a hundred.
+    /// By how much the canary's failure rate may exceed the stable one: 0.01 is one call in a hundred.
     pub errors: f64,
-    /// How much greater the part of its calls may be whose content it refuses.
+    /// By how much the canary's rate of refused content may exceed the stable one.
     pub refusals: f64,
-    /// How many times as long the 95th percentile of its times to the first token may be.
+    /// The greatest tolerated ratio of the 95th percentiles of the time to the first token, canary to stable.
     pub first_token: f64,
 }
 
-/// What was seen of a call's end.
+/// How a call ended, as far as the model is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Went {
     Well,
-    /// Content was refused.
+    /// The content of the call was refused.
     Refused,
     Failed,
 }
 
 impl Went {
-    /// What a refusal says of the model. `None` if it says nothing.
+    /// The outcome that a refusal counts as. `None` if the refusal says nothing of the model.
     pub(crate) const fn of_refusal(code: Code, status: u16) -> Option<Self> {
         match code {
             Code::ShuttingDown => None,
             Code::ContentPolicy => Some(Self::Refused),
             _ if status >= 500 || status == 429 => Some(Self::Failed),
-            // The caller can mend it.
+            // The caller's own fault, which the caller can fix.
             _ => None,
         }
     }
 }
 
-/// Why a model was taken out of its route.
+/// When and why a canary was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolledBack {
-    /// When.
+    /// Time of the rollback.
     pub at: UnixNanos,
     /// The evidence, in words.
     pub why: String,
 }
 
-/// A model that was taken out of its route.
+/// A canary that was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CanaryNews {
     /// The route.
     pub route: ModelName,
     /// The model.
     pub model: ModelName,
-    /// Of its entry: another entry is another trial.
+    /// Fingerprint of the canary's configuration entry. Another entry is another trial.
     pub fingerprint: String,
-    /// Why.
+    /// When and why.
     pub rolled_back: RolledBack,
 }
 
-/// A model on trial, as operators see it.
+/// A canary's figures, as operators see them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CanaryView {
-    /// Calls in the window: its own, and those of the models beside it.
+    /// Calls in the window: of the canary, and of the stable models.
     pub calls: [usize; 2],
-    /// Of these, those that failed.
+    /// Failed calls among these.
     pub errors: [usize; 2],
-    /// Of these, those whose content was refused.
+    /// Calls among these whose content was refused.
     pub refusals: [usize; 2],
-    /// The 95th percentile of times to the first token, in microseconds.
+    /// The 95th percentile of the time to the first token, in microseconds.
     pub first_token_p95_us: [Option<u32>; 2],
-    /// `None`: it is on trial still.
+    /// When and why the canary was rolled back. `None` while it is on trial.
     pub rolled_back: Option<RolledBack>,
 }
 
-/// All that stands in a model's entry beside its name: another one is another trial.
+/// A canary's configuration entry besides its name. Another entry is another trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
     weight: u32,
     spec: CanarySpec,
 }
 
-/// What is seen of a model on trial. It outlives the catalogue, for as long as its entry stays the same.
+/// Observations of one canary. Outlives the catalogue for as long as the canary's entry stays the same.
 pub(crate) struct Watch {
     pub(crate) route: ModelName,
     pub(crate) model: ModelName,
@@ -124,7 +125,7 @@ struct Sample {
     calls: VecDeque<Seen>,
     errors: usize,
     refusals: usize,
-    /// Calls by caller.
+    /// Number of calls by caller.
     callers: HashMap<u64, u32>,
 }
 
@@ -133,7 +134,7 @@ struct Seen {
     at: UnixNanos,
     went: Went,
     first_token_us: Option<u32>,
-    /// The key that made the call, as a hash.
+    /// Hash of the key that made the call.
     caller: u64,
 }
 
@@ -174,7 +175,7 @@ impl Sample {
         *counter = if more { *counter + 1 } else { counter.saturating_sub(1) };
     }
 
-    /// The calls of all callers but these.
+    /// The calls of all callers except those in `left_out`.
     fn without<'a>(&'a self, left_out: &'a [u64]) -> impl Iterator<Item = &'a Seen> {
         self.calls.iter().filter(|seen| !left_out.contains(&seen.caller))
     }
@@ -194,7 +195,7 @@ impl Sample {
         most.map(|(caller, _)| *caller)
     }
 
-    /// The caller with the most of the calls that count.
+    /// The caller with the most calls for which `counts` is true.
     fn most_of(&self, left_out: &[u64], counts: impl Fn(&Seen) -> bool) -> Option<u64> {
         let mut callers: HashMap<u64, u32> = HashMap::new();
         for seen in self.without(left_out).filter(|seen| counts(seen)) {
@@ -205,18 +206,18 @@ impl Sample {
 }
 
 impl Watch {
-    /// Of a model that has a weight in a route.
+    /// Starts to watch a canary with this weight in the route.
     pub(crate) fn new(route: &ModelName, model: &ModelName, weight: u32, spec: CanarySpec) -> Self {
         let (out, state, entry) = (AtomicBool::new(false), Mutex::default(), Entry { weight, spec });
         Self { route: route.clone(), model: model.clone(), entry, out, state }
     }
 
-    /// Whether it gets no calls any more.
+    /// Whether the canary was rolled back and gets no more calls.
     pub(crate) fn is_out(&self) -> bool {
         self.out.load(Ordering::Relaxed)
     }
 
-    /// A call has ended: one of its own (`canary`), or of a model beside it.
+    /// Records the end of a call: of the canary itself (`canary`), or of a stable model of the route.
     pub(crate) fn ended(
         &self,
         canary: bool,
@@ -249,20 +250,20 @@ impl Watch {
         }
     }
 
-    /// Takes it out, as it was before.
+    /// Restores an earlier rollback. It is not reported as news again.
     pub(crate) fn roll_back(&self, why: RolledBack) {
         let mut state = self.state.lock();
         (state.rolled_back, state.told) = (Some(why), true);
         self.out.store(true, Ordering::Relaxed);
     }
 
-    /// Puts it on trial again, from the beginning. Whether it was out.
+    /// Starts the trial again from scratch. Returns whether the canary had been rolled back.
     pub(crate) fn resume(&self) -> bool {
         *self.state.lock() = State::default();
         self.out.swap(false, Ordering::Relaxed)
     }
 
-    /// That it was taken out, to whoever asks first.
+    /// The canary's rollback. Returned once, to the first caller that asks.
     pub(crate) fn news(&self) -> Option<CanaryNews> {
         if !self.is_out() {
             return None;
@@ -280,24 +281,24 @@ impl Watch {
         })
     }
 
-    /// Whether both are of the same model by the same entry.
+    /// Whether both watch the same model with the same entry.
     fn is_like(&self, other: &Self) -> bool {
         (&self.model, self.entry) == (&other.model, other.entry)
     }
 
-    /// Whether it is about this one, and its entry is the same.
+    /// Whether `news` concerns this canary with the same entry.
     pub(crate) fn is_of(&self, news: &CanaryNews) -> bool {
         (&self.route, &self.model) == (&news.route, &news.model) && self.fingerprint() == news.fingerprint
     }
 
-    /// Of all that stands in its entry.
+    /// Fingerprint of the configuration entry.
     fn fingerprint(&self) -> String {
         let CanarySpec { window, min_calls, errors, refusals, first_token } = self.entry.spec;
         let entry = format!("{} {window:?} {min_calls} {errors} {refusals} {first_token}", self.entry.weight);
         blake3::hash(entry.as_bytes()).to_hex().chars().take(16).collect()
     }
 
-    /// As it stands.
+    /// The current figures.
     pub(crate) fn view(&self) -> CanaryView {
         let state = self.state.lock();
         let State { canary, stable, rolled_back, .. } = &*state;
@@ -311,7 +312,7 @@ impl Watch {
     }
 }
 
-/// What a canary can be worse in.
+/// The respects in which a canary can be worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signal {
     Failed,
@@ -323,18 +324,18 @@ impl Signal {
     const ALL: [Self; 3] = [Self::Failed, Self::Refused, Self::Slow];
 }
 
-/// A signal of a canary beside that of the models it is compared with.
+/// One signal of the canary and of the stable models.
 struct Measured {
     own: Rate,
     beside: Rate,
-    /// How much greater the canary's rate may be.
+    /// By how much the canary's rate may exceed the stable one.
     tolerated: f64,
-    /// The canary's time to the first token beyond which a call is slow.
+    /// The canary's time to the first token, in microseconds, beyond which a call counts as slow.
     slow_us: u32,
 }
 
 impl State {
-    /// In what it is worse, in words.
+    /// In which respect the canary is worse, in words. `None` if it is not worse.
     fn breach(&self, spec: &CanarySpec) -> Option<String> {
         let level = rule::at_look(self.looks);
         if !self.has_several_callers() {
@@ -349,14 +350,14 @@ impl State {
         })
     }
 
-    /// Whether more than one key called within the window, the canary or the models beside it.
+    /// Whether more than one key called the canary or the stable models within the window.
     fn has_several_callers(&self) -> bool {
         let mut callers = self.canary.callers.keys().chain(self.stable.callers.keys());
         let first = callers.next();
         callers.any(|caller| Some(caller) != first)
     }
 
-    /// Whether a signal is worse also without the key that has most of its bad calls.
+    /// Whether the signal is also worse without the key that has most of the bad calls.
     fn others_bear_out(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64]) -> bool {
         let Some(measured) = self.measure(spec, signal, left_out) else { return false };
         let bad = |seen: &Seen| match signal {
@@ -389,7 +390,7 @@ impl State {
         }
     }
 
-    /// How a signal is worse without these callers, in words. `None` if it is not, at this level.
+    /// Describes how the signal is worse without the callers in `left_out`. `None` if it is not worse at this level.
     fn worse(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64], level: f64) -> Option<String> {
         let Measured { own, beside, tolerated, .. } = self.measure(spec, signal, left_out)?;
         let likely = rule::worse(own, beside, tolerated, level)?;
@@ -411,10 +412,10 @@ impl State {
     }
 }
 
-/// Odds that are told as no number.
+/// Odds from which no number is printed.
 const CERTAIN_ODDS: f64 = 1e9;
 
-/// Two rates, for people.
+/// Two rates, formatted for people.
 struct Compared {
     own: Rate,
     beside: Rate,
@@ -449,12 +450,12 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The trials of one route.
+/// The canaries of one route.
 pub(crate) struct Trials {
     arms: Vec<Place>,
 }
 
-/// Where a watch stands: one of this catalogue's own, or that of a former one whose entry was the same.
+/// The watch of one canary: the catalogue's own, or that of an earlier catalogue with the same entry.
 struct Place {
     own: Arc<Watch>,
     former: OnceLock<Arc<Watch>>,
@@ -467,19 +468,19 @@ impl Place {
 }
 
 impl Trials {
-    /// `None`: nothing is on trial.
+    /// Returns `None` if the route has no canary.
     pub(crate) fn of(watches: impl Iterator<Item = Watch>) -> Option<Self> {
         let place = |own| Place { own: Arc::new(own), former: OnceLock::new() };
         let arms: Vec<_> = watches.map(place).collect();
         (!arms.is_empty()).then_some(Self { arms })
     }
 
-    /// Goes on with the watches of former trials, arm by arm, where the entry is the same.
+    /// Continues the watches of an earlier catalogue for canaries whose entries are the same.
     pub(crate) fn go_on_from(&self, former: &Self) {
         for place in &self.arms {
             let same = former.watches().find(|watch| watch.is_like(&place.own));
             if let Some(same) = same {
-                // Once is enough: a catalogue is put in force once.
+                // `set` cannot fail: a catalogue comes into force once.
                 let _ = place.former.set(Arc::clone(same));
             }
         }
@@ -489,12 +490,13 @@ impl Trials {
         self.arms.iter().map(Place::watch)
     }
 
-    /// Whether that model gets no calls any more.
+    /// Whether this model was rolled back and gets no more calls.
     pub(crate) fn is_out(&self, model: &ModelName) -> bool {
         self.watches().any(|watch| watch.model == *model && watch.is_out())
     }
 
-    /// What a call that goes to this model is watched for.
+    /// The watches that a call to this model counts towards: its own, or those of all canaries if it is a stable
+    /// model.
     pub(crate) fn call(&self, model: &ModelName) -> Option<Box<Trial>> {
         let own = |watch: &&Arc<Watch>| watch.model == *model;
         let watches = match self.watches().find(own) {
@@ -505,14 +507,14 @@ impl Trials {
     }
 }
 
-/// A call that is watched.
+/// A call that counts towards canary watches.
 pub(crate) struct Trial {
     watches: Vec<(Arc<Watch>, bool)>,
     model: ModelName,
 }
 
 impl Trial {
-    /// It has ended. One that another model took over in the end was failed by its own.
+    /// Records the end of the call. If another model took the call over in the end, the call counts as failed.
     pub(crate) fn ended(&self, went: Went, record: &TraceRecord, now: UnixNanos) {
         let taken_over = record.model_served.as_deref() != Some(self.model.as_str());
         let went = if taken_over { Went::Failed } else { went };

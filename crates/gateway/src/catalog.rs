@@ -1,5 +1,6 @@
-//! What may change while calls run: models, their names, prices, workers, rules, shares. A catalogue never changes; another one
-//! takes its place, whole, and each call keeps the one that it was routed by. Knows no call, and no file.
+//! Everything that may change while calls run: models, names, prices, workers, rules, shares. A catalogue is
+//! immutable. A reload replaces it as a whole, and each call keeps the catalogue that it was routed by. Knows no call
+//! and no file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -19,47 +20,47 @@ use crate::policy::Policy;
 use crate::routes::{Arm, Asker, Draw, Fallbacks, Route};
 use crate::shadows::ShadowSpec;
 
-/// Names that a call moves on over, one after the other.
+/// The most successors that are followed for one name.
 const MOST_MOVES: usize = 8;
 
-/// A model as the gateway knows it.
+/// A served model.
 #[derive(Clone)]
 pub struct ServedModel {
     /// The name it is served under.
     pub name: ModelName,
-    /// In what terms it is spoken to.
+    /// How the model is addressed.
     pub lane: Lane,
-    /// When it was made, seconds since 1970; shown as `created`.
+    /// Creation time in seconds since 1970. Shown as `created`.
     pub created_unix_s: u64,
-    /// Length of an answer whose caller names none; `None`: the gateway's.
+    /// Answer length in tokens if the caller sets none. `None` means the gateway's default.
     pub default_max_tokens: Option<u32>,
     /// Limits over all callers together.
     pub limits: LimitSpec,
-    /// What is done where a worker of its is lost or slow.
+    /// The operator's choices for this model's calls.
     pub policy: Policy,
 }
 
-/// What a catalogue is made of.
+/// The parts of a catalogue.
 pub struct Offer {
-    /// What is served.
+    /// The served models.
     pub models: Vec<Arc<ServedModel>>,
-    /// Further names, and what they lead to.
+    /// Further names, and the routes behind them.
     pub aliases: BTreeMap<ModelName, Route>,
-    /// What tokens cost.
+    /// Prices of tokens.
     pub prices: PriceList,
-    /// What others charge us for theirs.
+    /// What upstreams charge for their tokens.
     pub costs: CostList,
-    /// Who computes.
+    /// The workers.
     pub fleet: Arc<Fleet>,
-    /// Rules on content; `None` switches the stage off.
+    /// Content rules. `None` disables the stage `moderate`.
     pub judge: Option<Arc<dyn Judge>>,
-    /// Shares of an engine, relative to the 1 of every organisation that is not named.
+    /// Weights of organisations at an engine. An organisation that is not listed has weight 1.
     pub weights: BTreeMap<OrgId, u32>,
-    /// What holds for names beside what they lead to.
+    /// Rules for names: shadows, notices, and whether answers name the model.
     pub names: NameRules,
 }
 
-/// What is on offer now.
+/// The models, names, prices, workers and rules in force.
 pub struct Catalog {
     models: HashMap<ModelName, Arc<ServedModel>>,
     aliases: BTreeMap<ModelName, Route>,
@@ -69,20 +70,21 @@ pub struct Catalog {
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
     rules: NameRules,
-    /// What is seen of models on trial, by their route.
+    /// Canary watches by route.
     trials: BTreeMap<ModelName, Trials>,
-    /// What a body says decides which model takes it, or how it is read: some model is spoken to in messages, or some name leads
-    /// to several.
+    /// The body must be inspected before it is parsed, because it decides which model takes the call or how it is
+    /// read. True if a model has a message backend or a name leads to several models.
     looks: bool,
-    /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
+    /// Some model is free, so an empty balance is no reason to reject a caller early.
     free_model: bool,
 }
 
 impl Catalog {
-    /// Every served model must have workers and a price, every alias a model.
+    /// Checks an offer and builds the catalogue. Every served model needs workers and a price, and every alias a
+    /// model.
     ///
     /// # Errors
-    /// Every fault at once.
+    /// All faults at once.
     pub fn checked(offer: Offer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
         let Offer { models: offered, aliases, prices, costs, fleet, judge, weights, names: rules } = offer;
         let mut faults = Vec::new();
@@ -137,24 +139,24 @@ impl Catalog {
         self.models.values()
     }
 
-    /// The further names, in their order.
+    /// The further names, in order.
     pub fn aliases(&self) -> impl Iterator<Item = &ModelName> {
         self.aliases.keys()
     }
 
-    /// Who computes.
+    /// The workers.
     pub fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
     }
 
-    /// Models with all names that lead to them. A name of several leads to its main one.
+    /// All names with the models that they lead to. A name with several models leads to its main one.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
         let aliases = self.aliases.iter();
         let aliases = aliases.filter_map(|(alias, route)| Some((alias, self.models.get(route.main()?)?)));
         self.models.iter().chain(aliases)
     }
 
-    /// The model served under a name or alias; of several the main one.
+    /// The model served under a name or alias. If the name has several models, the main one.
     pub(crate) fn resolve(&self, name: &ModelName) -> Option<&Arc<ServedModel>> {
         match self.aliases.get(name) {
             Some(route) => self.models.get(route.main()?),
@@ -162,35 +164,36 @@ impl Catalog {
         }
     }
 
-    /// Whether a model is somebody else's, by its lane.
+    /// Whether the model is served by another provider's server, judged by its backend.
     pub(crate) fn is_far(&self, name: &ModelName) -> bool {
         self.models.get(name).is_some_and(|model| model.lane.is_messages())
     }
 
-    /// Whether a body has to be looked at before it is read.
+    /// Whether a body must be inspected before it is parsed.
     pub(crate) const fn looks(&self) -> bool {
         self.looks
     }
 
-    /// Whether what `name` leads to is offered where calls may be worked on.
+    /// Whether a model behind `name` is offered within the call's residency.
     pub(crate) fn offers_within(&self, name: &ModelName, residency: &Residency) -> bool {
         self.models_of(name).any(|model| self.fleet.serves_within(model, residency))
     }
 
-    /// Where what `name` leads to is offered. `None` among them: where nobody has said.
+    /// The regions in which the models behind `name` are offered. `None` represents workers without a configured
+    /// region.
     pub(crate) fn regions_of(&self, name: &ModelName) -> BTreeSet<Option<Region>> {
         self.models_of(name).flat_map(|model| self.fleet.regions_of(model)).collect()
     }
 
-    /// The models that may take calls that ask for `name`.
+    /// The models that may take calls for `name`.
     fn models_of<'a>(&'a self, name: &'a ModelName) -> impl Iterator<Item = &'a ModelName> {
         let route = self.aliases.get(name);
         let arms = route.into_iter().flat_map(Route::open).map(|arm| &arm.model);
         arms.chain(route.is_none().then_some(name))
     }
 
-    /// The model that takes a call with this body that asks for `name`, or for what has come after it: one that is offered where the call may be
-    /// worked on, if any is.
+    /// Chooses the model for a call with this body that asks for `name`, or for the successor that `name` has moved
+    /// to. Prefers models that are offered within the call's residency.
     pub(crate) fn choose(&self, name: &ModelName, asker: &Asker, body: &[u8]) -> Option<Arc<ServedModel>> {
         let name = self.current(name, asker.now);
         let model = match self.aliases.get(name) {
@@ -210,13 +213,13 @@ impl Catalog {
         self.models.get(self.current(model, asker.now)).map(Arc::clone)
     }
 
-    /// What has come after a name that has moved on, and after that.
+    /// Follows the successors of names that have moved on.
     fn current<'a>(&'a self, name: &'a ModelName, now: UnixNanos) -> &'a ModelName {
         let next = |name: &&'a ModelName| self.rules.notices.get(*name)?.moved(now);
         std::iter::successors(Some(name), next).take(MOST_MOVES).last().unwrap_or(name)
     }
 
-    /// What is to be told of a name, or else of the model that it leads to.
+    /// The notice for the name asked for, or else for the model that it leads to.
     pub(crate) fn notice<'a>(
         &'a self,
         asked: &'a ModelName,
@@ -227,19 +230,19 @@ impl Catalog {
         named(asked).or_else(|| named(model))
     }
 
-    /// Whether anything ends.
+    /// Whether any name has a notice of retirement.
     pub(crate) fn has_notices(&self) -> bool {
         !self.rules.notices.is_empty()
     }
 
-    /// Whether answers say where a name led.
+    /// Whether answers name the model that an alias led to.
     pub(crate) fn tells_aliases(&self) -> bool {
         self.rules.tell_aliases
     }
 
-    /// The model that answers instead of `failed` if calls of `asked` end with this code at this stage. It was not tried, and is
-    /// offered where the call may be worked on. The route's fallbacks come first. If the failure was the model's, the other models
-    /// that the route leads to come next.
+    /// The model that answers instead of `failed` if calls for `asked` end with this code at this stage. Skips models
+    /// that were tried and those outside the call's residency. The route's fallbacks come first. If the failure was
+    /// the model's own, the other models of the route come next.
     pub(crate) fn fallback(
         &self,
         asked: &str,
@@ -260,7 +263,7 @@ impl Catalog {
         })
     }
 
-    /// Whether a call of `asked` that was read to be rendered for `model` may be put to a model that is asked in messages.
+    /// Whether a call for `asked` that was parsed for `model` may fall back to a model with a message backend.
     pub(crate) fn may_fall_back_on_messages(&self, asked: &ModelName, model: &ServedModel) -> bool {
         let is_messages =
             |name: &ModelName| self.models.get(name).is_some_and(|model| model.lane.is_messages());
@@ -268,12 +271,12 @@ impl Catalog {
         route.is_some_and(|route| route.models().any(is_messages))
     }
 
-    /// What a call that asks for `asked`, and goes to `model`, is watched for.
+    /// The canary watches that a call for `asked` counts towards when `model` serves it.
     pub(crate) fn trial(&self, asked: &ModelName, model: &ModelName) -> Option<Box<Trial>> {
         self.trials.get(asked)?.call(model)
     }
 
-    /// Watches go on where their entries are those of the catalogue before.
+    /// Continues the canary watches of the catalogue before this one, if their entries are the same.
     pub(crate) fn go_on_from(&self, former: &Self) {
         for (name, trials) in &self.trials {
             if let Some(former) = former.trials.get(name) {
@@ -282,23 +285,23 @@ impl Catalog {
         }
     }
 
-    /// Everything on trial.
+    /// All canary watches.
     pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
         self.trials.values().flat_map(Trials::watches)
     }
 
-    /// Names that lead to several models, or to one on trial, as they stand.
+    /// The names that lead to several models, with their routes.
     pub fn routes(&self) -> impl Iterator<Item = (&ModelName, &Route)> {
         self.aliases.iter().filter(|(_, route)| route.has_choice())
     }
 
-    /// What is seen of a model on trial.
+    /// The figures of a canary.
     pub fn canary(&self, route: &ModelName, model: &ModelName) -> Option<CanaryView> {
         let watch = self.trials.get(route)?.watches().find(|watch| watch.model == *model)?;
         Some(watch.view())
     }
 
-    /// How calls are copied that ask for `asked` and are served by `model`: what is said of the name asked for comes first.
+    /// How calls for `asked` that `model` serves are copied. A rule for the name asked for takes precedence.
     pub(crate) fn shadow<'a>(
         &'a self,
         asked: &'a ModelName,
@@ -309,7 +312,7 @@ impl Catalog {
         named(asked).or_else(|| named(model))
     }
 
-    /// Whose calls are copied, and where to.
+    /// The names whose calls are copied, with their rules.
     pub fn shadows(&self) -> impl Iterator<Item = (&ModelName, &ShadowSpec)> {
         self.rules.shadows.iter().map(|(name, spec)| (name, &**spec))
     }
@@ -331,7 +334,7 @@ impl Catalog {
         self.judge.as_ref()
     }
 
-    /// An organisation's share of an engine.
+    /// An organisation's weight at an engine.
     pub(crate) fn weight(&self, org: &OrgId) -> u32 {
         self.weights.get(org).copied().unwrap_or(1)
     }
@@ -341,16 +344,16 @@ impl Catalog {
     }
 }
 
-/// What is on trial in a route.
+/// The canary watches of a route.
 fn trials(name: &ModelName, route: &Route) -> Option<Trials> {
     let watch = |arm: &Arm| Some(Watch::new(name, &arm.model, arm.weight, arm.canary?));
     Trials::of(route.arms.iter().filter_map(watch))
 }
 
-/// What a gateway cannot be served with. Every fault at once.
+/// The faults of a configuration that cannot be served, all at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayError {
-    /// One line each.
+    /// One line per fault.
     pub faults: Vec<String>,
 }
 

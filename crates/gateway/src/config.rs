@@ -1,4 +1,4 @@
-//! What a gateway is made of and the bounds it keeps. Reads no file and no environment.
+//! The parts and the bounds of a gateway. Reads no file and no environment.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,103 +14,105 @@ use serde_json::Value;
 
 use crate::memory::MemoryBounds;
 
-/// The rooms that a gateway decides with, for as long as it lives. What may change meanwhile is in its catalogue.
+/// The services that a gateway uses for as long as it lives. Everything that may change meanwhile is in its catalogue.
 pub struct GatewayParts {
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Who calls.
+    /// Organisations, projects and keys.
     pub directory: Arc<Directory>,
-    /// How often and how much at once.
+    /// Rate and concurrency limits.
     pub limits: Limits,
-    /// Money.
+    /// The ledger.
     pub books: Arc<dyn Books>,
     /// Takes finished trace records.
     pub traces: Arc<dyn TraceSink>,
-    /// Finds them again.
+    /// Finds trace records again.
     pub records: Arc<dyn Records>,
-    /// Keeps what clients store.
+    /// Stores clients' responses and conversations.
     pub objects: Arc<dyn ObjectStore>,
-    /// Keeps their files and batches; `None`: there are none.
+    /// Stores clients' files and batches. `None` if they are not supported.
     pub files: Option<Arc<dyn BatchStore>>,
     /// Separates the prefix caches of tenants. Never leaves the server.
     pub cache_secret: [u8; 32],
-    /// This process, new at each start.
+    /// The ledger owner id of this process. New at each start.
     pub owner: Owner,
 }
 
-/// A record on its way from the store.
+/// A future of one record from the store.
 pub type Stored<'a> = Pin<Box<dyn Future<Output = Option<Arc<TraceRecord>>> + Send + 'a>>;
 
-/// Records of one trace id on their way from the store.
+/// A future of the records of one trace id from the store.
 pub type StoredTrace<'a> = Pin<Box<dyn Future<Output = Vec<Arc<TraceRecord>>> + Send + 'a>>;
 
 /// Finds the trace of a request for its owner.
 pub trait Records: Send + Sync {
     /// The record, if it is still in memory.
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
-    /// The record, if the store has it. Bounded in what it reads at once, and off the event loop.
+    /// The record, if the store has it. Reads a bounded amount at once, off the event loop.
     fn stored(&self, id: RequestId) -> Stored<'_>;
-    /// The records in memory of calls whose callers sent this W3C trace id (32 hexadecimal digits in lower case), newest first.
+    /// The records in memory of calls that were sent with this W3C trace id (32 lower-case hexadecimal digits),
+    /// newest first.
     fn recent_of_trace(&self, trace_id: &str) -> Vec<Arc<TraceRecord>> {
         let _ = trace_id;
         Vec::new()
     }
-    /// The newest such records in the store, newest first. Bounded as [`Records::stored`] is.
+    /// The newest such records in the store, newest first. Bounded like [`Records::stored`].
     fn stored_of_trace(&self, trace_id: String) -> StoredTrace<'_> {
         let _ = trace_id;
         Box::pin(std::future::ready(Vec::new()))
     }
-    /// Its JSON, as `GET /v1/requests/ID` answers it.
+    /// The record as JSON, as `GET /v1/requests/ID` returns it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
-    /// The same as far as it is known before the last word of the answer: the answer's `headrace` block.
+    /// The answer's `headrace` block: the record as far as it is known before the end of the answer.
     fn block(&self, record: &TraceRecord) -> Value;
-    /// What whoever is asked next is told of the trace that it works in: `traceparent`, below the last of the record's attempts. `None`:
-    /// nothing.
+    /// The `traceparent` header for the server that is asked next. Its parent span is the record's last attempt.
+    /// `None` if no header is sent.
     fn traceparent(&self, record: &TraceRecord) -> Option<String> {
         let _ = record;
         None
     }
 }
 
-/// How often in a hold's lifetime its call looks at least whether it is to be kept. It is kept when a quarter of it has passed: also
-/// where the wall clock catches up with a step, which it does at ten times its pace at most, several looks come before that.
+/// Minimum number of checks in a hold's lifetime. A check extends the hold once a quarter of its lifetime has passed.
+/// After a step of the wall clock, wall time may run at up to ten times its pace. Even then, several checks come
+/// before the hold expires.
 const KEEP_LOOKS: u32 = 160;
-/// The most that is kept back of a hold's life to settle it in.
+/// Upper bound of the part of a hold's lifetime that is reserved for its settlement.
 const SETTLE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Where it is, and bounds, each with its unit.
+/// The server's region, and the gateway's bounds, each with its unit.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// Where this server is, and what it keeps of calls; `None`: nobody has said.
+    /// The region in which this server runs and keeps data about calls. `None` if it is not configured.
     pub region: Option<Region>,
-    /// Length of an answer whose caller names none, in tokens.
+    /// Answer length in tokens if the caller sets none.
     pub default_max_tokens: u32,
-    /// How long a hold lives if nobody settles it. Calls end before it does: [`GatewayConfig::longest_call`].
+    /// Lifetime of a hold that is not settled. Calls end before that: see [`GatewayConfig::longest_call`].
     pub hold_lifetime: Duration,
-    /// How long a reader may take nothing while something waits for it.
+    /// How long a reader may take nothing while data waits for it.
     pub stall_timeout: Duration,
-    /// Bytes that wait for a reader before the gateway stops asking the engine's queue for more. So many may then wait there,
-    /// before the engine lets the call stand still.
+    /// Bytes that may wait for a reader before the gateway stops reading the engine's events. The same number may
+    /// then wait at the engine before it suspends the call.
     pub delivery_buffer_bytes: usize,
     /// How long a stream's status line waits for its first event.
     pub first_event_wait: Duration,
-    /// How often a silent stream gets a sign of life.
+    /// How often a silent stream gets a keep-alive.
     pub keep_alive: Duration,
-    /// Prompts longer than this many bytes are rendered off the event loop. What goes on as it came is only looked through, and that
-    /// takes a sixteenth of the time.
+    /// Bodies longer than this many bytes are parsed and rendered off the event loop. A body that is forwarded
+    /// unchanged is only skimmed, in a sixteenth of the time, so it may be sixteen times as long.
     pub render_inline_bytes: usize,
-    /// Bytes of bodies that are read and rendered at once off the event loop; half of them for one key.
+    /// Bytes of bodies that are parsed and rendered concurrently off the event loop. One key may use half of them.
     pub render_bytes_at_once: usize,
     /// Memory that calls may take.
     pub memory: MemoryBounds,
-    /// How long what clients store is kept.
+    /// How long objects stored by clients are kept.
     pub object_retention: Duration,
-    /// What a request may say.
+    /// Bounds on what a request may contain.
     pub wire: WireLimits,
 }
 
 impl Default for GatewayConfig {
-    /// The usual bounds.
+    /// The default bounds.
     fn default() -> Self {
         Self {
             region: None,
@@ -130,7 +132,7 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// What no gateway could serve with: each bound by name, and what is wrong with it.
+    /// The bounds with which no call could be served: the name of each, and what is wrong with it.
     pub fn faults(&self) -> Vec<(&'static str, &'static str)> {
         let none = [
             ("default_max_tokens", self.default_max_tokens == 0),
@@ -147,15 +149,15 @@ impl GatewayConfig {
         none.map(|(name, _)| (name, "is 0: no call could be served with it")).collect()
     }
 
-    /// How often a call's task looks at its clocks, and whether its hold is to be kept.
+    /// How often a call's task checks its deadlines and whether to extend its hold.
     pub(crate) fn period(&self) -> Duration {
         (self.stall_timeout / 4)
             .min(self.hold_lifetime / KEEP_LOOKS)
             .clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
-    /// How long a call may take: as long as its hold lives, less the time to settle it. Work without a hold would be work that
-    /// nobody pays for, out of money that others may hold by then.
+    /// The longest time that a call may take: the lifetime of its hold, less the time to settle it. Work without a
+    /// hold would be unpaid, because the money may be held for another call by then.
     pub(crate) fn longest_call(&self) -> Duration {
         self.hold_lifetime.saturating_sub(SETTLE_WITHIN.min(self.hold_lifetime / 10))
     }

@@ -1,5 +1,5 @@
-//! Stage `deliver`: the bounded buffer between the task that owns a request and the transport that reads it.
-//! The task never waits for the client to put something in. Knows no clock: the task looks at what was taken, and when.
+//! Stage `deliver`: the bounded buffer between the task that owns a request and the transport that reads it. The task
+//! never waits for the client. Knows no clock: the task checks how much was taken, and when.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,12 +12,12 @@ use headrace_call_api::{Broken, Frames, GiveUp, Outlet, Reserved};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Frames are joined up to this size, so that a reader who lags takes few large ones.
+/// Frames are joined up to this size, so that a slow reader takes few large frames.
 const JOIN_BYTES: usize = 16 * 1024;
-/// No frame is larger: what the transport takes at once counts as written, and a stalled transport keeps it.
+/// The largest frame. Bytes that the transport has taken count as written, and a stalled transport keeps them.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// The transport's end. Dropping it says that the client went away, unless [`Frames::give_up`] said why.
+/// The transport's end. Dropping it means that the client went away, unless [`Frames::give_up`] gave another reason.
 pub struct Delivery {
     shared: Arc<Shared>,
 }
@@ -28,17 +28,17 @@ pub(crate) struct DeliverySender {
     limit_bytes: usize,
 }
 
-/// A copy of all that is put in, up to a bound.
+/// A copy of everything that is pushed, up to a bound.
 pub(crate) struct Kept {
     bytes: BytesMut,
     most_bytes: usize,
     memory: Arc<Reserved>,
-    /// It has become too long, or there was no memory for it.
+    /// The copy became too long, or there was no memory for it.
     given_up: bool,
 }
 
 impl Kept {
-    /// Nothing yet; its bytes are taken from `memory`.
+    /// An empty copy. Its bytes are reserved from `memory`.
     pub(crate) fn new(memory: Arc<Reserved>, most_bytes: usize) -> Self {
         Self { bytes: BytesMut::new(), most_bytes, memory, given_up: false }
     }
@@ -56,9 +56,9 @@ impl Kept {
 
 struct Shared {
     state: Mutex<State>,
-    /// Told when the reader took something or went away.
+    /// Notified when the reader takes something or goes away.
     reader: Notify,
-    /// What the call has taken of the memory: kept until both ends are gone.
+    /// The call's memory reservation, held until both ends are gone.
     _memory: Arc<Reserved>,
 }
 
@@ -66,12 +66,12 @@ struct Shared {
 struct State {
     frames: VecDeque<Frame>,
     buffered: usize,
-    /// Tokens of the answer up to the end of what was put in.
+    /// Answer tokens up to the end of what was pushed.
     put_tokens: u64,
-    /// The same of what was taken.
+    /// Answer tokens up to the end of what was taken.
     taken_tokens: u64,
     taken_frames: u64,
-    /// The last frame taken ended within something that was put in as one.
+    /// The last frame taken ended inside something that was pushed as a whole.
     within: bool,
     end: End,
     given_up: Option<GiveUp>,
@@ -84,31 +84,31 @@ struct State {
 enum End {
     #[default]
     Open,
-    /// Everything was put in.
+    /// Everything was pushed.
     Whole,
     Broken,
 }
 
 struct Frame {
     bytes: BytesMut,
-    /// Tokens of the answer up to the end of this frame.
+    /// Answer tokens up to the end of this frame.
     tokens: u64,
-    /// More of what was put in together follows.
+    /// More of what was pushed together follows.
     goes_on: bool,
     /// A piece of a larger allocation.
     is_piece: bool,
 }
 
-/// What had been taken when the rest was thrown away.
+/// What had been taken when the rest was discarded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Tokens of the answer that the transport has taken.
+    /// Answer tokens that the transport has taken.
     pub(crate) tokens: u64,
-    /// The transport stands within something that was put in as one, so that nothing sensible can follow.
+    /// The transport is inside something that was pushed as a whole, so nothing meaningful can follow.
     pub(crate) within: bool,
 }
 
-/// A body whose unread part the task may let grow to `limit_bytes` before it pauses.
+/// Creates a body. The sender reports that it is full once `limit_bytes` are unread.
 pub(crate) fn channel(limit_bytes: usize, memory: Arc<Reserved>) -> (DeliverySender, Delivery) {
     let (state, reader) = (Mutex::new(State::default()), Notify::new());
     let shared = Arc::new(Shared { state, reader, _memory: memory });
@@ -116,7 +116,7 @@ pub(crate) fn channel(limit_bytes: usize, memory: Arc<Reserved>) -> (DeliverySen
 }
 
 impl DeliverySender {
-    /// Adds bytes; `tokens` is how many of the answer's tokens they complete, from its start.
+    /// Pushes bytes. `tokens` is the number of answer tokens that are complete with them, counted from the start.
     pub(crate) fn push(&self, bytes: &mut BytesMut, tokens: u64) {
         if bytes.is_empty() {
             return;
@@ -138,7 +138,7 @@ impl DeliverySender {
         }
     }
 
-    /// Whether the unread part has reached its bound.
+    /// Whether the unread part has reached its limit.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.state.lock().buffered >= self.limit_bytes
     }
@@ -148,34 +148,34 @@ impl DeliverySender {
         self.shared.state.lock().frames.is_empty()
     }
 
-    /// Why the transport let go, if it did.
+    /// Why the transport gave up, if it did.
     pub(crate) fn given_up(&self) -> Option<GiveUp> {
         self.shared.state.lock().given_up
     }
 
-    /// How many frames the transport has taken, if something waits for it.
+    /// How many frames the transport has taken. `None` if nothing waits for it.
     pub(crate) fn waits_after(&self) -> Option<u64> {
         let state = self.shared.state.lock();
         (!state.frames.is_empty()).then_some(state.taken_frames)
     }
 
-    /// For how long the transport has got nothing further of what it took.
+    /// How long the transport has been unable to pass on what it took.
     pub(crate) fn blocked_for(&self) -> Duration {
         self.shared.state.lock().outlet.as_ref().map_or(Duration::ZERO, |outlet| outlet.blocked_for())
     }
 
-    /// Keeps a copy of what is put in from now on.
+    /// Keeps a copy of what is pushed from now on.
     pub(crate) fn keep(&self, kept: Kept) {
         self.shared.state.lock().kept = Some(Box::new(kept));
     }
 
-    /// The copy of all that was put in, where it was kept.
+    /// Takes the copy of everything that was pushed. `None` if none was kept or it was given up.
     pub(crate) fn kept(&self) -> Option<Bytes> {
         let kept = self.shared.state.lock().kept.take()?;
         (!kept.given_up).then(|| kept.bytes.freeze())
     }
 
-    /// Throws away what was not taken.
+    /// Discards what was not taken.
     pub(crate) fn cut(&self) -> Cut {
         let mut state = self.shared.state.lock();
         if let Some(kept) = &mut state.kept {
@@ -185,12 +185,12 @@ impl DeliverySender {
         Cut { tokens: state.taken_tokens, within: state.within }
     }
 
-    /// Everything was put in: the body ends well once it is taken.
+    /// Marks the body as complete. It ends well once everything is taken.
     pub(crate) fn finish(&self) {
         self.end(End::Whole);
     }
 
-    /// Throws away what was not taken and ends the body with an error.
+    /// Discards what was not taken and ends the body with an error.
     pub(crate) fn break_off(&self) {
         self.end(End::Broken);
     }
@@ -292,7 +292,7 @@ impl Frames for Delivery {
 }
 
 impl Frame {
-    /// A piece is copied, so that a transport that keeps it does not keep everything that it was cut from.
+    /// Copies a piece: a transport that keeps the frame must not keep the whole allocation that it was cut from.
     fn into_bytes(self) -> Bytes {
         if self.is_piece { Bytes::copy_from_slice(&self.bytes) } else { self.bytes.freeze() }
     }
@@ -373,7 +373,7 @@ mod tests {
         put(&sender, 10, 1);
         put(&sender, 2 * MAX_FRAME_BYTES + 10, 9);
         assert_eq!((taken(&mut delivery), taken(&mut delivery)), (10, MAX_FRAME_BYTES));
-        // Its tokens count once all of it is taken; in its middle nothing else can be said.
+        // Its tokens count once all of it is taken. In its middle nothing else can be sent.
         assert_eq!(sender.shared.state.lock().taken_tokens, 1);
         assert!(sender.shared.state.lock().within);
         put(&sender, 5, 10);

@@ -1,4 +1,4 @@
-//! What travels with a request through every stage: its id, its dialect, its clock and its trace.
+//! Per-request state that every stage shares: id, dialect, clock and trace record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::catalog::ServedModel;
 use crate::objects::newest::Turns;
 use crate::shadows::{Running, Shadow};
 
-/// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
+/// State of one request. Stages call [`Dossier::mark`] as they end, which times them back to back.
 pub(crate) struct Dossier {
     pub(crate) id: RequestId,
     pub(crate) dialect: Dialect,
-    /// Headers by which the caller's dialect changes what its body means.
+    /// Headers by which the caller's dialect changes the meaning of its body.
     pub(crate) dialect_headers: Vec<(&'static str, String)>,
     pub(crate) record: Box<TraceRecord>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Where its time went so far.
+    /// How the request's time is divided among the stages so far.
     pub(crate) line: Timeline,
-    /// What it has to do with copies of calls; mostly nothing.
+    /// Set if this request is a shadow copy or may be copied.
     pub(crate) shadow: Option<Box<Shadow>>,
-    /// Which request of a batch it is; mostly none.
+    /// The batch request that this call runs, if it is one.
     pub(crate) batch: Option<Box<BatchLine>>,
-    /// What its connection of turns keeps; mostly it came on none.
+    /// State of the WebSocket session that the request came on, if it came on one.
     pub(crate) turns: Option<Turns>,
-    /// What the model that takes it is watched for.
+    /// The canary watches that this request counts towards, if any.
     pub(crate) trial: Option<Box<Trial>>,
-    /// Where it is seen by whoever watches, if there was room.
+    /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
     pub(crate) seat: Option<Seat>,
     start_ns: u64,
 }
 
-/// What is known of a request from its first moment: enough for a trace if a panic takes the rest.
+/// The minimum needed to write a trace if the request panics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stub {
     pub(crate) id: RequestId,
@@ -50,7 +50,7 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Of a request that arrives now, under an id of its own.
+    /// Starts a request that arrives now, under a fresh id.
     pub(crate) fn of(head: &Head) -> Self {
         Self {
             id: RequestId::fresh(head.started),
@@ -61,14 +61,15 @@ impl Stub {
         }
     }
 
-    /// Its file.
+    /// Creates the state of the request.
     pub(crate) fn open(self, clock: Arc<dyn Clock>) -> Dossier {
         let mut dossier = Dossier::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
         dossier.record.endpoint = self.endpoint;
         dossier
     }
 
-    /// The record of a request whose file a panic took. Reads nothing that could fail once more, not even the clock.
+    /// The trace record of a request whose state was lost in a panic. Calls nothing that could panic again, not even
+    /// the clock.
     pub(crate) fn panicked(self, clock: Arc<dyn Clock>) -> Box<TraceRecord> {
         let message = "a panic inside; what was known of the call went with it".to_owned();
         let mut record = self.open(clock).record;
@@ -154,22 +155,22 @@ impl Dossier {
         }
     }
 
-    /// The copy of a call that it is, if it is one.
+    /// The shadow copy that this request is, if it is one.
     pub(crate) fn copy(&self) -> Option<&Running> {
         self.shadow.as_deref().and_then(Shadow::copy)
     }
 
-    /// What its random numbers follow from, where its caller names no seed.
+    /// Seed for sampling if the client sent none. A shadow copy uses the original request's id.
     pub(crate) fn drawn_bits(&self) -> u128 {
         self.copy().map_or(self.id, Running::of).bits()
     }
 
-    /// When its first byte came, in nanoseconds of the clock's monotonic time.
+    /// Monotonic time of the request's first byte, in nanoseconds.
     pub(crate) const fn started_mono_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// What remains of it if a panic takes the rest.
+    /// The minimum needed to write a trace if the request panics.
     pub(crate) fn stub(&self) -> Stub {
         Stub {
             id: self.id,
@@ -180,7 +181,7 @@ impl Dossier {
         }
     }
 
-    /// Names what was called, and takes the caller's trace ids where they are well-formed.
+    /// Records the endpoint, and the caller's trace ids if they are well-formed.
     pub(crate) fn describe(&mut self, endpoint: Endpoint, traceparent: Option<&str>) {
         self.record.endpoint = Some(endpoint);
         if let Some((trace, span)) = traceparent.and_then(parse_traceparent) {
@@ -189,7 +190,7 @@ impl Dossier {
         }
     }
 
-    /// Names the model that handles it from now on.
+    /// Records the model that serves the request from now on.
     pub(crate) fn served_by(&mut self, model: &ServedModel) {
         self.record.model_served = Some(model.name.to_string());
         if let Some(seat) = &self.seat {
@@ -199,7 +200,8 @@ impl Dossier {
             Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
     }
 
-    /// The request's id as headers: `x-request-id`, and under the name that Anthropic's SDKs read.
+    /// The request's id as headers: `x-request-id`, and for Anthropic's dialect also `request-id`, which its SDKs
+    /// read.
     pub(crate) fn id_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let own = (self.dialect == Dialect::Anthropic).then_some("request-id");
         let id = self.id;
@@ -211,12 +213,12 @@ impl Dossier {
         self.clock.monotonic_nanos().saturating_sub(self.start_ns)
     }
 
-    /// When so much time has passed since the request's first byte, in nanoseconds of the clock's monotonic time.
+    /// Monotonic time in nanoseconds at which `after` has elapsed since the first byte.
     pub(crate) fn deadline_ns(&self, after: Duration) -> u64 {
         self.start_ns.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Ends `stage`, which began at the last mark.
+    /// Ends `stage`. It began when the previous stage ended.
     pub(crate) fn mark(&mut self, stage: Stage) {
         self.line.mark(stage, self.elapsed_ns());
         if let Some(seat) = &self.seat {
@@ -224,41 +226,41 @@ impl Dossier {
         }
     }
 
-    /// Shows to whoever watches that it is in `stage` from now on; times are another matter.
+    /// Publishes the current stage to the in-flight table. Does not affect the timings.
     pub(crate) fn is_in(&self, stage: Stage) {
         if let Some(seat) = &self.seat {
             seat.is_in(stage);
         }
     }
 
-    /// Shows whoever watches how many tokens of the answer are there.
+    /// Publishes the number of answer tokens to the in-flight table.
     pub(crate) fn has_written(&self, tokens: u64) {
         if let Some(seat) = &self.seat {
             seat.has_written(tokens);
         }
     }
 
-    /// Puts the spans and the duration into the record, as far as they have been marked.
+    /// Copies the spans and the duration into the record, as far as stages have ended.
     pub(crate) fn note_times(&mut self) {
         self.record.stages = self.line.spans().to_vec();
         self.record.duration_ns = self.line.end_ns();
     }
 
-    /// Writes the outcome into the record, and its times: it was over at the last mark.
+    /// Writes the outcome and the times into the record. The request ended when its last stage did.
     pub(crate) fn seal(&mut self, outcome: Outcome) {
         self.record.outcome = outcome;
         self.record.duration_ns = self.line.end_ns();
         self.record.stages = std::mem::take(&mut self.line).into_spans();
     }
 
-    /// Closes the file: its record, sealed with the outcome.
+    /// Finishes the request and returns its trace record.
     pub(crate) fn close(mut self, outcome: Outcome) -> Box<TraceRecord> {
         self.seal(outcome);
         self.record
     }
 }
 
-/// `00-TRACE(32)-SPAN(16)-FLAGS(2)`, lower-case hexadecimal, neither id all zero (W3C Trace Context, level 1).
+/// Parses `00-TRACE(32)-SPAN(16)-FLAGS(2)`: lower-case hexadecimal, neither id all zero (W3C Trace Context, level 1).
 fn parse_traceparent(header: &str) -> Option<(&str, &str)> {
     let mut parts = header.trim().split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -1,5 +1,5 @@
-//! The gateway as edges see it: the calls that it lets in, and what an edge refuses by itself, in the same shapes and
-//! traces as every other refusal. Knows no edge.
+//! The gateway as edges see it: the calls that it admits, and the refusals that an edge makes by itself. Those have
+//! the same shapes and traces as all other refusals. Knows no edge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Front for Gateway {
     }
 
     async fn call<B: BodySource>(self: &Arc<Self>, entered: Entered, body: B) -> Answer {
-        // Apart: a connection keeps room for what it awaits, for as long as it is open.
+        // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
         Box::pin(stages::travel(self, entered, body)).await
     }
 
@@ -126,11 +126,11 @@ impl Front for Gateway {
     }
 }
 
-/// When to try again where others must finish first.
+/// When to try again if other calls must finish first.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 impl Why {
-    /// What the edge refused.
+    /// Converts a refusal that the edge made.
     fn of_edge(refusal: &EdgeRefusal) -> Self {
         match refusal {
             EdgeRefusal::NotFound { path, meant } => {
@@ -199,7 +199,7 @@ impl Why {
         }
     }
 
-    /// A body that is not taken.
+    /// Converts the refusal of a body.
     pub(crate) fn of_body(refusal: &BodyRefusal) -> Self {
         match refusal {
             BodyRefusal::TooLarge { limit_bytes } => Self::new(Code::RequestTooLarge,
@@ -244,7 +244,7 @@ impl Why {
     }
 }
 
-/// What the caller wrote, cut and without control characters.
+/// Text that the caller wrote, cut to `most` characters and without control characters.
 fn shown(text: &str, most: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(most).collect()
 }

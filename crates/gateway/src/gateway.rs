@@ -1,4 +1,4 @@
-//! The gateway: its rooms, its calls and its drain.
+//! The gateway: what its calls share, and its drain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::shadows::{ShadowFigures, ShadowSpending, Shadows};
 use crate::shelf::Objects;
 use crate::turns::Turns;
 
-/// Questions for traces that are answered at once.
+/// Trace look-ups that are answered concurrently.
 const TRACE_SEATS: usize = 256;
 
 /// Decides, dispatches, delivers and settles.
@@ -46,10 +46,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Puts the rooms together.
+    /// Creates a gateway from its parts.
     ///
     /// # Errors
-    /// Bounds that nothing could be served with.
+    /// The bounds with which nothing could be served.
     pub fn new(
         parts: GatewayParts,
         catalog: Arc<Catalog>,
@@ -81,25 +81,25 @@ impl Gateway {
         }))
     }
 
-    /// What calls that come now are served by. Who needs more than one thing of it asks once.
+    /// The catalogue for new calls. A caller that needs several things from it should ask once.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
     }
 
-    /// Serves calls that come from now on by another catalogue, and returns the former one: calls that it has routed keep it,
-    /// and what it offers must work until they are done.
+    /// Replaces the catalogue for new calls and returns the former one. Calls that were routed by the former one keep
+    /// it, so what it offers must work until they end.
     pub fn swap(&self, catalog: Arc<Catalog>) -> Arc<Catalog> {
         catalog.go_on_from(&self.catalog());
         self.catalog.swap(catalog)
     }
 
-    /// Models on trial that were taken out of their routes and of which nobody was told yet.
+    /// Canaries that were rolled back and have not been reported yet.
     pub fn canary_news(&self) -> Vec<CanaryNews> {
         let catalog = self.catalog();
         catalog.watches().filter_map(|watch| watch.news()).collect()
     }
 
-    /// Takes a model out of a route as it had been taken out before, if its entry is still the same.
+    /// Restores a rollback of a canary, if its entry is still the same.
     pub fn roll_back(&self, news: CanaryNews) {
         let catalog = self.catalog();
         let same = |watch: &&Arc<Watch>| watch.is_of(&news);
@@ -108,15 +108,15 @@ impl Gateway {
         }
     }
 
-    /// Puts the models of a route on trial again that were taken out; which those are.
+    /// Puts the rolled-back canaries of a route on trial again. Returns their names.
     pub fn resume_canaries(&self, route: &ModelName) -> Vec<ModelName> {
         let catalog = self.catalog();
         let out = catalog.watches().filter(|watch| watch.route == *route && watch.resume());
         out.map(|watch| watch.model.clone()).collect()
     }
 
-    /// Why calls would not be served, or those for a model of ours not; empty: all would. Upstreams come and go, each with its
-    /// models: they count only where nobody else is left.
+    /// Why the server is not ready. Empty if it is. A model that only other providers' servers offer comes and goes
+    /// with them, so it counts only if every model is down.
     pub(crate) fn why_not_ready(&self) -> Vec<String> {
         let mut why = self.why_no_call();
         let catalog = self.catalog();
@@ -128,7 +128,7 @@ impl Gateway {
         why
     }
 
-    /// Why calls for a model would not be served.
+    /// Why calls for a model would not be served. Empty if they would be.
     pub(crate) fn why_not_ready_for(&self, model: &str) -> Vec<String> {
         let mut why = self.why_no_call();
         let catalog = self.catalog();
@@ -153,33 +153,34 @@ impl Gateway {
         why
     }
 
-    /// What a drain waits for until it is dropped.
+    /// A token that a drain waits for until it is dropped.
     pub(crate) fn counted(&self) -> TaskTrackerToken {
         self.tasks.token()
     }
 
-    /// Calls that have come in and are not settled yet.
+    /// Calls that were admitted and are not settled yet.
     pub fn in_flight(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Where calls are that are under way, oldest first: as many as can be watched at once, without copies of calls.
+    /// The calls in flight and their stages, oldest first. At most as many as the in-flight table holds, without
+    /// shadow copies.
     pub fn in_flight_calls(&self) -> Vec<InFlightCall> {
         self.board.look(self.parts.clock.monotonic_nanos())
     }
 
-    /// Bytes of memory that calls in flight may take, by estimate.
+    /// Estimated bytes of memory that calls in flight may take.
     pub fn memory_taken(&self) -> u64 {
         self.memory.taken()
     }
 
-    /// Returns the most bytes that calls took at once since this was last called.
+    /// The peak of [`Self::memory_taken`] since the last call of this method.
     pub fn take_memory_peak(&self) -> u64 {
         self.memory.take_peak()
     }
 
-    /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
-    /// is settled. Returns how many were cut off.
+    /// Stops accepting calls and waits for those in flight. Cuts off those that are left after `within`, and waits
+    /// until everything is settled. Returns how many were cut off.
     pub(crate) async fn drain_within(&self, within: Duration) -> usize {
         self.draining.cancel();
         self.tasks.close();
@@ -192,12 +193,12 @@ impl Gateway {
         left
     }
 
-    /// Where calls are seen.
+    /// The in-flight table.
     pub(crate) const fn board(&self) -> &Arc<Board> {
         &self.board
     }
 
-    /// The calls that are looked after.
+    /// The hold keeper.
     pub(crate) const fn beats(&self) -> &Arc<Beats> {
         &self.beats
     }
@@ -206,7 +207,7 @@ impl Gateway {
         &self.parts
     }
 
-    /// The length of an answer whose caller names none, for models without one of their own.
+    /// Answer length in tokens if neither the caller nor the model sets one.
     pub fn default_max_tokens(&self) -> u32 {
         self.config.default_max_tokens
     }
@@ -219,33 +220,33 @@ impl Gateway {
         self.draining.is_cancelled()
     }
 
-    /// Cancelled when no new calls are taken any more.
+    /// Cancelled when the server stops accepting calls.
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
     }
 
-    /// What clients store.
+    /// Objects that clients store.
     pub(crate) const fn objects(&self) -> &Objects {
         &self.objects
     }
 
-    /// What former answers were asked with.
+    /// The prompts of earlier answers.
     pub(crate) const fn pasts(&self) -> &Pasts {
         &self.pasts
     }
 
-    /// The copies of its calls.
+    /// Shadow copies.
     pub(crate) const fn shadows(&self) -> &Shadows {
         &self.shadows
     }
 
-    /// Resumes the budgets of copies where a process before this one left them, and keeps what is spent from now on. Call it once,
+    /// Restores the shadow budgets that an earlier process left, and persists spending from now on. Call this once,
     /// before calls are served.
     pub fn keep_shadow_spending(&self, spending: Arc<dyn ShadowSpending>) {
         self.shadows.keep_spending(spending);
     }
 
-    /// What became of the copies of calls for a name.
+    /// The figures of the shadow copies of calls for a name.
     pub fn shadow_figures(&self, name: &ModelName, to: &ModelName) -> ShadowFigures {
         self.shadows.figures(name, to)
     }
@@ -254,22 +255,22 @@ impl Gateway {
         &self.cut_off
     }
 
-    /// The ids of former answers.
+    /// The generated ids of earlier answers.
     pub(crate) fn kept_ids(&self) -> &Arc<KeptIds> {
         &self.kept_ids
     }
 
-    /// Where long bodies wait for their turn to be read and rendered.
+    /// The gate where long bodies wait to be parsed and rendered.
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }
 
-    /// What calls take of the machine's memory.
+    /// The memory that calls take.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// How many questions for a trace may wait for it at once.
+    /// Limits concurrent trace look-ups.
     pub(crate) const fn trace_seats(&self) -> &Semaphore {
         &self.trace_seats
     }

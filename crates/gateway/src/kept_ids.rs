@@ -1,6 +1,7 @@
-//! The ids of finished answers, kept for a while by the conversation that they were given in: where a later prompt repeats an answer, it
-//! goes on with the ids that were generated, which the cache has, and not with those that its text would become. Nothing is put in the place
-//! of another text. Keeps ids, no texts; must not know templates, or what is cached where.
+//! The generated-id cache: token ids of finished answers, kept for a while by the conversation that they belong to.
+//! If a later prompt repeats an answer, it reuses the generated ids, which the prefix cache holds. Encoding the
+//! answer's text anew could give other ids. Generated ids replace only ids that stand for the same text. Stores ids,
+//! no texts. Must not know templates, or what is cached where.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,37 +11,37 @@ use headrace_domain::{CacheSalt, UnixNanos};
 use headrace_tokenizer::Tokenizer;
 use parking_lot::Mutex;
 
-/// The most bytes that are kept, of all tenants and of one.
+/// The most bytes that are kept, for all tenants and for one tenant.
 const MOST_BYTES: usize = 64 << 20;
 const MOST_BYTES_OF_ONE: usize = 8 << 20;
 /// The most answers that are kept.
 const MOST_ANSWERS: usize = 65_536;
-/// Answers to one and the same prompt.
+/// The most answers that are kept for one prompt.
 const MOST_PER_PROMPT: usize = 4;
 /// The longest answer that is kept, in tokens.
 pub(crate) const MOST_ANSWER_TOKENS: usize = 65_536;
-/// The most tokens that a prompt has behind its last token of markup, of one whose answers are kept: `assistant`, a line's end, perhaps
-/// the beginning of the answer.
+/// The most tokens after the last markup token of a prompt whose answers are kept. Typically `assistant`, a line
+/// break and perhaps the beginning of the answer.
 const MOST_TAIL_TOKENS: usize = 64;
-/// For how long an answer is kept, in nanoseconds since its call came.
+/// How long an answer is kept, in nanoseconds since its call arrived.
 const KEPT_FOR_NS: u64 = 3_600_000_000_000;
-/// What one takes beside its ids, near enough.
+/// Approximate bytes that an answer takes besides its ids.
 const EACH_BYTES: usize = 192;
 
-/// See the top of the file.
+/// The cache, shared by all calls.
 #[derive(Debug, Default)]
 pub(crate) struct KeptIds(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     tenants: HashMap<CacheSalt, Shelf, RandomState>,
-    /// All answers in the order in which they came; some may be gone already.
+    /// All answers in order of arrival. Some may be gone already.
     order: VecDeque<(CacheSalt, Place)>,
     bytes: usize,
     next: u64,
 }
 
-/// What is kept of one tenant's.
+/// The answers of one tenant.
 #[derive(Debug, Default)]
 struct Shelf {
     answers: HashMap<u64, Vec<Kept>, RandomState>,
@@ -48,7 +49,7 @@ struct Shelf {
     bytes: usize,
 }
 
-/// Where an answer is kept: by what stands before it, and which one it is.
+/// Identifies a kept answer: a hash of what precedes it, and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     before: u64,
@@ -72,29 +73,29 @@ impl Kept {
     }
 }
 
-/// A prompt with the ids of the answers in it that are known.
+/// A prompt in which known answers have been replaced by their generated ids.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Continued {
-    /// The prompt, where it is another than the one that was given.
+    /// The changed prompt. `None` if nothing was replaced.
     pub(crate) ids: Option<Vec<u32>>,
-    /// How many answers in it go on with the ids that were generated.
+    /// Number of answers that were replaced by their generated ids.
     pub(crate) answers: u32,
-    /// How many ids they have.
+    /// Number of ids that these answers have.
     pub(crate) tokens: u32,
-    /// Where its own answer can be kept.
+    /// The position under which the answer to this prompt can be kept. `None` if it cannot be kept.
     pub(crate) end: Option<End>,
 }
 
-/// Where the answer to a prompt begins, for whoever keeps it.
+/// The position at which the answer to a prompt begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
-    /// A hash of all up to the last token of markup.
+    /// Hash of everything up to and including the last markup token.
     before: u64,
-    /// The ids behind that.
+    /// The ids after that token.
     tail: Vec<u32>,
 }
 
-/// Where the answers of one call are kept.
+/// Keeps the answers of one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Keeper {
     kept: Arc<KeptIds>,
@@ -103,19 +104,19 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Of a call with such a salt, whose prompt ends so.
+    /// A keeper for a call with this salt whose prompt ends at `end`.
     pub(crate) const fn new(kept: Arc<KeptIds>, salt: CacheSalt, end: End) -> Self {
         Self { kept, salt, end }
     }
 
-    /// Keeps the ids of an answer that has ended.
+    /// Keeps the ids of a finished answer.
     pub(crate) fn keep(&self, answer: &[u32], now: UnixNanos) {
         self.kept.put(&self.salt, &self.end, answer, now);
     }
 }
 
 impl KeptIds {
-    /// Keeps the ids of an answer to a prompt that ended so; the oldest ones make room for it.
+    /// Keeps the ids of an answer to a prompt that ended at `end`. Evicts the oldest answers if there is no space.
     pub(crate) fn put(&self, salt: &CacheSalt, end: &End, answer: &[u32], now: UnixNanos) {
         if answer.is_empty() || answer.len() > MOST_ANSWER_TOKENS {
             return;
@@ -124,8 +125,8 @@ impl KeptIds {
         self.0.lock().put(*salt, end.before, ids, now);
     }
 
-    /// The prompt with the ids of answers that were generated, wherever their text is what it says. `said` is the prompt's text, where
-    /// that is at hand: it is faster to read than that of its tokens, one by one.
+    /// Replaces the answers in a prompt by their generated ids, wherever both stand for the same text. `said` is the
+    /// text of the prompt, if the caller has it. Reading it is faster than reading the text of each token.
     pub(crate) fn continued(
         &self,
         salt: &CacheSalt,
@@ -171,7 +172,8 @@ impl Inner {
         self.make_room(&salt, now);
     }
 
-    /// Forgets what is over, and the oldest of what is too much: of this tenant, then of all.
+    /// Evicts the oldest answers of this tenant while it exceeds its bound. Then evicts answers of all tenants that
+    /// have expired, or the oldest ones while a common bound is exceeded.
     fn make_room(&mut self, salt: &CacheSalt, now: UnixNanos) {
         while let Some(shelf) = self.tenants.get(salt).filter(|shelf| shelf.bytes > MOST_BYTES_OF_ONE) {
             let Some(oldest) = shelf.order.front().copied() else { break };
@@ -195,7 +197,7 @@ impl Inner {
 
     fn forget(&mut self, salt: &CacheSalt, place: Place) {
         let Some(shelf) = self.tenants.get_mut(salt) else { return };
-        // The oldest one of all is the oldest one of its tenant.
+        // If this is the oldest answer of all, it is also its tenant's oldest.
         if shelf.order.front() == Some(&place) {
             shelf.order.pop_front();
         }
@@ -221,18 +223,18 @@ impl Inner {
     }
 }
 
-/// A prompt that is read from its beginning to its end.
+/// Reads a prompt from its beginning to its end.
 struct Walk<'a> {
     tokenizer: &'a Tokenizer,
     prompt: &'a [u32],
-    /// Ids of it that were read.
+    /// Number of ids of the prompt that have been read.
     at: usize,
-    /// What the others say, where that is known.
+    /// Text of the ids that have not been read yet, if it is known.
     rest: Option<&'a [u8]>,
     hash: Hash,
-    /// What goes on instead of those, once it is something else.
+    /// The new prompt so far. `None` as long as nothing was replaced.
     other: Option<Vec<u32>>,
-    /// Behind the last token of markup: the hash there, and how many ids there are up to there.
+    /// State after the last markup token: the hash, and the number of ids up to there.
     markup: Option<(u64, usize)>,
     answers: u32,
     tokens: u32,
@@ -244,14 +246,16 @@ impl<'a> Walk<'a> {
         Self { tokenizer, prompt, at: 0, rest, hash, other: None, markup: None, answers: 0, tokens: 0 }
     }
 
-    /// Reads on, no further than behind the next token of markup; whether there was anything.
+    /// Reads on, at most to just after the next markup token. Returns `false` at the end of the prompt.
     fn step(&mut self) -> bool {
         self.read_run() || self.read_one()
     }
 
-    /// Reads to behind the next token of markup, or to the end, if all of that is in the text as its tokens have it.
+    /// Reads to just after the next markup token, or to the end. Succeeds only if the known text continues with
+    /// exactly the texts of these tokens.
     fn read_run(&mut self) -> bool {
-        // Where it is not, as where the tokenizer composes characters, the rest is read token by token.
+        // If it does not, for example if the tokenizer composes characters, the rest of the prompt is read token by
+        // token.
         let Some(text) = self.rest.take() else { return false };
         let (tokenizer, ids) = (self.tokenizer, self.prompt.get(self.at..).unwrap_or(&[]));
         let (mut bytes, mut markup) = (0, None);
@@ -320,11 +324,11 @@ impl<'a> Walk<'a> {
         self.markup.is_some_and(|(_, behind)| behind == ids)
     }
 
-    /// Goes on with the one of these answers that says most of what follows, as far as it says that.
+    /// Continues with the known answer that matches most of what follows, as far as both match.
     fn go_on_with(&mut self, known: &[Arc<[u32]>]) {
         let rest = self.prompt.get(self.at..).unwrap_or(&[]);
         let said = known.iter().map(|ids| (ids, in_common(self.tokenizer, ids, rest)));
-        // Of several that say as much, the last one.
+        // If several match equally far, `max_by_key` takes the last one.
         let Some((ids, (own, said))) = said.max_by_key(|(_, (_, said))| *said) else { return };
         let (Some(own), Some(read)) = (ids.get(..own), rest.get(..said)) else { return };
         if own == read {
@@ -362,12 +366,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The bytes of a token that is a piece of a text; `None`: it is markup, and stands for itself alone.
+/// The bytes of a token that is a piece of text. `None` for markup, and for ids without bytes.
 fn text(tokenizer: &Tokenizer, id: u32) -> Option<&[u8]> {
     if tokenizer.is_markup(id) { None } else { tokenizer.token_bytes(id) }
 }
 
-/// How many ids of both, from the first on, say the same and end at the same place.
+/// The longest matching prefixes that end at a token boundary in both lists. Returns the number of ids in each
+/// prefix.
 fn in_common(tokenizer: &Tokenizer, one: &[u32], other: &[u32]) -> (usize, usize) {
     let (mut at, mut common) = ((0, 0), (0, 0));
     let mut left: (&[u8], &[u8]) = (&[], &[]);
@@ -398,18 +403,19 @@ fn in_common(tokenizer: &Tokenizer, one: &[u32], other: &[u32]) -> (usize, usize
     }
 }
 
-/// A hash of what ids say, however it is cut into tokens: of bytes, and of markup by its id. It only finds where to look; what is put in
-/// the place of something is compared with it. It takes eight bytes at a time, as every token of every prompt goes through it.
+/// A hash of the text of ids, independent of how it is cut into tokens. Markup is hashed by its id. The hash only
+/// finds candidates, which are then compared. It takes eight bytes at a time, because every token of every prompt
+/// passes through it.
 #[derive(Debug, Clone, Copy)]
 struct Hash {
     state: u64,
     /// Bytes that are not in the state yet, the first one lowest.
     word: u64,
-    /// How many those are: fewer than eight.
+    /// The number of these bytes, fewer than eight.
     bytes: usize,
 }
 
-/// Odd, and with as many ones as zeros: the golden ratio's fraction.
+/// Odd, with as many ones as zeros: the fraction of the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hash {
@@ -425,9 +431,9 @@ impl Hash {
         }
     }
 
-    /// So many bytes, at most eight, the first one lowest in the word and zeros above them.
+    /// Adds `count` bytes, at most eight. The first byte is the lowest of `new`, and the bytes above them are zero.
     fn word(&mut self, new: u64, count: usize) {
-        // Zeros stand above the bytes of a word, so that those that come are put there.
+        // The bytes of `word` above `self.bytes` are zero, so the new bytes can be put there.
         self.word |= new << (8 * self.bytes);
         let bytes = self.bytes + count;
         if bytes < 8 {
@@ -435,14 +441,14 @@ impl Hash {
             return;
         }
         self.mix(self.word);
-        // What did not fit.
+        // The bytes that did not fit.
         self.word = if self.bytes == 0 { 0 } else { new >> (8 * (8 - self.bytes)) };
         self.bytes = bytes - 8;
     }
 
-    /// Apart from any byte.
+    /// Adds a markup token, so that it cannot equal any bytes.
     fn markup(&mut self, id: u32) {
-        // How many bytes the word has tells it from one that ends in zeros.
+        // The number of pending bytes distinguishes a short word from one that ends in zeros.
         let (word, bytes) = (std::mem::take(&mut self.word), std::mem::take(&mut self.bytes));
         self.mix(word);
         self.mix(u64::from(id) << 8 | 1 << 40 | bytes as u64);
@@ -452,7 +458,7 @@ impl Hash {
         self.state = (self.state.rotate_left(29) ^ word).wrapping_mul(MULTIPLIER);
     }
 
-    /// Right behind markup: bytes that came since are not in it.
+    /// The hash directly after a markup token. Bytes that came since are not included.
     fn value(self) -> u64 {
         self.state ^ (self.state >> 32)
     }

@@ -1,5 +1,4 @@
-//! A model's lane: in what terms its calls are put to those who answer, and what the house needs for that. Knows no call,
-//! and nobody who answers.
+//! A model's backend: how the model is addressed, and what this server needs for that. Knows no call and no worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,87 +9,87 @@ use headrace_grammar::Compiler;
 use headrace_prompt::{ChatTemplate, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 
-/// In what terms a model is spoken to.
+/// How a model is addressed.
 #[derive(Clone)]
 pub enum Lane {
-    /// In tokens: ids go to an engine and ids come back. Templates, counts, stop strings and the parsing of replies are the
-    /// house's.
+    /// By tokens: ids go to an engine and ids come back. This server applies templates, counts tokens, handles stop
+    /// strings and parses replies.
     Tokens(TokenLane),
-    /// In texts to be encoded: ids go to an engine, and of each text a vector or a score comes back.
+    /// By texts to be encoded: ids go to an engine, and a vector or a score comes back for each text.
     Vectors(VectorLane),
-    /// In messages: a body in a dialect goes to somebody else's server, and an answer in that dialect comes back.
+    /// By messages: a body in a dialect goes to another provider's server, and an answer in that dialect comes back.
     Messages(MessageLane),
 }
 
-/// Words to ids and back, and what the model's engines can do.
+/// Tokenizer and template of a model, and the capabilities of its engines.
 #[derive(Clone)]
 pub struct TokenLane {
-    /// Text to ids.
+    /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// Conversations to text; `None`: only completions.
+    /// The chat template. `None` if the model takes only completions.
     pub template: Option<Arc<ChatTemplate>>,
-    /// How its replies are read.
+    /// How replies are parsed.
     pub replies: ReplyStyle,
-    /// What its makers recommend.
+    /// Sampling defaults that the model's authors recommend.
     pub defaults: SamplingDefaults,
-    /// What its engines can do.
+    /// The capabilities of the model's engines.
     pub capabilities: Capabilities,
-    /// Compiles what answers are held to.
+    /// Compiles the grammars that answers must match.
     pub grammars: Arc<Compiler>,
 }
 
-/// Words to ids, and what the model's engines make of them.
+/// Tokenizer of an encoder, and what its engines compute.
 #[derive(Clone)]
 pub struct VectorLane {
-    /// Text to ids.
+    /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// What its engines can do.
+    /// The capabilities of the model's engines.
     pub capabilities: Capabilities,
-    /// What is made of a text.
+    /// What is computed for a text.
     pub makes: Makes,
-    /// Texts are lower-cased before the tokenizer sees them.
+    /// Texts are converted to lower case before they are tokenized.
     pub lower_case: bool,
-    /// What is put before a text for a purpose, by the purpose's name.
+    /// Prefixes that are put before a text, by the name of their purpose.
     pub prompts: BTreeMap<String, String>,
-    /// What is put before a text where no purpose is named.
+    /// The prefix for texts without a named purpose.
     pub default_prompt: Option<String>,
 }
 
-/// What an encoder makes.
+/// What an encoder computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Makes {
-    /// A vector of each text.
+    /// A vector for each text.
     Vectors {
-        /// Its numbers.
+        /// The number of components.
         width: u32,
     },
-    /// A score of each pair of texts.
+    /// A score for each pair of texts.
     Scores,
 }
 
-/// What is known of a model that somebody else's server has.
+/// What is known of a model at another provider's server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessageLane {
-    /// The most tokens, prompt and answer together; `None`: nobody has said.
+    /// The most tokens of prompt and answer together. `None` if it is not configured.
     pub context_window: Option<u32>,
-    /// What it takes beside text; `None`: nobody has said, and its servers decide.
+    /// Media that the model takes besides text. `None` if it is not configured: then its servers decide.
     pub inputs: Option<Inputs>,
-    /// All of its servers speak the Responses API, and are asked in it.
+    /// All of the model's servers speak the Responses API, so responses are forwarded in it.
     pub passes_responses: bool,
 }
 
-/// What a model takes beside text.
+/// The kinds of media that a model takes besides text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inputs {
     kinds: [bool; 4],
 }
 
 impl Inputs {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [MediaKind; 4] =
         [MediaKind::Image, MediaKind::Document, MediaKind::Audio, MediaKind::Video];
 
-    /// Those of these kinds.
+    /// A set of these kinds.
     pub fn of(kinds: impl IntoIterator<Item = MediaKind>) -> Self {
         let mut inputs = Self::default();
         for kind in kinds {
@@ -101,14 +100,14 @@ impl Inputs {
         inputs
     }
 
-    /// Whether a kind is among them.
+    /// Whether the set contains this kind.
     pub fn takes(self, kind: MediaKind) -> bool {
         Self::ALL.into_iter().zip(self.kinds).any(|(known, taken)| taken && known == kind)
     }
 }
 
 impl Lane {
-    /// The most tokens, prompt and answer together, of one sequence, as far as it is known.
+    /// The most tokens of one sequence, prompt and answer together. `None` if it is not known.
     pub fn context_window(&self) -> Option<u32> {
         match self {
             Self::Tokens(lane) => Some(lane.capabilities.context_window),
@@ -117,7 +116,7 @@ impl Lane {
         }
     }
 
-    /// Which endpoints it answers at, by their paths behind `/v1/`. Empty: somebody else's server knows.
+    /// The endpoints at which the model answers, by their paths below `/v1/`. Empty if only the upstream knows.
     pub const fn endpoints(&self) -> &'static [&'static str] {
         match self {
             Self::Tokens(TokenLane { template: Some(_), .. }) => {
@@ -130,7 +129,7 @@ impl Lane {
         }
     }
 
-    /// Numbers of a vector that it makes of a text, where it makes some.
+    /// The number of components of the model's vectors. `None` if it makes no vectors.
     pub const fn vector_width(&self) -> Option<u32> {
         match self {
             Self::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) => Some(*width),
@@ -138,7 +137,8 @@ impl Lane {
         }
     }
 
-    /// What decides the bits of an answer, as far as it is known before anybody answers. Empty: nothing is.
+    /// Identifies what decides the bits of an answer, as far as it is known before a worker answers. Empty if it is
+    /// unknown.
     pub(crate) fn numerics(&self) -> &str {
         match self {
             Self::Tokens(lane) => &lane.capabilities.numerics,
@@ -147,17 +147,17 @@ impl Lane {
         }
     }
 
-    /// Whether calls go in messages.
+    /// Whether the model has a message backend.
     pub(crate) const fn is_messages(&self) -> bool {
         matches!(self, Self::Messages(_))
     }
 
-    /// Whether a response goes out as it came.
+    /// Whether responses are forwarded unchanged.
     pub(crate) const fn passes_responses(&self) -> bool {
         matches!(self, Self::Messages(MessageLane { passes_responses: true, .. }))
     }
 
-    /// The token lane, where it is that.
+    /// The token backend, if the model has one.
     pub(crate) const fn tokens(&self) -> Option<&TokenLane> {
         match self {
             Self::Tokens(lane) => Some(lane),
@@ -165,7 +165,7 @@ impl Lane {
         }
     }
 
-    /// Text to ids, where that is done here.
+    /// The tokenizer, if this server tokenizes for the model.
     pub(crate) const fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         match self {
             Self::Tokens(lane) => Some(&lane.tokenizer),

@@ -1,5 +1,5 @@
-//! The stage list and the typestate of a request: from bytes that arrived to an answer that is paid for.
-//! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
+//! The stage list and the typestate of a request: from the first bytes to a settled answer. Knows tokens, money and
+//! limits. Knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
 mod batch_line;
@@ -35,7 +35,7 @@ mod state;
 mod turns;
 mod unrepeated;
 
-/// The world of the path's tests, for those that need the inside of a call.
+/// The test harness of `tests/path`, for unit tests that need private access to a call.
 #[cfg(test)]
 #[path = "../tests/path/world.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]

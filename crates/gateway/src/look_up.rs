@@ -1,5 +1,5 @@
-//! What a caller may look up: models, and the traces of its own requests. A look-up counts as a request; it takes no place in
-//! flight and no money.
+//! Look-ups by a caller: models, and traces of its own requests. A look-up counts as a request. It takes no
+//! concurrency slot and no money.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;
 use crate::{Answer, Gateway};
 
-/// How long a question waits for the record of a call that has only just ended.
+/// How long a look-up waits for the record of a call that has just ended.
 const RECORD_WAIT: Duration = Duration::from_millis(500);
-/// How often it looks whether the record is there.
+/// How often it checks whether the record is there.
 const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) type Looked = Result<Answer, Why>;
 
 impl Gateway {
-    /// `GET /v1/models`: those that the caller may use, and that are offered where its calls may be worked on.
+    /// `GET /v1/models`: the models that the caller may use and that are offered within its residency.
     pub(crate) fn models_for(
         &self,
         credentials: &Credentials,
@@ -59,7 +59,7 @@ impl Gateway {
         tell(&dossier, principal.and_then(list))
     }
 
-    /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
+    /// `GET /v1/models/NAME`. A model that the caller may not use is answered like one that does not exist.
     pub(crate) fn model_for(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let show = |principal: Arc<Principal>| {
@@ -86,7 +86,7 @@ impl Gateway {
         tell(&dossier, principal.and_then(show))
     }
 
-    /// `GET /v1/requests/ID`: the trace of a request, to its own project only. Foreign and missing ids answer alike.
+    /// `GET /v1/requests/ID`: the trace of a request, for its own project only. Foreign and missing ids answer alike.
     pub(crate) async fn request_for(&self, credentials: &Credentials, id: &str) -> Answer {
         let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
@@ -101,7 +101,7 @@ impl Gateway {
         let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
-            // A copy of a call is the house's own.
+            // A shadow copy belongs to the server.
             record.shadow_of.is_none()
                 && record.org.as_ref() == Some(&principal.org)
                 && record.project.as_ref() == Some(&principal.project)
@@ -114,7 +114,7 @@ impl Gateway {
         let deadline = Instant::now() + RECORD_WAIT;
         let mut found = recent();
         if found.is_none() {
-            // Asked once: what is not there now comes into the memory first.
+            // The store is asked once. A record that it does not have yet appears in memory first.
             found = records.stored(id).await.filter(own);
         }
         if let (None, Some(trace_id)) = (&found, &trace_id) {
@@ -127,14 +127,14 @@ impl Gateway {
         found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
     }
 
-    /// Whether these are a caller's that would be let in. Nothing is counted.
+    /// Whether these credentials would be accepted. Nothing is counted.
     pub(crate) fn would_let_in(&self, credentials: &Credentials) -> bool {
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let now = self.parts().clock.now();
         shown.is_ok_and(|key| self.parts().directory.authenticate(key, now).is_ok())
     }
 
-    /// Who asks, counted as a request; and what the answer's headers are made of.
+    /// Authenticates a caller and counts the request. The request state provides the headers of the answer.
     pub(crate) fn identify(
         &self,
         credentials: &Credentials,
@@ -146,7 +146,7 @@ impl Gateway {
         self.identify_as(shown, dialect)
     }
 
-    /// The same of somebody who was looked for already.
+    /// As [`Self::identify`], for credentials that were checked already.
     pub(crate) fn identify_as(
         &self,
         found: Result<Arc<Principal>, AuthRefusal>,
@@ -178,7 +178,7 @@ pub(crate) fn tell(dossier: &Dossier, looked: Looked) -> Answer {
     }
 }
 
-/// What tokens of a model cost now, in the ordinary class of service.
+/// The prices of a model's tokens now, in the standard service class.
 fn pricing(catalog: &Catalog, model: &ServedModel, now: UnixNanos) -> Option<ModelPricing> {
     let quote = catalog.prices().quote(&model.name, now)?;
     let price = |class| quote.usual().price(class);

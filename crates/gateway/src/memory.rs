@@ -1,6 +1,6 @@
-//! What calls may take of the machine's memory: one call, all calls of one key, all calls together. A call takes its
-//! estimate before the work that it is for, and gives it back when the last byte of its answer has gone.
-//! Must not know what a call is.
+//! Memory accounting for calls: bounds for one call, for all calls of one key, and for all calls. A call reserves its
+//! estimated memory before the work, and gives it back when the last byte of its answer has gone. Must not know what
+//! a call is.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,35 +11,35 @@ use headrace_tokenizer::{Bounds, TokenizerError};
 /// The bounds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// Of one call.
+    /// For one call.
     pub call: u64,
-    /// Of all calls of one key.
+    /// For all calls of one key.
     pub key: u64,
-    /// Of all calls.
+    /// For all calls.
     pub all: u64,
 }
 
 impl Default for MemoryBounds {
-    /// 64 MiB, 256 MiB and 2 GiB.
+    /// The defaults: 64 MiB, 256 MiB and 2 GiB.
     fn default() -> Self {
         Self { call: 64 << 20, key: 256 << 20, all: 2 << 30 }
     }
 }
 
-/// What is taken now.
+/// The bounds, and the reservations in force.
 pub(crate) struct Memory {
     bounds: MemoryBounds,
     calls: headrace_call_api::Memory,
 }
 
-/// There is no room.
+/// Why a reservation failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoMemory {
-    /// However long it waits.
+    /// It exceeds a bound, so that waiting cannot help.
     Never { needed: u64, bound: u64 },
-    /// While other calls of its key have what they have.
+    /// Other calls of the same key hold too much at present.
     Key { key: KeyId, needed: u64, taken: u64, bound: u64 },
-    /// While everybody's calls have what they have.
+    /// All calls together hold too much at present.
     All { needed: u64, taken: u64, bound: u64 },
 }
 
@@ -52,28 +52,28 @@ impl Memory {
         self.bounds
     }
 
-    /// Bytes that calls have taken.
+    /// Bytes reserved by calls.
     pub(crate) fn taken(&self) -> u64 {
         self.calls.taken()
     }
 
-    /// The most bytes that calls took at once since this was last asked.
+    /// The most bytes that were reserved at once since the last call of this method.
     pub(crate) fn take_peak(&self) -> u64 {
         self.calls.take_peak()
     }
 
-    /// Reserves nothing yet, for a call of `key`.
+    /// An empty reservation for a call of `key`.
     pub(crate) fn none_yet(&self, key: &KeyId) -> Reserved {
         self.calls.for_call_of(key.clone())
     }
 
-    /// Takes `bytes` for a call of `key`, or nothing.
+    /// Reserves `bytes` for a call of `key`, all or nothing.
     pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<Reserved, NoMemory> {
         let reserved = self.none_yet(key);
         self.resize(&reserved, bytes).map(|()| reserved)
     }
 
-    /// Takes `bytes` instead of what the call has, or leaves it as it is.
+    /// Changes a reservation to `bytes`. Leaves it unchanged on failure.
     pub(crate) fn resize(&self, reserved: &Reserved, bytes: u64) -> Result<(), NoMemory> {
         let most = self.bounds.key.min(self.bounds.all);
         reserved.resize(bytes).map_err(|no_room| match no_room {
@@ -101,10 +101,10 @@ impl NoMemory {
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a>(pub(crate) &'a Reserved);
 
-/// A text did not become ids.
+/// Why a text could not be encoded.
 #[derive(Debug)]
 pub(crate) enum NotEncoded {
-    /// It has more ids than were asked for.
+    /// It has more ids than were allowed.
     TooMany,
     /// There is no memory for it.
     NoMemory(NoMemory),
@@ -113,7 +113,7 @@ pub(crate) enum NotEncoded {
 }
 
 impl Room<'_> {
-    /// What `encode` gives within this memory, of at most `most_ids` ids. The memory is given back when it returns.
+    /// Runs `encode` within this memory, for at most `most_ids` ids. The memory is given back when it returns.
     pub(crate) fn encode<T>(
         self,
         most_ids: usize,
@@ -144,7 +144,7 @@ impl Room<'_> {
     }
 }
 
-/// Bytes for people.
+/// Formats bytes for people.
 pub(crate) fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) >> 20;
     format!("{}.{} MiB", tenths / 10, tenths % 10)

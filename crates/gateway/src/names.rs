@@ -1,5 +1,5 @@
-//! Faults of names beside the models that they refer to: routes, notices of retirement, shadows. One list for whoever checks a
-//! configuration and for the catalogue. Must not know how a model is served.
+//! Checks of names against the served models: routes, notices of retirement, shadows. The configuration check and the
+//! catalogue share this list. Must not know how a model is served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,38 +10,39 @@ use crate::notices::Notice;
 use crate::routes::{Arm, Route};
 use crate::shadows::ShadowSpec;
 
-/// What holds for names, be they models', aliases' or routes'.
+/// Rules for the names of models, aliases and routes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NameRules {
-    /// Whose calls are copied, and where to.
+    /// The names whose calls are copied, and how.
     pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
-    /// Which of them end, and when.
+    /// The names that retire, and when.
     pub notices: BTreeMap<ModelName, Notice>,
-    /// Answers to calls by a name that may lead elsewhere tomorrow say where it led.
+    /// Answers to calls for an alias name the model that it led to, because the alias may lead to another model
+    /// later.
     pub tell_aliases: bool,
 }
 
-/// Whether a model of a name is served.
+/// Whether a model of a given name is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelStatus {
-    /// It is.
+    /// The model is served.
     Served,
-    /// An upstream may list it once it is asked.
+    /// An upstream may list the model once it is asked.
     MayBeListed,
-    /// It is not.
+    /// The model is not served.
     Unknown,
 }
 
-/// What is wrong with a name.
+/// A fault of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameFault {
-    /// The name of the alias, route or model that has the fault.
+    /// The alias, route or model with the fault.
     pub name: ModelName,
-    /// The fault, with the name.
+    /// A description of the fault that includes the name.
     pub why: String,
 }
 
-/// Every fault of routes, and of the rules for names, beside the models that `status` knows.
+/// All faults of routes and of the rules for names. `status` says which models are served.
 pub fn name_faults(
     status: &dyn Fn(&ModelName) -> ModelStatus,
     aliases: &BTreeMap<ModelName, Route>,
@@ -85,7 +86,7 @@ impl Names<'_> {
             let why = format!("`{alias}` has only canaries: give it a model that they are compared with");
             self.add(alias, why);
         }
-        // A model may stand in several lists of fallbacks.
+        // A model may be in several lists of fallbacks.
         let unknown: BTreeSet<_> = route.models().filter(|target| !self.is_model(target)).collect();
         for target in unknown {
             let why = if self.aliases.contains_key(target) {

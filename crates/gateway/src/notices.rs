@@ -1,36 +1,37 @@
-//! Names whose end is dated: what a caller is told until then, and what becomes of its calls from then on. Must not know a stage.
+//! Notices of retirement: what callers learn before a name retires, and what happens to its calls afterwards.
+//! Knows no stage.
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{HttpDate, ModelName, UnixNanos};
 
-/// When a name ends, and what comes after it.
+/// When a name retires, and what replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// From when on it is no more.
+    /// When the name retires.
     pub retires: UnixNanos,
-    /// From when on it is not to be used for anything new; without that, its end.
+    /// From when on the name should not be used for anything new. If absent, the time of retirement.
     pub deprecated: Option<UnixNanos>,
-    /// What is to be used instead.
+    /// The name to use instead.
     pub successor: Option<ModelName>,
-    /// The address of a page about it.
+    /// URL of a page about the retirement.
     pub link: Option<String>,
-    /// From its end on, its calls go to the successor. Otherwise they are refused.
+    /// After the retirement, calls go to the successor. Otherwise they are refused.
     pub moves: bool,
 }
 
 impl Notice {
-    /// Whether its end has come.
+    /// Whether the name has retired.
     pub(crate) fn is_over(&self, now: UnixNanos) -> bool {
         now >= self.retires
     }
 
-    /// Who takes its calls now, if that is no more itself.
+    /// The successor that takes the name's calls now. `None` if the name has not retired or its calls do not move.
     pub(crate) fn moved(&self, now: UnixNanos) -> Option<&ModelName> {
         self.successor.as_ref().filter(|_| self.moves && self.is_over(now))
     }
 
-    /// What an answer's headers say of it: `deprecation` (RFC 9745), `sunset` (RFC 8594), and links to what comes after it
-    /// (`successor-version`, RFC 5829) and to a page about it.
+    /// Headers for answers: `deprecation` (RFC 9745), `sunset` (RFC 8594), and links to the successor
+    /// (`successor-version`, RFC 5829) and to a page about the retirement.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let since = self.deprecated.unwrap_or(self.retires);
         let successor = self.successor.as_ref().and_then(|name| path_of(name.as_str()));
@@ -46,7 +47,7 @@ impl Notice {
         dates.into_iter().chain(links)
     }
 
-    /// Why a name is refused that is no more.
+    /// The message that refuses a retired name.
     pub(crate) fn refusal(&self, name: &ModelName) -> String {
         let date = Rfc3339(self.retires);
         let instead = match &self.successor {
@@ -58,13 +59,13 @@ impl Notice {
     }
 }
 
-/// Where a model is described, if its name can stand in an address as it is.
+/// The path of a model's description. `None` if the name would have to be escaped in a URL.
 fn path_of(name: &str) -> Option<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/' | b':' | b'~');
     name.bytes().all(plain).then(|| format!("/v1/models/{name}"))
 }
 
-/// What tells the caller of a name that may lead elsewhere tomorrow where it led today.
+/// The header that names the model that an alias led to. `None` if both names are equal or not ASCII.
 pub(crate) fn alias_header(asked: &str, served: &str) -> Option<(&'static str, String)> {
     let text = format!("{asked} -> {served}");
     (asked != served && text.is_ascii()).then_some(("x-headrace-alias", text))

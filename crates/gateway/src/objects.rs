@@ -1,5 +1,5 @@
-//! What clients store, as the gateway uses it: what a response goes on from, what is kept of it, responses that nobody waits for, and
-//! the paths on which clients look all of that up. What is stored is on the disk before a client is told of it. Knows no SQL.
+//! Objects that clients store: the history that a response continues, stored answers, background responses, and the
+//! paths for looking all of these up. An object is on the disk before the client learns of it. Knows no SQL.
 
 mod ask;
 pub(crate) mod background;
@@ -31,7 +31,7 @@ use crate::refused::Why;
 use crate::stages::authenticate::could_pay;
 use crate::{Answer, Gateway};
 
-/// A request for what is stored, by somebody who is known.
+/// An authenticated request for stored objects.
 pub struct Asked {
     principal: Arc<Principal>,
     dossier: Dossier,
@@ -44,11 +44,11 @@ impl headrace_call_api::Admitted for Asked {
     }
 }
 
-/// What a request was told.
+/// The result of such a request.
 type Told = Result<Answer, Why>;
 
 impl Gateway {
-    /// Whoever asks for what is stored, counted as a request.
+    /// Authenticates a request for stored objects and counts it.
     pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<Asked, Answer> {
         let (dossier, principal) = self.identify(&ask.credentials, dialect_of(&ask.path));
         match principal.and_then(|principal| entitled(principal, &ask.path)) {
@@ -128,12 +128,13 @@ impl Gateway {
     }
 }
 
-/// Whose words are spoken at a path.
+/// The dialect of a path.
 fn dialect_of(path: &str) -> Dialect {
     if path.starts_with("messages/") { Dialect::Anthropic } else { Dialect::OpenAi }
 }
 
-/// Whoever may not ask for responses may not look at them. Files are anybody's own, and a request of a batch is let in as any call is.
+/// A caller that may not request responses may not look them up either. Files need no entitlement, and each request
+/// of a batch is admitted like any other call.
 fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Why> {
     let is_of_responses = path.starts_with("responses") || path.starts_with("conversations");
     if !is_of_responses || principal.endpoints.allows(Endpoint::Responses) {
@@ -146,7 +147,8 @@ fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Why
     ))
 }
 
-/// Whether a request to a path by `POST` stores something new: it takes space, so that its organisation must be able to pay for a call.
+/// Whether a `POST` to this path stores something new. That takes space, so the organisation must be able to pay for
+/// a call.
 fn stores(segments: &[&str]) -> bool {
     matches!(
         segments,
@@ -157,7 +159,7 @@ fn stores(segments: &[&str]) -> bool {
     )
 }
 
-/// What a look-up needs to have of its own, to go to another thread.
+/// Owned copies of the project and the id, for a closure on another thread.
 fn owned(principal: &Principal, id: &str) -> (ProjectId, String) {
     (principal.project.clone(), id.to_owned())
 }

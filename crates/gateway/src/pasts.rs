@@ -1,5 +1,5 @@
-//! What former answers were asked with, for a while: so that a later call which names one can be told what it changed. Keeps ids of
-//! prompts, no texts; must not know what is cached where.
+//! The prompts of earlier answers, kept for a while. A later call that names such an answer can learn what it changed
+//! since. Keeps ids of prompts, no texts. Must not know what is cached where.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use parking_lot::Mutex;
 const MOST_BYTES: usize = 64 << 20;
 /// The most answers that are known.
 const MOST_ANSWERS: usize = 16_384;
-/// For how long one is known, in nanoseconds: as long as the longest that a prefix is kept for.
+/// How long an answer is known, in nanoseconds. Equal to the longest retention of a cached prefix.
 const KNOWN_FOR_NS: u64 = 3_600_000_000_000;
-/// What one takes beside its prompt, near enough.
+/// Approximate bytes that an entry takes besides its prompt.
 const EACH_BYTES: usize = 512;
 
-/// What an answer was asked with.
+/// The prompt and the tools of an earlier answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
     pub(crate) project: ProjectId,
     pub(crate) model: ModelName,
     pub(crate) prompt: Arc<[u32]>,
-    /// Its tools, whatever the order of their properties.
+    /// Hash of the tools, independent of the order of their properties.
     pub(crate) tools: [u8; 16],
     pub(crate) at: UnixNanos,
 }
 
-/// The answers that are known.
+/// The earlier answers that are known.
 #[derive(Debug, Default)]
 pub(crate) struct Pasts(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     by_answer: HashMap<RequestId, Past>,
-    /// In the order in which they came.
+    /// In order of arrival.
     order: VecDeque<RequestId>,
     bytes: usize,
 }
@@ -44,7 +44,7 @@ fn bytes_of(past: &Past) -> usize {
 }
 
 impl Pasts {
-    /// Keeps what an answer was asked with; the oldest ones make room for it.
+    /// Stores the prompt of an answer. Evicts expired entries, and the oldest ones while a bound is exceeded.
     pub(crate) fn put(&self, answer: RequestId, past: Past) {
         let now = past.at;
         let mut inner = self.0.lock();
@@ -65,7 +65,7 @@ impl Pasts {
         }
     }
 
-    /// What a project's answer was asked with. That of another project is not known.
+    /// The prompt of an answer of this project. `None` if it is unknown, expired or of another project.
     pub(crate) fn get(&self, answer: RequestId, project: &ProjectId, now: UnixNanos) -> Option<Past> {
         let inner = self.0.lock();
         let past = inner.by_answer.get(&answer)?;
@@ -102,7 +102,7 @@ mod tests {
         assert!(pasts.get(answer, &own, at(6 + KNOWN_FOR_NS)).is_none());
         assert!(pasts.get(answer, &other, at(5)).is_none());
         assert!(pasts.get(RequestId::from_bits(2), &own, at(5)).is_none());
-        // What is over goes when another one comes.
+        // An expired entry goes when another one arrives.
         pasts.put(RequestId::from_bits(2), past("a", 10, 6 + KNOWN_FOR_NS));
         assert_eq!(pasts.0.lock().by_answer.len(), 1);
     }
@@ -112,7 +112,7 @@ mod tests {
         let pasts = Pasts::default();
         let mut most = 0;
         for n in 0..3_000_u128 {
-            // One of them alone is more than all may be.
+            // One entry alone exceeds the bound.
             let ids = if n == 700 { MOST_BYTES } else { 20_000 + n as usize };
             pasts.put(RequestId::from_bits(n + 1), past("a", ids, 1));
             let inner = pasts.0.lock();

@@ -1,5 +1,5 @@
-//! Places that organisations share: a free one goes to the organisation that has the fewest, and each may have a few whatever
-//! others have. Must not know what is done in a place.
+//! Slots shared by organisations. A free slot goes to the organisation with the fewest. Each organisation may also
+//! have a few of its own, even if all shared ones are taken. Must not know what a slot is used for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use headrace_domain::OrgId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// See the top of the file.
+/// The slots, and the queues of those that wait for one.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// Places that organisations share.
+    /// Slots that all organisations share.
     shared: usize,
-    /// Places that each organisation may have even if all shared ones are taken.
+    /// Slots that each organisation may have even if all shared ones are taken.
     own: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Places taken by all organisations.
+    /// Slots taken by all organisations.
     taken: usize,
-    /// Places handed out so far: the time of this file.
+    /// Slots granted so far. Serves as the logical time of this file.
     handed_out: u64,
-    /// Organisations that have a place or wait for one.
+    /// Organisations that have a slot or wait for one.
     orgs: HashMap<OrgId, Share>,
 }
 
 #[derive(Debug, Default)]
 struct Share {
     taken: usize,
-    /// When it was last handed a place.
+    /// Logical time at which the organisation last got a slot.
     last: u64,
     waiting: VecDeque<oneshot::Sender<Place>>,
 }
 
-/// A place of an organisation; free again when dropped.
+/// A slot of an organisation. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -44,33 +44,33 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// `shared` places for all, and `own` that each organisation may have whatever others have.
+    /// Creates `shared` slots for all, and `own` slots for each organisation.
     pub(crate) fn new(shared: usize, own: usize) -> Arc<Self> {
         Arc::new(Self { shared, own, state: Mutex::default() })
     }
 
-    /// Waits for a place. Within an organisation the request that waits longest is next.
+    /// Waits for a slot. Within an organisation the request that has waited longest is next.
     pub(crate) async fn take(self: &Arc<Self>, org: &OrgId) -> Place {
         loop {
             let (sender, receiver) = oneshot::channel();
             self.state.lock().orgs.entry(org.clone()).or_default().waiting.push_back(sender);
             self.hand_out();
-            // The sender stays in the queue until it is used: this does not fail while `self` is there.
+            // The sender stays in the queue until it is used, so this cannot fail while `self` exists.
             if let Ok(place) = receiver.await {
                 return place;
             }
         }
     }
 
-    /// Hands out what is free.
+    /// Grants the free slots.
     fn hand_out(self: &Arc<Self>) {
         while let Some((receiver, place)) = self.next() {
-            // A place whose receiver is gone is free again as `send` gives it back: outside of the lock.
+            // If the receiver is gone, `send` returns the slot. Dropping it here, outside the lock, frees it.
             drop(receiver.send(place));
         }
     }
 
-    /// The next one that gets a place, which is counted as taken.
+    /// The next request that gets a slot. The slot is counted as taken.
     fn next(self: &Arc<Self>) -> Option<(oneshot::Sender<Place>, Place)> {
         let state = &mut *self.state.lock();
         for share in state.orgs.values_mut() {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!((state.taken, state.orgs.len()), (0, 0), "nothing is kept of organisations that are gone");
     }
 
-    /// Whatever comes and goes, a free place goes to who has fewest, and each that waits is served.
+    /// Under any load, a free slot goes to the organisation with the fewest, and every waiting request is served.
     #[tokio::test(start_paused = true)]
     async fn a_free_place_goes_to_the_organisation_with_the_fewest() {
         let places = Places::new(4, 1);
@@ -155,14 +155,15 @@ mod tests {
                 });
             }
         };
-        // A queue of one before the few of another.
+        // One organisation queues many requests before another queues a few.
         waits(&a, 20);
         tokio::task::yield_now().await;
         waits(&b, 3);
         tokio::time::sleep(Duration::from_millis(1)).await;
         let names = || taken.lock().iter().map(|(org, _)| org.clone()).collect::<Vec<_>>();
         assert_eq!(names(), ["b"], "its own, beyond the four");
-        // Two become free: one makes up for that, the other is b's, which has one and a has two.
+        // Two slots become free. One makes up for `b`'s extra slot. The other goes to `b`, which has one while `a`
+        // has two.
         of_a.truncate(2);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(names(), ["b", "b"]);
@@ -171,7 +172,7 @@ mod tests {
         let mut all = names();
         all.sort();
         assert_eq!(all, ["a", "a", "b", "b"], "two and two");
-        // All of it is served in the end.
+        // All requests are served in the end.
         let mut served = 0;
         while served < 23 {
             let places: Vec<_> = taken.lock().drain(..).collect();
@@ -190,7 +191,7 @@ mod tests {
         for _ in 0..3 {
             assert!(is_free(&places, &b).await.is_none());
         }
-        // It is given a place, and does not look.
+        // The waiting future gets a slot, and is dropped without being polled again.
         let mut waits = Box::pin(places.take(&b));
         assert!(futures_util::poll!(&mut waits).is_pending());
         drop(held);

@@ -1,5 +1,5 @@
-//! What the operator of a model decides of its calls: what is done where a worker is lost or slow, and how tools are shown to it.
-//! Knows no worker and no call.
+//! The operator's choices for a model's calls: what happens if a worker is lost or slow, and how tools are shown to
+//! the model. Knows no worker and no call.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::sync::Arc;
 use headrace_domain::KeyId;
 use headrace_fleet::Hedge;
 
-/// Of one model.
+/// The policy of one model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// What follows where an answer breaks of which its client may have seen something.
+    /// What happens if an answer breaks off after the client may have seen part of it.
     pub on_break: OnBreak,
-    /// When a call that waits for its first word is put to a second worker; `None`: never.
+    /// When a call that waits for its first token is also sent to a second worker. `None` means never.
     pub hedge: Option<Hedge>,
-    /// In which order tools' schemas name properties.
+    /// The order in which tool schemas name properties.
     pub tools_order: ToolsOrder,
-    /// What follows where a finished answer is not of the form that was asked for.
+    /// What happens if a finished answer violates the requested response format.
     pub off_form: OffForm,
-    /// How much it thinks.
+    /// How much the model reasons.
     pub thinking: ThinkingPolicy,
-    /// Whose raw prompts may hold control tokens that are spelt out.
+    /// The keys whose raw prompts may contain control tokens written out as text.
     pub parse_special: Spellers,
-    /// What former answers in a prompt are read as.
+    /// How earlier answers in a prompt are encoded.
     pub past_answers: PastAnswers,
 }
 
-/// What former answers in a prompt are read as, where their texts would become other ids than were generated.
+/// How earlier answers in a prompt are encoded, if encoding their text gives other ids than were generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PastAnswers {
-    /// What was generated, as long as that is known: a conversation goes on from what was computed of it.
+    /// By the generated ids, as long as they are known. A conversation then reuses what was computed for it.
     #[default]
     AsGenerated,
-    /// What their texts become: an answer depends on nothing but what was sent.
+    /// By encoding their text. An answer then depends only on what was sent.
     AsText,
 }
 
 impl PastAnswers {
-    /// Every one, in the order of a list.
+    /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 2] = [Self::AsGenerated, Self::AsText];
 
-    /// As it is written.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AsGenerated => "generated",
@@ -49,23 +49,24 @@ impl PastAnswers {
     }
 }
 
-/// What follows where a finished answer is not of the form that was asked for.
+/// What happens if a finished answer violates the requested response format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OffForm {
-    /// It is refused; of a stream, the end of it.
+    /// The answer is refused. A stream ends with an error.
     #[default]
     Refuse,
-    /// It is asked for once more where nothing of it has gone out, as long as retries last; then it is refused.
+    /// The answer is requested once more, if nothing of it was sent and the retry budget allows it. Otherwise it is
+    /// refused.
     Retry,
-    /// It goes out as it is, and is not judged.
+    /// The answer is sent as it is, unchecked.
     Pass,
 }
 
 impl OffForm {
-    /// Every one, in the order of a list.
+    /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 3] = [Self::Refuse, Self::Retry, Self::Pass];
 
-    /// As it is written.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Refuse => "refuse",
@@ -75,39 +76,41 @@ impl OffForm {
     }
 }
 
-/// How much a model thinks before it answers.
+/// How much a model reasons before it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ThinkingPolicy {
-    /// The most tokens of thought for an effort, in the order of [`ThinkingPolicy::EFFORTS`]; `None`: as its template has it.
+    /// The reasoning budget in tokens for each effort, in the order of [`ThinkingPolicy::EFFORTS`]. `None` leaves the
+    /// amount to the model's template.
     pub budgets: [Option<u32>; Self::EFFORTS.len()],
-    /// What a thought ends with that has had enough.
+    /// The text that ends reasoning when its budget is used up.
     pub last_words: Option<Arc<str>>,
 }
 
 impl ThinkingPolicy {
-    /// The words for efforts that may have a budget.
+    /// The effort names that may have a budget.
     pub const EFFORTS: [&str; 6] = ["minimal", "low", "medium", "high", "xhigh", "max"];
 
-    /// The most tokens of thought for an effort.
+    /// The reasoning budget for an effort, in tokens.
     pub fn budget(&self, effort: &str) -> Option<u32> {
         Self::EFFORTS.into_iter().zip(self.budgets).find_map(|(name, most)| most.filter(|_| name == effort))
     }
 }
 
-/// Whose raw prompts may hold control tokens that are spelt out: with them a prompt can end its own turn and speak as others.
+/// The keys whose raw prompts may contain control tokens written out as text. With these tokens, a prompt can end its
+/// own turn and speak in another role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Spellers {
-    /// Nobody's.
+    /// No key.
     #[default]
     Nobody,
-    /// Everybody's.
+    /// Every key.
     All,
-    /// Those of these keys.
+    /// The keys of this set.
     Keys(Arc<BTreeSet<KeyId>>),
 }
 
 impl Spellers {
-    /// Whether a key is one of them.
+    /// Whether a key may write control tokens.
     pub fn allows(&self, key: &KeyId) -> bool {
         match self {
             Self::Nobody => false,
@@ -117,21 +120,21 @@ impl Spellers {
     }
 }
 
-/// In which order the schemas of tools name properties, where a model is shown them.
+/// The order in which tool schemas name properties in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ToolsOrder {
-    /// As their caller sent them.
+    /// The order in which the caller sent them.
     #[default]
     AsSent,
-    /// Sorted, so that callers who name them in different orders share cached prefixes.
+    /// Sorted order, so that callers with different orders share cached prefixes.
     Canonical,
 }
 
 impl ToolsOrder {
-    /// Every one, in the order of a list.
+    /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 2] = [Self::AsSent, Self::Canonical];
 
-    /// As it is written.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AsSent => "sent",
@@ -140,21 +143,21 @@ impl ToolsOrder {
     }
 }
 
-/// What follows where an answer breaks in its middle, and nobody can go on with it as if nothing had happened.
+/// What happens if an answer breaks off and no worker can continue it indistinguishably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBreak {
-    /// It ends with an error.
+    /// The answer ends with an error.
     #[default]
     Error,
-    /// Another worker goes on with it from the tokens that are there, in its own way, and that is told.
+    /// Another worker continues from the existing tokens in its own way, and the client is informed.
     Continue,
 }
 
 impl OnBreak {
-    /// Every one, in the order of a list.
+    /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 2] = [Self::Error, Self::Continue];
 
-    /// As it is written.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -1,6 +1,6 @@
-//! Questions about words and tokens, beside calls: how many tokens a prompt has, which they are, and what they say. They count as
-//! requests, and cost nothing; what they need of memory and time is bound as a call's is. A count at somebody else's model is asked
-//! for there (`passed`).
+//! Questions about text and tokens besides calls: token counts, tokenizing and detokenizing. They count as requests
+//! and cost nothing. Their memory and time are bounded like a call's. A count for another provider's model is
+//! forwarded to its server (`passed`).
 
 mod passed;
 
@@ -43,16 +43,16 @@ use crate::{Answer, Gateway};
 
 use passed::{For, Passed};
 
-/// A token id in an answer, as a number and as JSON in a buffer that grows.
+/// Bytes that a token id takes in an answer: as a number, and as JSON in a growing buffer.
 const WRITTEN_ID: u64 = 40;
-/// The same with its spelling, as a string of its own and as JSON.
+/// Bytes that a token id and its spelling take: as above, with the spelling as a string and as JSON.
 const SPELT_ID: u64 = 192;
 
-/// A token that is decoded takes this as a string of its own, and for each byte of its text this in the text and its JSON.
+/// Bytes that decoding takes: for each token a string, and for each byte of text the text and its JSON.
 const DECODED_ID: u64 = 112;
 const DECODED_BYTE: u64 = 16;
 
-/// A question whose asker is known.
+/// An admitted question.
 pub struct Questioner {
     question: Question,
     principal: Arc<Principal>,
@@ -67,7 +67,7 @@ impl Admitted for Questioner {
 }
 
 impl Gateway {
-    /// Lets in whoever has a key that is good, and a request left.
+    /// Admits a question if the key is valid and its request limit allows it.
     pub(crate) fn let_ask(
         &self,
         question: Question,
@@ -78,16 +78,16 @@ impl Gateway {
         questioner(question, dossier, principal, headers)
     }
 
-    /// The same for a caller inside the house, who acts for a principal that is known already.
+    /// Admits a question of an internal caller that acts for a known principal, without credentials.
     ///
     /// # Errors
-    /// The answer to whoever has no request left.
+    /// The answer if the request limit is reached.
     pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<Questioner, Answer> {
         let (dossier, principal) = self.identify_as(Ok(principal), question.dialect());
         questioner(question, dossier, principal, Vec::new())
     }
 
-    /// The answer to a question.
+    /// Answers a question.
     pub(crate) async fn answer_to(&self, asked: Questioner, body: impl BodySource) -> Answer {
         let looked = self.look_into(&asked, body).await;
         tell(&asked.dossier, looked)
@@ -114,7 +114,8 @@ impl Gateway {
         let (answered, taken) = if taken.turn.is_none() {
             (desk.answer(body, &taken.memory)?, taken)
         } else {
-            // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
+            // A long body takes milliseconds, and the event loop's threads must stay free. The reservation moves to
+            // the other thread, where it lasts as long as the work.
             let reading = tokio::task::spawn_blocking(move || {
                 let mut taken = taken;
                 taken.reserve_trees(&body)?;
@@ -153,13 +154,13 @@ fn questioner(
     }
 }
 
-/// What became of a question.
+/// The answer to a question, or the question to forward.
 enum Answered {
     Here(Vec<u8>),
     Elsewhere(Box<Passed>),
 }
 
-/// Where a question is answered, whose body is here.
+/// A question whose body has arrived, with what answering it needs.
 struct Desk {
     question: Question,
     asker: Asker,
@@ -178,13 +179,13 @@ impl Desk {
     }
 
     fn count(&self, body: Bytes, room: Room<'_>) -> Result<Answered, Why> {
-        // How a body is read depends on who takes it, as with calls.
+        // As with calls, the model decides how the body is read.
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
         if model.is_some_and(|model| model.lane.is_messages()) {
             let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
             let model = self.model(&call.model, Endpoint::Messages, &body)?;
-            // What rules keep from being sent on in a call is not sent on in a question.
+            // Content that the rules keep out of forwarded calls is not forwarded in a question either.
             may_pass(&self.catalog, &model, &call)?;
             return Ok(Answered::Elsewhere(Box::new(Passed { model, call })));
         }
@@ -198,7 +199,7 @@ impl Desk {
         let reasoning = Some(&call.reasoning);
         let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
         let ids = conversation_ids(&model, lane, &call, (conversation, &options), room)?;
-        // As the call would be: with former answers as they were generated.
+        // As for a call: earlier answers count with their generated ids.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
         let past = with_past(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
         Ok(Answered::Here(count_body(past.ids.len() as u64, false)))
@@ -245,7 +246,7 @@ impl Desk {
         Ok(detokenize_body(&tokenizer.decode(&asked.tokens, false)))
     }
 
-    /// The endpoint at which a key must be allowed to use the model: one at which the model answers, `usual` if it generates text.
+    /// The endpoint for which the key needs permission: one that the model serves, or `usual` if it generates text.
     fn endpoint(&self, name: &str, usual: Endpoint, body: &[u8]) -> Endpoint {
         let name = ModelName::new(name).ok();
         let model = name.and_then(|name| self.catalog.choose(&name, &self.asker, body));
@@ -256,7 +257,8 @@ impl Desk {
         }
     }
 
-    /// The model of a name that the asker may use at this endpoint, where its calls may be worked on.
+    /// The model behind a name, if the caller may use it at this endpoint and it is offered within the caller's
+    /// residency.
     fn model(&self, name: &str, endpoint: Endpoint, body: &[u8]) -> Result<Arc<ServedModel>, Why> {
         let (catalog, principal) = (&self.catalog, &self.asker.principal);
         let unknown = || unknown_model_of(name, principal, catalog);
@@ -281,7 +283,7 @@ impl Desk {
     }
 }
 
-/// The ids of what was asked about.
+/// The token ids of the text or conversation in the question.
 fn tokenized(
     model: &ServedModel,
     lane: &TokenLane,
@@ -323,7 +325,7 @@ fn conversation_ids(
     rendered(model, lane, conversation, options, room).map(|(ids, _)| ids)
 }
 
-/// The ids of a text that was asked about, as an encoder takes it.
+/// The token ids of a text as an encoder would take it.
 fn text_ids_of(
     model: &ServedModel,
     lane: &VectorLane,
@@ -335,10 +337,10 @@ fn text_ids_of(
     text_ids(model, lane, text, asked.add_special_tokens, room)
 }
 
-/// The tokenizer of a model, and the bounds of its ids.
+/// The tokenizer of a model, and the capabilities that bound its ids.
 ///
 /// # Errors
-/// The tokenizer is another server's.
+/// The model's tokenizer is at another provider's server.
 fn words_of(model: &ServedModel) -> Result<(&Tokenizer, &Capabilities), Why> {
     match &model.lane {
         Lane::Tokens(lane) => Ok((&lane.tokenizer, &lane.capabilities)),

@@ -1,4 +1,4 @@
-//! How a caller's limits stand, as headers of an answer in its dialect. Knows no limit.
+//! The state of a caller's limits, as headers in its dialect. Knows no limit.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{Dialect, UnixNanos};
 use headrace_limits::RateStanding;
 
-/// What may be asked of one kind: the most, what is left of it, and until when all of it is there again.
+/// A rate limit: the maximum, what is left, and the time until all of it is available again.
 type Rate = Option<(u64, u64, Duration)>;
 
-/// Rate-limit headers for the tightest scope; absent where nothing is limited. OpenAI's names stand in every answer, Anthropic's
-/// beside them in its dialect.
+/// Rate-limit headers for the tightest scope. Empty if nothing is limited. Every answer has OpenAI's headers. In
+/// Anthropic's dialect its own headers are added.
 pub(crate) fn rate_headers(
     standing: &RateStanding,
     dialect: Dialect,
@@ -64,7 +64,7 @@ fn openai_reset(wait: Duration) -> String {
     text
 }
 
-/// The first whole second that is not before it.
+/// The first whole second at or after `time`.
 fn whole_second(time: UnixNanos) -> UnixNanos {
     UnixNanos::new(time.get().div_ceil(1_000_000_000).saturating_mul(1_000_000_000))
 }

@@ -1,4 +1,5 @@
-//! A refusal: where, by which rule, which number it hit and the way out; and how each room's error becomes one.
+//! Rejections: the stage, the rule, the number that was reached and the remedy. Converts the errors of all crates
+//! into rejections.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -19,26 +20,26 @@ use crate::memory::{NoMemory, mib};
 use crate::rates::rate_headers;
 use crate::turns::NoRoom;
 
-/// Why a request goes no further. What it is for is in the table of refusals (`domain::Code`); here are the numbers.
+/// Why a request is rejected. `domain::Code` documents each code. This type carries the numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Why(Box<Reason>);
 
-/// What a [`Why`] holds: the facts of a refusal before the request's id is put to them.
+/// The facts of a rejection, before the request's id is added.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason {
     pub(crate) code: Code,
     pub(crate) stage: Stage,
     pub(crate) status: u16,
     pub(crate) kind: ErrorKind,
-    /// The rule, where the trace is to say more than the caller is told.
+    /// The rule for the trace, if it is more specific than the code that the caller gets.
     pub(crate) rule: Option<Code>,
     pub(crate) message: String,
-    /// What the trace keeps instead, where the message repeats words of the caller.
+    /// The message for the trace, if `message` repeats words of the caller.
     pub(crate) kept: Option<String>,
     pub(crate) param: Option<String>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) limit: Option<LimitFacts>,
-    /// Of a limit: how its counters stand.
+    /// Headers with the state of the counters, if a limit was reached.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
@@ -57,7 +58,7 @@ impl DerefMut for Why {
 }
 
 impl Dossier {
-    /// Ends the request here: the answer to the caller, and the trace record.
+    /// Ends the request: returns the answer to the caller and the trace record.
     pub(crate) fn refuse(mut self, why: &Why) -> (Answer, Box<TraceRecord>) {
         self.mark(why.stage);
         let answer = why.answer(&self);
@@ -66,12 +67,12 @@ impl Dossier {
 }
 
 impl Why {
-    /// The name that was asked for is no more.
+    /// The name that was asked for has retired.
     pub(crate) fn retired(message: String) -> Self {
         Self::new(Code::ModelNotFound, message).with_param("model")
     }
 
-    /// A refusal as the table has it.
+    /// A rejection with the stage, status and kind of its code.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Reason {
             code,
@@ -88,13 +89,13 @@ impl Why {
         }))
     }
 
-    /// It came up at another stage than the table's.
+    /// Sets a stage that differs from the code's usual one.
     pub(crate) fn at(mut self, stage: Stage) -> Self {
         self.stage = stage;
         self
     }
 
-    /// The request is wrong in itself, where the table's answer is to wait: 400.
+    /// Turns the rejection into a 400, because waiting, the code's usual remedy, cannot help.
     pub(crate) fn never(mut self) -> Self {
         self.status = 400;
         self.kind = ErrorKind::InvalidRequest;
@@ -106,8 +107,8 @@ impl Why {
         self
     }
 
-    /// The message repeats what the caller wrote: `kept` stands for it wherever it is stored. A secret pasted in the wrong
-    /// place would be kept for as long as traces are.
+    /// Sets the message that is stored instead of one that repeats the caller's words. A secret pasted in the wrong
+    /// place would otherwise be kept for as long as traces are.
     pub(crate) fn keeping(mut self, kept: impl Into<String>) -> Self {
         self.kept = Some(kept.into());
         self
@@ -118,7 +119,7 @@ impl Why {
         self
     }
 
-    /// The limit that was hit, with its number and what would have come of it.
+    /// Adds the limit that was reached, its value, and the value that the request would have led to.
     pub(crate) fn with_limit(
         mut self,
         rule: &'static str,
@@ -154,7 +155,7 @@ impl Why {
         }
     }
 
-    /// What the caller of a failed call is told, as its trace keeps it.
+    /// The failure as the caller got it, for the trace.
     pub(crate) fn failure(&self) -> TracedFailure {
         TracedFailure { code: self.code.name().to_owned(), status: self.status }
     }
@@ -171,13 +172,13 @@ impl Why {
     }
 }
 
-/// Seconds, rounded up, at least one.
+/// Whole seconds, rounded up, at least one.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
 impl Why {
-    /// A limit is reached; the answer says how its counters stand, as a success does.
+    /// A limit was reached. The answer carries the state of the counters, as a successful one does.
     pub(crate) fn limited(
         refusal: LimitRefusal,
         standing: &RateStanding,
@@ -202,7 +203,7 @@ impl From<LimitRefusal> for Why {
             Self::new(refusal.rule, message).with_limit(refusal.rule.name(), scope, refusal.limit, observed);
         match refusal.retry_after {
             Some(wait) => why.retry_after(wait),
-            // A call that can never fit is wrong in itself: waiting would not help.
+            // The call exceeds the limit by itself, so waiting cannot help.
             None => why.never(),
         }
     }
@@ -217,11 +218,11 @@ impl From<BadRequest> for Why {
     }
 }
 
-/// How long a caller whose calls fill the memory is asked to wait.
+/// How long a caller is asked to wait when the memory is full.
 const MEMORY_WAIT: Duration = Duration::from_secs(1);
 
 impl NoMemory {
-    /// As a refusal at `stage`.
+    /// The rejection at `stage`.
     pub(crate) fn at(self, stage: Stage) -> Why {
         match self {
             Self::Never { needed, bound } => {
@@ -281,7 +282,7 @@ impl From<NoRoom> for Why {
     }
 }
 
-/// How long a caller whose own calls hold the money is asked to wait.
+/// How long a caller is asked to wait while its own calls hold the money.
 const HELD_IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
 impl From<LedgerRefusal> for Why {
@@ -321,7 +322,7 @@ impl From<LedgerRefusal> for Why {
 }
 
 impl Why {
-    /// Nothing is left for any call, whatever it would cost.
+    /// No money is left, not even for the cheapest call.
     pub(crate) fn nothing_to_spend(balance: NanoDollars, held: NanoDollars) -> Self {
         let why = if held > NanoDollars::ZERO {
             let message = format!(
@@ -337,7 +338,7 @@ impl Why {
         why.with_amounts("balance", balance, held)
     }
 
-    /// The ledger's journal cannot be written: no call may run.
+    /// The ledger's journal cannot be written, so no call may run.
     pub(crate) fn journal_unavailable(detail: &str) -> Self {
         let message = format!(
             "The ledger cannot be written now, so nothing runs and nothing is charged: {detail}. Try again."
@@ -348,7 +349,7 @@ impl Why {
     /// The engine ended the job without an answer.
     pub(crate) fn job_failed(error: &JobError) -> Self {
         let code = match error {
-            // Which of our engines, and what it says of us, is for operators.
+            // The name of the engine and its message are for operators only.
             JobError::Refused(SubmitRefusal::Unavailable { .. }) => {
                 let message =
                     "The engine of the model is not available. What was not delivered is not charged.";
@@ -371,7 +372,7 @@ impl Why {
         };
         let mut why = Self::new(code, charged).at(Stage::Decode);
         if let JobError::Form { .. } = error {
-            // Its reason may repeat text of the answer.
+            // The reason may repeat text of the answer.
             why = why.keeping(format!("{error}."));
         }
         match error {
@@ -398,7 +399,7 @@ impl From<SubmitRefusal> for Why {
             SubmitRefusal::TooLate { retry_after: Some(wait), .. } => {
                 why(Code::DeadlineTooShort, uncharged).retry_after(*wait)
             }
-            // Its own prompt takes longer than it has: waiting would not help.
+            // The prompt alone takes longer than the call has, so waiting cannot help.
             SubmitRefusal::TooLate { retry_after: None, .. } => why(
                 Code::DeadlineTooShort,
                 format!("{refusal}. Allow more time or shorten the prompt. Nothing was charged."),
@@ -416,7 +417,7 @@ impl From<SubmitRefusal> for Why {
     }
 }
 
-/// The refusal of a credential.
+/// The rejection of a credential.
 pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
     let code = match refusal {
         AuthRefusal::Missing => Code::MissingApiKey,

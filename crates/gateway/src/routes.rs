@@ -1,5 +1,6 @@
-//! Names that lead to several models: which of them takes a call. The choice follows from the route and from what a caller stays
-//! with, and from nothing else. Must not know who serves a model, or what a call says.
+//! Names that lead to several models, and which of them takes a call. The choice depends only on the route and on the
+//! attribute by which calls stay with a model: key, user or conversation. Must not know who serves a model or what a
+//! call says.
 
 use std::sync::Arc;
 
@@ -9,40 +10,40 @@ use headrace_wire::relay::{opening, user_named};
 
 use crate::canary::CanarySpec;
 
-/// What a name leads to: one model, or several with weights.
+/// The models behind a name: one, or several with weights.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Route {
-    /// At least one.
+    /// At least one arm.
     pub arms: Vec<Arm>,
-    /// What stays with a model once it was sent there.
+    /// Which calls stay with the same model.
     pub sticky: Sticky,
-    /// Another one makes every choice anew.
+    /// Changing the seed changes all choices.
     pub seed: u64,
-    /// Who answers where a model does not.
+    /// The models that answer if the chosen model fails.
     pub fallbacks: Fallbacks,
 }
 
-/// Models that answer in the place of another one before anything of an answer has gone out, in their order, by what went wrong with
-/// it. What is wrong with a call itself would be wrong everywhere, and stands nowhere here.
+/// Models that replace a failed model before anything of an answer has gone out: one ordered list per kind of
+/// failure. Faults of the call itself are not listed, because every model would reject it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fallbacks {
-    /// The prompt does not fit its context window.
+    /// For prompts that exceed the model's context window.
     pub context_too_long: Vec<ModelName>,
-    /// It is full, or our share of it is used up.
+    /// For models that are overloaded, or whose quota for this server is used up.
     pub overloaded: Vec<ModelName>,
-    /// It cannot be reached, does not serve us, took too long, or broke.
+    /// For models that are unreachable, refuse to serve us, took too long, or broke off.
     pub failed: Vec<ModelName>,
-    /// It does not answer for what was asked.
+    /// For requests whose content the model refuses.
     pub content_refused: Vec<ModelName>,
 }
 
 impl Fallbacks {
-    /// Those for calls that end with this code at this stage.
+    /// The fallbacks for calls that end with this code at this stage.
     pub(crate) fn after(&self, code: Code, stage: Stage) -> impl Iterator<Item = &ModelName> {
         const NOBODY: &[ModelName] = &[];
         let (first, then): (&[ModelName], &[ModelName]) = match code {
             Code::ContextLengthExceeded => (&self.context_too_long, NOBODY),
-            // Nobody takes calls now, as those who would are full or have failed.
+            // No worker takes calls now: those that would are full or have failed.
             Code::EngineUnavailable => (&self.overloaded, &self.failed),
             Code::UpstreamOverloaded if stage == Stage::Place => (&self.overloaded, &self.failed),
             Code::QueueFull | Code::UpstreamOverloaded => (&self.overloaded, NOBODY),
@@ -57,10 +58,11 @@ impl Fallbacks {
         first.iter().chain(then)
     }
 
-    /// Whether a code at a stage says that the model failed, or that none of its workers takes calls, and not that the call is at fault.
+    /// Whether the code and the stage mean that the model failed or that none of its workers takes calls. `false` if
+    /// the call is at fault.
     pub(crate) fn is_of_the_model(code: Code, stage: Stage) -> bool {
         match code {
-            // The breakers of all its workers are open, or their queues are full.
+            // All workers of the model have open breakers or full queues.
             Code::UpstreamOverloaded => stage == Stage::Place,
             Code::EngineUnavailable
             | Code::EngineFailed
@@ -72,7 +74,7 @@ impl Fallbacks {
         }
     }
 
-    /// Keeps those of which this is true.
+    /// Keeps the models for which `stays` is true.
     pub fn retain(&mut self, stays: impl Fn(&ModelName) -> bool) {
         let Self { context_too_long, overloaded, failed, content_refused } = self;
         for models in [context_too_long, overloaded, failed, content_refused] {
@@ -80,43 +82,45 @@ impl Fallbacks {
         }
     }
 
-    /// All of them, each as often as it stands there.
+    /// All models in the lists, with repetitions.
     pub fn all(&self) -> impl Iterator<Item = &ModelName> {
         let Self { context_too_long, overloaded, failed, content_refused } = self;
         context_too_long.iter().chain(overloaded).chain(failed).chain(content_refused)
     }
 }
 
-/// A model that a name leads to.
+/// A model behind a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arm {
-    /// As it is served.
+    /// The name under which it is served.
     pub model: ModelName,
-    /// Its share, relative to the sum of all. Zero: it gets no calls.
+    /// Its share of the calls, relative to the sum of all weights. An arm with weight 0 gets no calls.
     pub weight: u32,
-    /// It is on trial: where it is worse than the others, it gets no more calls.
+    /// Set if the model is a canary, which gets no more calls once it is worse than the others.
     pub canary: Option<CanarySpec>,
 }
 
-/// What stays with a model once it was sent there, for as long as the weights stay.
+/// Which calls stay with the same model, for as long as the weights stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sticky {
-    /// Nothing: each call is a draw of its own.
+    /// No calls: each one is drawn separately.
     None,
     /// All calls of an API key.
     #[default]
     Key,
-    /// All calls of a project that name the same user (`safety_identifier`, `user`, `metadata.user_id`); without one, of a key.
+    /// All calls of a project that name the same user (`safety_identifier`, `user` or `metadata.user_id`). Without a
+    /// user, all calls of a key.
     User,
-    /// All turns of a conversation, which is known by its system prompt and its first message of the user; what is none, by its key.
+    /// All turns of a conversation, which is identified by its system prompt and its first user message. Without a
+    /// conversation, all calls of a key.
     Conversation,
 }
 
 impl Sticky {
-    /// Every one, in the order of a list.
+    /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 4] = [Self::None, Self::Key, Self::User, Self::Conversation];
 
-    /// As it is written.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -128,24 +132,25 @@ impl Sticky {
 }
 
 impl Route {
-    /// A further name of one model.
+    /// A route to a single model.
     pub fn to(model: ModelName) -> Self {
         Self { arms: vec![Arm { model, weight: 1, canary: None }], ..Self::default() }
     }
 
-    /// Whether it is a further name of one model and nothing more.
+    /// Whether the route only renames one model, without a canary or fallbacks.
     pub fn is_plain(&self) -> bool {
         self.arms.len() == 1
             && self.arms.iter().all(|arm| arm.weight > 0 && arm.canary.is_none())
             && self.fallbacks.all().next().is_none()
     }
 
-    /// Every model that may answer under the name.
+    /// All models that may answer under the name, fallbacks included.
     pub fn models(&self) -> impl Iterator<Item = &ModelName> {
         self.arms.iter().map(|arm| &arm.model).chain(self.fallbacks.all())
     }
 
-    /// The model with the greatest weight, the first of several: what the name stands for where no call is at hand.
+    /// The model with the greatest weight, the first one if several are equal. Represents the name if there is no
+    /// call to choose for.
     pub fn main(&self) -> Option<&ModelName> {
         let greatest = self.arms.iter().rev().max_by_key(|arm| arm.weight)?;
         Some(&greatest.model)
@@ -156,15 +161,15 @@ impl Route {
         self.arms.iter().filter(|arm| arm.weight > 0)
     }
 
-    /// Whether there is something to choose.
+    /// Whether there are several arms to choose from.
     pub(crate) fn has_choice(&self) -> bool {
         self.arms.len() > 1
     }
 
-    /// The arm that a draw falls on, each as likely as its weight says. Each arm's place depends on the draw and on that arm alone
-    /// (weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005), so that another
-    /// weight of one moves draws only to it, or only away from it. Arms that are not `among` the choice get nothing, and those that are
-    /// keep what they have.
+    /// Chooses an arm for a draw. Each arm's probability is proportional to its weight. Each arm's score depends only
+    /// on the draw and on that arm (weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted distributed
+    /// hash tables", 2005). A changed weight therefore moves draws only to that arm or only away from it. Arms for
+    /// which `among` is false get no draws. The other arms keep theirs.
     pub(crate) fn choose(&self, draw: &Draw, among: impl Fn(&Arm) -> bool) -> Option<&Arm> {
         let near = |arm: &Arm| draw.at(&arm.model) / f64::from(arm.weight);
         let arms = self.open().filter(|arm| among(arm));
@@ -172,22 +177,22 @@ impl Route {
     }
 }
 
-/// Who asks, as far as a choice may follow from it.
+/// The attributes of a call on which the choice may depend.
 pub(crate) struct Asker {
     /// The key of the hash.
     pub(crate) secret: [u8; 32],
     pub(crate) principal: Arc<Principal>,
     pub(crate) request: RequestId,
     pub(crate) now: UnixNanos,
-    /// Of a copy of a call: whoever gets it, whatever its body names.
+    /// The model that gets a shadow copy, which may differ from the one in its body. `None` for other calls.
     pub(crate) to: Option<ModelName>,
 }
 
-/// What a choice follows from, hashed with a key: who does not know that cannot choose where a call goes.
+/// A keyed hash of what a choice depends on. Without the key, callers cannot steer their calls.
 pub(crate) struct Draw([u8; 32]);
 
 impl Draw {
-    /// Of a call with this body that asks for `name`.
+    /// The draw for a call with this body that asks for `name`.
     pub(crate) fn new(name: &ModelName, route: &Route, asker: &Asker, body: &[u8]) -> Self {
         let tenant = asker.principal.project.as_str().as_bytes();
         let of_user = || Some([b"user".as_slice(), tenant, user_named(body)?.as_bytes()].map(put).concat());
@@ -213,7 +218,7 @@ impl Draw {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// How far it falls from a model of weight 1: exponentially distributed, with mean 1.
+    /// The draw's distance from a model of weight 1: exponentially distributed, with mean 1.
     fn at(&self, model: &ModelName) -> f64 {
         let hash = blake3::keyed_hash(&self.0, model.as_str().as_bytes());
         let bits = hash.as_bytes().iter().take(8).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
@@ -222,7 +227,7 @@ impl Draw {
     }
 }
 
-/// A part of several, with its length, so that no two rows of parts are alike.
+/// Prefixes a part with its length, so that different sequences of parts never give the same bytes.
 fn put(part: &[u8]) -> Vec<u8> {
     [&(part.len() as u64).to_le_bytes(), part].concat()
 }

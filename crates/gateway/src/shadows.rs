@@ -1,6 +1,6 @@
-//! Copies of served calls at another model: on the house's account, behind the caller's last byte, within bounds of their own.
-//! A copy is a call of the house that walks the whole path; its trace says whose copy it is, and how the answers compare. Must not
-//! know what an answer says.
+//! Shadow copies: copies of served calls that run at another model, at the server's expense, after the caller's last
+//! byte, and within their own bounds. A copy is an internal call that passes every stage. Its trace names the
+//! original call and says how the answers compare. Must not know what an answer says.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -26,48 +26,48 @@ use compare::Form;
 use lane::{Lane, Skipped, Taken};
 pub use lane::{ShadowBudget, ShadowFigures, Spent};
 
-/// The id under which copies are traced, and take memory: no key has it.
+/// The key id under which copies are traced and take memory. No real key has it.
 pub const SHADOW_KEY: &str = "shadow";
-/// Bytes of bodies and answers that are kept for copies, of all names together.
+/// The most bytes of bodies and answers that are kept for copies, over all names.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// The longest answer that is compared.
+/// The longest answer that is compared, in bytes.
 const COMPARED_BYTES: usize = 256 << 10;
-/// Answers up to this long are compared on the event loop.
+/// Answers up to this many bytes are compared on the event loop.
 const COMPARED_INLINE: usize = 32 << 10;
 
 /// How calls for a name are copied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShadowSpec {
-    /// Who gets the copies.
+    /// The model that gets the copies.
     pub model: ModelName,
-    /// Of how many calls, from 0 to 1.
+    /// The share of calls that are copied, from 0 to 1.
     pub share: f64,
-    /// What they may cost.
+    /// The bound on the cost of the copies.
     pub budget: ShadowBudget,
-    /// The answers are compared, for which the caller's is kept until then.
+    /// Compares the answers, and keeps the caller's answer for that.
     pub compare: bool,
-    /// The most copies at work.
+    /// The most copies that run concurrently.
     pub in_flight: u32,
-    /// The most that wait for that.
+    /// The most copies that wait to run.
     pub queue: usize,
 }
 
-/// All copies of a gateway's calls, by the name that was asked for and the model that gets the copies. They outlive a catalogue.
+/// All shadow copies, by the name that was asked for and the model that gets the copies. Outlives a catalogue.
 pub(crate) struct Shadows {
     lanes: Mutex<BTreeMap<(ModelName, ModelName), Arc<CopyLane>>>,
     memory: Memory,
     spending: OnceLock<Arc<dyn ShadowSpending>>,
 }
 
-/// Keeps what copies have cost, so that a budget outlives a process.
+/// Persists the cost of copies, so that a budget outlives a process.
 pub trait ShadowSpending: Send + Sync {
-    /// What was kept last.
+    /// The latest persisted values.
     fn kept(&self) -> Vec<ShadowSpent>;
 
-    /// Keeps what the copies of one name's calls at one model have cost. Durable when it returns; may block.
+    /// Persists what the copies of one name's calls at one model have cost. Durable when it returns. May block.
     ///
     /// # Errors
-    /// Why it cannot be kept.
+    /// The reason why it cannot be persisted.
     fn keep(&self, spent: &ShadowSpent) -> Result<(), String>;
 }
 
@@ -78,22 +78,22 @@ pub struct ShadowSpent {
     pub name: ModelName,
     /// The model that got the copies.
     pub model: ModelName,
-    /// In which period, and how much.
+    /// The period and the amount.
     pub spent: Spent,
 }
 
-/// Where the copies of one name's calls wait.
+/// The queue of copies of one name's calls at one model.
 pub(crate) type CopyLane = Lane<Box<Copy>>;
 
-/// What a call has to do with copies.
+/// A call's relation to shadow copies.
 pub(crate) enum Shadow {
-    /// One is to be made of it, if it is served.
+    /// A copy is to be made of this call, if it is served.
     Sampled(Sample),
-    /// It is one.
+    /// The call is a copy itself.
     Copy(Running),
 }
 
-/// All that a copy is made from.
+/// Everything that a copy is made from.
 pub(crate) struct Sample {
     spec: Arc<ShadowSpec>,
     lane: Arc<CopyLane>,
@@ -105,7 +105,7 @@ pub(crate) struct Sample {
     keeper: Option<SpendingKeeper>,
 }
 
-/// Keeps what the copies of one lane cost.
+/// Persists what the copies of one queue cost.
 #[derive(Clone)]
 struct SpendingKeeper {
     spending: Arc<dyn ShadowSpending>,
@@ -114,7 +114,7 @@ struct SpendingKeeper {
 }
 
 impl SpendingKeeper {
-    /// Keeps what the lane has spent or holds. False if it cannot be kept.
+    /// Persists what the queue has spent or holds. Returns `false` if that fails.
     async fn keep(&self, lane: &CopyLane, budget: &ShadowBudget) -> bool {
         let Some(spent) = lane.unwritten(budget) else { return true };
         let (keeper, keeping) = (self.clone(), spent);
@@ -134,20 +134,20 @@ impl SpendingKeeper {
     }
 }
 
-/// A copy to be made.
+/// A copy that is to be made.
 pub(crate) struct Copy {
     sample: Sample,
     of: ShadowOf,
     answer: Option<Real>,
 }
 
-/// The answer that it is compared with.
+/// The caller's answer that the copy is compared with.
 struct Real {
     form: Form,
     bytes: Bytes,
 }
 
-/// A copy that is being made.
+/// A copy that is running.
 pub(crate) struct Running {
     model: ModelName,
     spec: Arc<ShadowSpec>,
@@ -156,7 +156,7 @@ pub(crate) struct Running {
     memory: Arc<Reserved>,
     keeper: Option<SpendingKeeper>,
     taken: Option<Taken<Box<Copy>>>,
-    /// Whose copy it is.
+    /// Id of the original request.
     of: RequestId,
 }
 
@@ -166,7 +166,7 @@ impl Shadows {
         Self { lanes: Mutex::default(), memory, spending: OnceLock::new() }
     }
 
-    /// Resumes what was kept, and keeps what is spent from now on. The first one stays.
+    /// Restores persisted spending, and persists it from now on. Only the first `spending` is used.
     pub(crate) fn keep_spending(&self, spending: Arc<dyn ShadowSpending>) {
         for ShadowSpent { name, model, spent } in spending.kept() {
             self.lane(&name, &model).resume(spent);
@@ -178,13 +178,13 @@ impl Shadows {
         Arc::clone(self.lanes.lock().entry((name.clone(), to.clone())).or_default())
     }
 
-    /// How it went so far, by name and model.
+    /// The figures for a name and a model.
     pub(crate) fn figures(&self, name: &ModelName, to: &ModelName) -> ShadowFigures {
         self.lane(name, to).figures()
     }
 }
 
-/// Whether a copy is to be made of a call, and what from. `name`: under which that was said.
+/// Decides whether a copy is made of a call, and keeps what it needs. `name` is the name that the rule applies to.
 pub(crate) fn sample(
     (shadows, now): (&Shadows, UnixNanos),
     (name, spec): (&ModelName, &Arc<ShadowSpec>),
@@ -230,7 +230,7 @@ fn house_key() -> Option<KeyId> {
 }
 
 impl Shadow {
-    /// What its answer is kept in to be compared.
+    /// A buffer that keeps the answer for the comparison. `None` if the answer is not compared.
     pub(crate) fn keeps(&self) -> Option<Kept> {
         let memory = match self {
             Self::Sampled(sample) => sample.spec.compare.then_some(&sample.memory)?,
@@ -239,20 +239,20 @@ impl Shadow {
         Some(Kept::new(Arc::clone(memory), COMPARED_BYTES))
     }
 
-    /// The copy that is being made.
+    /// The running copy, if the call is one.
     pub(crate) fn copy(&self) -> Option<&Running> {
         if let Self::Copy(copy) = self { Some(copy) } else { None }
     }
 
-    /// As `copy`.
+    /// As [`Self::copy`], mutable.
     pub(crate) fn copy_mut(&mut self) -> Option<&mut Running> {
         if let Self::Copy(copy) = self { Some(copy) } else { None }
     }
 }
 
 impl Copy {
-    /// The lane for the caller to work in until no copy waits, where there is a place: it is given back with the copy. Otherwise the
-    /// copy waits there, or there are too many.
+    /// Starts the copy if the queue has a free slot: returns the copy and its queue. The caller then runs copies
+    /// until none waits. Otherwise the copy waits in the queue, or is dropped if the queue is full.
     pub(crate) fn enter(self: Box<Self>) -> Option<(Box<Self>, Arc<CopyLane>)> {
         let (lane, spec) = (Arc::clone(&self.sample.lane), Arc::clone(&self.sample.spec));
         let mut org = DefaultHasher::new();
@@ -261,7 +261,8 @@ impl Copy {
         Some((copy, lane))
     }
 
-    /// As a call of the house that begins now: its head, the principal that it acts for, its body, and what makes it a copy.
+    /// The copy as an internal call that begins now: its head, its principal, its body, its state, and its relation
+    /// to the original call.
     pub(crate) fn into_call(
         self,
         clock: &dyn Clock,
@@ -293,17 +294,17 @@ impl Copy {
 }
 
 impl Running {
-    /// Who gets it.
+    /// The model that gets the copy.
     pub(crate) fn model(&self) -> &ModelName {
         &self.model
     }
 
-    /// Whose random numbers it draws, so that the same model says the same.
+    /// The original request, whose id seeds the sampling, so that the same model gives the same answer.
     pub(crate) fn of(&self) -> RequestId {
         self.of
     }
 
-    /// Takes the most that it may cost from its budget; false: that does not cover it.
+    /// Takes the most that the copy may cost from the budget. Returns `false` if the budget does not cover it.
     pub(crate) async fn pay(&mut self, amount: NanoDollars, now: UnixNanos) -> bool {
         self.taken = self.lane.take(&self.spec.budget, amount, now);
         if self.taken.is_some() && !self.keep_spending().await {
@@ -312,7 +313,7 @@ impl Running {
         self.taken.is_some()
     }
 
-    /// Keeps what the lane has spent or holds, where that outlives this process. False if it cannot be kept.
+    /// Persists what the queue has spent or holds, if spending is persisted. Returns `false` if that fails.
     async fn keep_spending(&self) -> bool {
         match &self.keeper {
             Some(keeper) => keeper.keep(&self.lane, &self.spec.budget).await,
@@ -321,8 +322,8 @@ impl Running {
     }
 }
 
-/// A call has ended, and `record` is to be written: of a copy with how it compares. The copy that is to be made of a call, unless
-/// the server is stopping.
+/// Handles the end of a call before `record` is written. For a copy, settles its cost and adds the comparison to
+/// `record`. For a sampled call, returns the copy to make, unless the call failed or the server is stopping.
 pub(crate) async fn ended(
     (stopping, secret): (bool, [u8; 32]),
     shadow: Option<Box<Shadow>>,
@@ -354,7 +355,7 @@ pub(crate) async fn ended(
                 taken.spend(record.loss);
             }
             if copy.taken.take().is_some() {
-                // It may have cost more than was held for it.
+                // The copy may have cost more than was held for it.
                 copy.keep_spending().await;
             }
             let same_form = copy.answer.take().filter(|real| Some(real.form) == form);
@@ -371,7 +372,7 @@ pub(crate) async fn ended(
     }
 }
 
-/// The form of an answer that ended well.
+/// The form of an answer that completed. `None` for other outcomes.
 fn form(record: &TraceRecord) -> Option<Form> {
     let Outcome::Completed { finish } = &record.outcome else { return None };
     let choices = u32::try_from(finish.len()).ok()?;

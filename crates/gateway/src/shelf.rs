@@ -1,4 +1,5 @@
-//! The store of what clients store, asked off the event loop, and what is worked on for it. Knows no SQL and no path.
+//! Access to the stores of clients' objects, off the event loop, and the work on stored batches and responses. Knows
+//! no SQL and no path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,22 +14,23 @@ use crate::batches::places::Batches;
 use crate::objects::running::Running;
 use crate::refused::Why;
 
-/// Questions to the store that are answered at once. Memory for what they read is reserved before they are asked.
+/// Store operations that run concurrently. Memory for what they read is reserved before they start.
 const SEATS: usize = 32;
-/// Responses that are on their way to the store at once: who stopped waiting for one leaves it there, also where a disk hangs.
+/// Responses on their way to the store at once. A response stays counted after its caller stops waiting, even if a
+/// disk hangs.
 const PUTS: usize = 256;
 
-/// How long a client waits that met a full disk.
+/// How long a client is asked to wait when the disk is full.
 const FULL_WAIT: Duration = Duration::from_secs(30);
 
-/// The store, and what is worked on for it.
+/// The stores, and the work in progress on what they hold.
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// Files and batches; `None`: they are not kept here.
+    /// Stores files and batches. `None` if they are not supported.
     files: Option<Arc<dyn BatchStore>>,
     seats: Arc<Semaphore>,
     puts: Arc<Semaphore>,
-    /// Responses in the background, by their ids.
+    /// Background responses by id.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
     batches: Batches,
     retention: Duration,
@@ -51,7 +53,7 @@ impl Objects {
         }
     }
 
-    /// Asks the store, off the event loop.
+    /// Runs an operation on the object store, off the event loop.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
@@ -60,7 +62,7 @@ impl Objects {
         self.blocking(move || ask(&*store)).await
     }
 
-    /// Refuses what is to be stored if the last look at the disk found no room. Never waits.
+    /// Refuses to store anything if the disk was full at the last check. Never waits.
     pub(crate) fn check_room(&self) -> Result<(), Why> {
         if self.store.is_full() {
             let why = "there was none at the last look".to_owned();
@@ -69,21 +71,22 @@ impl Objects {
         Ok(())
     }
 
-    /// Stores a response, or what it has become; with `items`, adds those to its conversation.
+    /// Stores a response or its new state. Adds `items`, if any, to its conversation.
     pub(crate) async fn put(&self, response: ResponseRecord, items: Vec<ItemRecord>) -> Result<(), Why> {
-        // It is never closed. Its place is free again when the store has said what became of it, whoever still waits for that.
+        // The semaphore is never closed. The permit is free again once the store has reported the result, whether or
+        // not a caller still waits for it.
         let place = Arc::clone(&self.puts).acquire_owned().await;
         let (tell, told) = oneshot::channel();
         let told_to = Box::new(move |done| {
             drop(place);
-            // Who asked may be gone by then.
+            // The caller may be gone by then.
             let _ = tell.send(done);
         });
         self.store.put_response_then(response, items, told_to);
         told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| Why::of_objects(&error)))
     }
 
-    /// Asks the store of files, off the event loop.
+    /// Runs an operation on the file store, off the event loop.
     pub(crate) async fn ask_files<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn BatchStore) -> Result<T, ObjectError> + Send + 'static,
@@ -101,12 +104,12 @@ impl Objects {
         self.off_loop(ask).await?.map_err(|error| Why::of_objects(&error))
     }
 
-    /// Does something that takes a while, off the event loop, within the bound of what is done at once.
+    /// Runs blocking work off the event loop, within the bound on concurrent operations.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Why> {
-        // It is never closed. The work keeps it to its end, also if its caller stops waiting.
+        // The semaphore is never closed. The work keeps its permit to the end, even if its caller stops waiting.
         let seat = Arc::clone(&self.seats).acquire_owned().await;
         let work = move || {
             let _seat = seat;
@@ -115,17 +118,17 @@ impl Objects {
         tokio::task::spawn_blocking(work).await.map_err(|_| stopped())
     }
 
-    /// What batches share.
+    /// State that all batches share.
     pub(crate) const fn batches(&self) -> &Batches {
         &self.batches
     }
 
-    /// The store of files, if there is one.
+    /// The file store, if there is one.
     pub(crate) fn files(&self) -> Option<Arc<dyn BatchStore>> {
         self.files.clone()
     }
 
-    /// When what is stored now is gone.
+    /// When an object that is stored now expires.
     pub(crate) fn expires(&self, now: UnixNanos) -> UnixNanos {
         now.after(self.retention)
     }
@@ -136,7 +139,7 @@ fn stopped() -> Why {
 }
 
 impl Why {
-    /// Nothing was stored or found.
+    /// The rejection for a failed store operation.
     pub(crate) fn of_objects(error: &ObjectError) -> Self {
         match error {
             ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))

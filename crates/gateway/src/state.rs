@@ -1,5 +1,5 @@
-//! The states of a request. Each transition takes the state by value and returns the next one, or why it ends here:
-//! dispatch without a hold does not compile.
+//! The states of a request. Each transition takes the state by value and returns the next one, or the reason why the
+//! request ends. Dispatching a call without a hold does not compile.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::notices::alias_header;
 use crate::pump::settle::Settlement;
 use crate::turns::Turn;
 
-/// A request whose head is here.
+/// The head of the request has arrived.
 pub(crate) struct Arrived {
     pub(crate) credentials: Credentials,
     pub(crate) endpoint: Endpoint,
 }
 
-/// Its caller is known.
+/// The caller is known.
 pub(crate) struct Authenticated {
     pub(crate) principal: Arc<Principal>,
-    /// Revocations that the directory had when the key was looked up.
+    /// The directory's revocation count when the key was looked up.
     pub(crate) revocations: u64,
     pub(crate) endpoint: Endpoint,
 }
 
-/// It was let in: it is counted, and has its place in flight.
+/// The request is admitted: it is counted, and it holds a place within the concurrency limits.
 pub(crate) struct Admitted {
     pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
 }
 
-/// A caller who was let in, with its place among its limits. Dropping it, at whatever stage, gives the place back.
+/// An admitted caller with the lease of its limits. Dropping it, at any stage, gives the lease back.
 pub(crate) struct Caller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) lease: Lease,
-    /// As [`Authenticated::revocations`].
+    /// See [`Authenticated::revocations`].
     pub(crate) revocations: u64,
 }
 
@@ -58,40 +58,40 @@ impl Deref for Caller {
     }
 }
 
-/// Its body is here.
+/// The body has arrived.
 pub(crate) struct Received {
     pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: Bytes,
 }
 
-/// What a call has taken to be read and rendered.
+/// What a call has reserved to be parsed and rendered.
 pub(crate) struct Taken {
-    /// Bytes of its body: no less than all the text in it that a template may show.
+    /// Bytes of the body and of any history before it: an upper bound of all text that a template may show.
     pub(crate) body_bytes: usize,
-    /// What the JSON elements of that text take as trees.
+    /// Bytes that the JSON elements of that text take as trees.
     pub(crate) tree_bytes: u64,
     pub(crate) memory: Arc<Reserved>,
-    /// Its turn, where it is long.
+    /// The turn at the gate for long bodies. `None` for a short body.
     pub(crate) turn: Option<Turn>,
-    /// Its body, if the call was read to be rendered and may fall back on a model that is asked in messages.
+    /// The body, kept if the call was parsed to be rendered and may fall back to a model with a message backend.
     pub(crate) body: Option<Bytes>,
 }
 
-/// Its meaning is known.
+/// The meaning of the body is known.
 pub(crate) struct Parsed {
     pub(crate) principal: Caller,
     pub(crate) call: Box<Call>,
     pub(crate) taken: Taken,
-    /// What it is served by, to its end: whatever takes its place meanwhile.
+    /// The catalogue that serves the call to its end, even if a reload replaces it meanwhile.
     pub(crate) catalog: Arc<Catalog>,
-    /// `None`: what it asks for could be no model's name.
+    /// The name that was asked for. `None` if it cannot be a model's name.
     pub(crate) asked: Option<ModelName>,
-    /// Who takes it, if that name leads to anybody. A choice is made once.
+    /// The model that takes the call. `None` if the name leads to no model. The choice is made once.
     pub(crate) model: Option<Arc<ServedModel>>,
 }
 
-/// Its caller may use the model that it names.
+/// The caller may use the model that it names.
 pub(crate) struct Authorized {
     pub(crate) principal: Caller,
     pub(crate) call: Box<Call>,
@@ -101,7 +101,7 @@ pub(crate) struct Authorized {
     pub(crate) model: Option<Arc<ServedModel>>,
 }
 
-/// The model that serves it is known.
+/// The model that serves the call is known.
 pub(crate) struct Routed {
     pub(crate) principal: Caller,
     pub(crate) call: Box<Call>,
@@ -110,97 +110,99 @@ pub(crate) struct Routed {
     pub(crate) model: Arc<ServedModel>,
 }
 
-/// Its input may pass.
+/// The content rules accept the input.
 pub(crate) struct Moderated(pub(crate) Routed);
 
-/// What is sent to those who answer is ready: token ids, or a body in their dialect.
+/// The prompt is ready to send: token ids, or a body in the upstream's dialect.
 pub(crate) struct Rendered {
     pub(crate) principal: Caller,
-    /// Apart, so that the stages that follow hand it on without a copy.
+    /// Boxed, so that the following stages pass it on without a copy.
     pub(crate) work: Box<Work>,
 }
 
-/// What is to be computed.
+/// The work of a call for a worker.
 pub(crate) struct Work {
     pub(crate) call: Box<Call>,
-    /// Bytes of the body that the call came in: what decides whether work on its text stays on the event loop.
+    /// As [`Taken::body_bytes`]. Decides whether work on the call's text stays on the event loop.
     pub(crate) body_bytes: usize,
-    /// What the JSON elements of that text take as trees.
+    /// Bytes that the JSON elements of that text take as trees.
     pub(crate) tree_bytes: u64,
-    /// The body of a call that was read to be rendered and may fall back on a model that is asked in messages.
+    /// The body of a call that was parsed to be rendered and may fall back to a model with a message backend.
     pub(crate) body: Option<Bytes>,
-    /// The memory that the call may take, until the last byte of its answer has gone.
+    /// The memory that the call may take, held until the last byte of its answer has gone.
     pub(crate) memory: Arc<Reserved>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
-    /// One per prompt, in the caller's order. None where the call is sent on in messages.
+    /// The token ids of each prompt, in the caller's order. Empty for a message backend.
     pub(crate) prompts: Vec<Arc<[u32]>>,
-    /// What is sent on, where the model is spoken to in messages.
+    /// The call as it is sent upstream. Set only for a message backend.
     pub(crate) messages: Option<Messages>,
-    /// What the template made of a conversation.
+    /// The text that the template produced from a conversation.
     pub(crate) text: Option<String>,
-    /// What its answers are held to.
+    /// The grammar that the answers must match, if any.
     pub(crate) grammar: Option<SharedGrammar>,
-    /// What ends their thoughts, where they may have only so many tokens.
+    /// The reasoning budget, if there is one.
     pub(crate) thought: Option<Arc<ThoughtCap>>,
-    /// What of the prompt is to be kept in a cache.
+    /// The parts of the prompt that the client asks to keep in the prefix cache.
     pub(crate) pins: Arc<[CachePin]>,
-    /// Where the ids of its answers are kept.
+    /// Keeps the generated ids of the answers, if they can be reused.
     pub(crate) keeper: Option<Keeper>,
-    /// What its caller is told of a cache miss, where it asks for that.
+    /// The diagnosis of cache misses, if the client asks for one.
     pub(crate) diagnosis: Option<CacheDiagnosis>,
     pub(crate) sampling: Sampling,
     pub(crate) salt: CacheSalt,
-    /// The keys of the prompts' blocks, one list per prompt, once they are known.
+    /// The block keys of each prompt, one list per prompt. Empty before the stage `cache`.
     pub(crate) keys: Vec<PrefixKeys>,
     pub(crate) tenant: headrace_engine_api::Tenant,
-    /// Where it may be worked on.
+    /// The regions in which the call may be processed.
     pub(crate) residency: Residency,
-    /// What is kept here of it may hold words of others.
+    /// Whether an upstream's words about the call may be kept in its trace. They may repeat the caller's text.
     pub(crate) keeps_words: bool,
-    /// The tenant's share of an engine relative to others.
+    /// The organisation's weight at an engine.
     pub(crate) weight: u32,
 }
 
-/// A call as others' servers are sent it.
+/// A call as it is sent to other providers' servers.
 pub(crate) struct Messages {
-    /// Its prompt in tokens, estimated upward: for limits and the hold, never for a bill.
+    /// Upper estimate of the prompt tokens, for limits and the hold. Never used for a bill.
     pub(crate) most_prompt_tokens: u64,
-    /// The same, estimated as well as it can be: where nobody reports what a call took.
+    /// Best estimate of the prompt tokens, for placement and for calls whose upstream reports no usage.
     pub(crate) likely_prompt_tokens: u64,
-    /// Where it leads, from its beginning on: by that it goes where its beginning went before. Empty where nobody chooses.
+    /// Hashes of the beginnings of the conversation. They route the call to the server that got the same beginning
+    /// before. Empty if the model has a single target.
     pub(crate) trail: Vec<u64>,
-    /// Should its answer break off, somebody else goes on from its text: it is read here, and written anew.
+    /// Whether another server may continue the answer from its text if it breaks off. Such an answer is parsed and
+    /// re-encoded here from the start.
     pub(crate) may_resume: bool,
-    /// The chat that is asked for where the call's own endpoint is none that upstreams have; its answer is read here.
+    /// The chat call that is sent if upstreams lack the call's own endpoint. Its answer is converted here.
     pub(crate) chat: Option<Box<Call>>,
-    /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it. Apart, so that
-    /// no other call has room for it.
+    /// The call in the dialect that is not its caller's, if some target speaks it, or the reason why it cannot be
+    /// translated. Boxed, so that other calls reserve no space for it.
     pub(crate) translated: Option<Box<Result<Call, BadRequest>>>,
-    /// The upstreams that may be sent what it asks for beside tokens. `None` if it asks for nothing of that kind.
+    /// The upstreams that may get the extras that the call asks for besides tokens. `None` if it asks for none.
     pub(crate) cleared: Option<Box<[Arc<str>]>>,
-    /// The most web searches that it is held for.
+    /// The most web searches that the hold covers.
     pub(crate) most_searches: u64,
-    /// Whether callers see what was cached at servers that separate no tenants.
+    /// Whether callers see cached-token counts of servers that do not separate tenants.
     pub(crate) shows_shared_cache: bool,
 }
 
-/// The keys of its prompts are known. From here on its work changes no more, and may be shared.
+/// The block keys of the prompts are known. From here on the work is immutable and may be shared.
 pub(crate) struct Keyed {
     pub(crate) principal: Caller,
     pub(crate) work: Arc<Work>,
 }
 
-/// Its limits and its money are taken.
+/// The limits and the money of the call are taken.
 pub(crate) struct Funded {
     pub(crate) work: Arc<Work>,
     pub(crate) settlement: Settlement,
-    /// `x-ratelimit-*`
+    /// The `x-ratelimit-*` headers.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
 impl Work {
-    /// What an answer's headers say of the name that was asked for.
+    /// The headers that describe the name that was asked for.
     pub(crate) fn told(&self, dossier: &Dossier) -> Vec<(&'static str, String)> {
         let (catalog, served) = (&self.catalog, &self.model.name);
         let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
@@ -211,23 +213,23 @@ impl Work {
         alias.into_iter().chain(notices).collect()
     }
 
-    /// All prompt tokens; of a call in messages, the most that they may be.
+    /// All prompt tokens. For a message backend, their upper estimate.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         let counted: u64 = self.prompts.iter().map(|ids| ids.len() as u64).sum();
         self.messages.as_ref().map_or(counted, |messages| messages.most_prompt_tokens)
     }
 
-    /// In how many parts it is put to those who answer.
+    /// The number of parts that are submitted separately: one per prompt, or one for a message backend.
     pub(crate) fn parts(&self) -> usize {
         if self.messages.is_some() { 1 } else { self.prompts.len() }
     }
 
-    /// How many answers it has: each prompt's, one after the other.
+    /// The number of answers, over all prompts.
     pub(crate) fn choices(&self) -> u32 {
         self.answered_prompts().saturating_mul(self.sampling.n)
     }
 
-    /// How many prompts are answered. A call in messages may hold several in its one body.
+    /// The number of prompts that are answered. The one body of a message call may hold several.
     fn answered_prompts(&self) -> u32 {
         match &self.call.prompt {
             Prompt::Relayed(relayed) if self.messages.is_some() => relayed.prompts,
@@ -235,14 +237,14 @@ impl Work {
         }
     }
 
-    /// The most tokens that may be generated over all choices.
+    /// The most tokens that may be generated over all answers.
     pub(crate) fn most_output_tokens(&self) -> u64 {
         u64::from(self.sampling.max_tokens)
             .saturating_mul(u64::from(self.sampling.n))
             .saturating_mul(u64::from(self.answered_prompts()))
     }
 
-    /// What it is held for at `now`, as its trace keeps it.
+    /// What the call is held for at `now`, as its trace records it.
     pub(crate) fn held_for(&self, now: UnixNanos) -> Billed {
         Billed {
             at: now,
@@ -254,7 +256,7 @@ impl Work {
     }
 }
 
-/// The scopes whose limits a caller's request counts against, before its model is known.
+/// The scopes whose limits a caller's request counts against before its model is known.
 pub(crate) fn caller_scopes(principal: &Principal) -> [(Scope, LimitSpec); 3] {
     let spec = |limits: &headrace_identity::RateLimits| LimitSpec {
         requests_per_minute: limits.requests_per_minute,

@@ -1,5 +1,5 @@
-//! How much is read and rendered at once, in bytes of bodies: over all callers, and at most half of it for one key.
-//! Must not know what is read.
+//! The gate for long bodies: limits how many bytes of bodies are parsed and rendered concurrently, over all callers
+//! and to half of that for one key. Must not know what is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use headrace_domain::KeyId;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes are counted in units of so many.
+/// Bytes are counted in units of this size.
 const UNIT_BYTES: usize = 1024;
-/// Calls that are there at once at most, however short: each takes a thread. On a machine with fewer processors, one for each.
+/// The most calls that hold a turn at once, however short. Each takes a thread. With fewer processors, one call per
+/// processor, but at least two.
 const MOST_CALLS: usize = 64;
 /// How long a call waits for its turn.
 const MOST_WAIT: Duration = Duration::from_secs(5);
 
-/// The bound, and who is within it.
+/// The bound, and the calls within it.
 pub(crate) struct Turns {
     most_bytes: usize,
     /// The least bytes that a call counts as.
@@ -26,38 +27,38 @@ pub(crate) struct Turns {
     keys: Arc<Mutex<HashMap<KeyId, Share>>>,
 }
 
-/// A key's part of the turns, while one of its calls is there or waits.
+/// One key's half of the bound. Exists while a call of the key holds or awaits a turn.
 struct Share {
     turns: Arc<Semaphore>,
     calls: usize,
 }
 
-/// A call's turn: given back when dropped.
+/// A call's turn. Dropping it frees its share.
 pub(crate) struct Turn {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _call: Registered,
 }
 
-/// A call that has its turn or waits for it.
+/// Registers a call that holds or awaits a turn.
 struct Registered {
     keys: Arc<Mutex<HashMap<KeyId, Share>>>,
     key: KeyId,
 }
 
-/// There was no room in time.
+/// A call got no turn in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoom {
-    /// The key's own calls fill its part, rather than everybody's the whole.
+    /// `true` if the key's own calls filled its half, `false` if all calls filled the whole.
     pub(crate) own: bool,
-    /// Bytes of the part, or of the whole.
+    /// The size in bytes of the half or of the whole.
     pub(crate) limit_bytes: usize,
     /// How long the call waited.
     pub(crate) waited: Duration,
 }
 
 impl Turns {
-    /// For calls of up to `most_bytes` in all on this machine.
+    /// Creates a gate for `most_bytes` in all on this machine.
     pub(crate) fn new(most_bytes: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self::of(most_bytes, processors.clamp(2, MOST_CALLS))
@@ -69,7 +70,7 @@ impl Turns {
         Self { most_bytes, least_bytes, most_wait: MOST_WAIT, all, keys: Arc::default() }
     }
 
-    /// Waits for a turn of `bytes`; what is more than a key's part counts as its part, so that it can ever go on.
+    /// Waits for a turn of `bytes`. A call larger than a key's half counts as that half, so that it can proceed.
     pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Turn, NoRoom> {
         let part = self.most_bytes / 2;
         let weight = units(bytes.max(self.least_bytes)).min(units(part));
@@ -125,7 +126,7 @@ mod tests {
         let first = turns.enter(&a, 3 * UNIT_BYTES).await.unwrap();
         let own = turns.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
         assert_eq!(own, NoRoom { own: true, limit_bytes: 4 * UNIT_BYTES, waited });
-        // However large, it counts as a part: with three units of the other key there is room for both.
+        // A larger call counts as half of the bound, which leaves room for the three units of the other key.
         let second = turns.enter(&b, 100 * UNIT_BYTES).await.unwrap();
         let none = turns.enter(&c, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
         assert_eq!(none, NoRoom { own: false, limit_bytes: 8 * UNIT_BYTES, waited });

@@ -1,21 +1,22 @@
-//! What an upstream said of a call, without what the call itself says: a trace keeps no word of a prompt. Must not know why the
-//! upstream said it.
+//! Removes the words of a call from an upstream's message about it, because a trace keeps no word of a prompt. Must
+//! not know why the upstream sent the message.
 
 use headrace_domain::{Call, Prompt};
 
-/// The longest sentence that is kept, in characters.
+/// The longest message that is kept, in characters.
 const MAX_KEPT_CHARS: usize = 300;
-/// More bytes of a call are not searched for the words of a sentence: then no word of it is kept.
+/// A call with more bytes than this is not searched, and no word of the message is kept.
 const MAX_SEARCHED_BYTES: usize = 256 << 10;
-/// What stands for words that the call has, too.
+/// Replaces words that also occur in the call.
 const LEFT_OUT: &str = "…";
-/// Short words that say nothing of a prompt.
+/// Short words that reveal nothing about a prompt.
 const COMMON: [&str; 28] = [
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "can", "for", "from", "has", "in", "is", "it",
     "its", "may", "must", "no", "not", "of", "on", "or", "than", "the", "to", "too",
 ];
 
-/// A sentence without the words that its call has, too. `None` if the call cannot be read or is too long to be searched.
+/// The sentence without the words that also occur in the call. `None` if the call cannot be read or is too long to be
+/// searched.
 pub(crate) fn unrepeated(sentence: &str, call: &Call) -> Option<String> {
     let own = written(call)?.to_lowercase();
     let mut kept = String::new();
@@ -38,13 +39,13 @@ pub(crate) fn unrepeated(sentence: &str, call: &Call) -> Option<String> {
     Some(kept)
 }
 
-/// Whether a word, or a part of it between signs, stands in the call, in whatever case.
+/// Whether a word, or a part of it between punctuation, occurs in the call, regardless of case.
 fn repeats(word: &str, own: &str) -> bool {
     let parts = word.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty());
     parts.map(str::to_lowercase).any(|part| !COMMON.contains(&part.as_str()) && own.contains(&part))
 }
 
-/// Everything that the caller wrote. A body that is passed on is taken without the names of its fields.
+/// Everything that the caller wrote. For a forwarded body, its values and the caller's own field names.
 fn written(call: &Call) -> Option<String> {
     match &call.prompt {
         Prompt::Relayed(relayed) if relayed.body.len() <= MAX_SEARCHED_BYTES => {
@@ -65,8 +66,8 @@ fn written(call: &Call) -> Option<String> {
     }
 }
 
-/// Strings, numbers and names in what the caller sent, each on a line. The name of the model, and fields of the outermost object, are
-/// the API's words and no caller's.
+/// Adds the strings and the caller's own field names, one per line. Leaves out the model's name and the field names
+/// of the outermost object, which belong to the API.
 fn add_values(body: &serde_json::Value, text: &mut String) {
     let serde_json::Value::Object(fields) = body else { return };
     let mut left: Vec<&serde_json::Value> =
@@ -92,7 +93,7 @@ fn add_values(body: &serde_json::Value, text: &mut String) {
     }
 }
 
-/// Names of fields that messages and tools have in the API.
+/// Whether the API defines this field name in messages and tools.
 fn is_of_the_api(name: &str) -> bool {
     matches!(
         name,

@@ -1,5 +1,6 @@
-//! One request of a batch, from its first try to its end. What came too early is tried again; what was paid for by an earlier process is
-//! not run again. Must not know what it asks for, or what it is told.
+//! One request of a batch, from its first attempt to its end. A request that failed for a passing reason is retried.
+//! A request that an earlier process paid for is not run again. Must not know what the request asks or what the
+//! answer says.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,26 +21,27 @@ use crate::{Answer, AnswerBody};
 
 use super::Job;
 
-/// Tries of a request that fails on our side without saying when to come again.
+/// Attempts of a request that fails on the server's side without a `retry-after`.
 const TRIES: u32 = 4;
-/// The shortest and the longest wait before a request is tried again.
+/// The shortest and the longest wait before a retry.
 const LEAST_WAIT: Duration = Duration::from_millis(250);
 const MOST_WAIT: Duration = Duration::from_secs(60);
 
-/// How a try ended.
+/// How an attempt ended.
 enum Came {
-    /// Answered well: the answer is written down.
+    /// It succeeded, and the answer is written down.
     Well,
-    /// An earlier try was paid for.
+    /// An earlier attempt was paid for.
     PaidBefore,
-    /// Refused, for good.
+    /// It was refused for good.
     Refused { status: u16, request: String, body: String },
-    /// Too early, or a failure of ours.
+    /// It came too early or failed on the server's side, so a retry may help.
     Later { wait: Option<Duration>, status: u16, request: String, body: String },
 }
 
 impl Job<'_> {
-    /// Runs a request to its end, or until the batch begins none any more: then it stays as it is.
+    /// Runs a request to its end, or until the batch starts no more requests. In that case the request stays
+    /// unfinished.
     pub(super) async fn run_line(self, line: LineRecord) -> Result<(), Why> {
         let Self { gateway, batch, .. } = self;
         let body = Bytes::from(line.body.into_bytes());
@@ -66,14 +68,15 @@ impl Job<'_> {
                 () = self.ends.cancelled() => continue,
                 () = gateway.draining().cancelled() => continue,
             };
-            // It may have waited long.
+            // The wait for a slot may have been long.
             let Ok(principal) = look() else { continue };
             let came = self.call(principal, body.clone(), of, &paid).await;
-            // What comes now is writing and waiting: the place is for requests that run.
+            // Only writing and waiting follow. The slot is for requests that run.
             drop(place);
             match came {
                 Came::Well => return self.ended(line.at).await,
-                // One whose answer is written down was ended before any was begun.
+                // A request whose answer was written down was ended before any request was started, so this one has
+                // no answer.
                 Came::PaidBefore => {
                     let message =
                         "The request was cut off after some of its answer was paid for; it is not run again.";
@@ -100,7 +103,7 @@ impl Job<'_> {
         }
     }
 
-    /// The answer that was written down is what it ended with.
+    /// Marks a request as ended with the answer that was written down.
     pub(super) async fn ended(self, at: u64) -> Result<(), Why> {
         let id = self.batch.id.clone();
         let ending = move |store: &dyn headrace_objects::BatchStore| {
@@ -117,7 +120,7 @@ impl Job<'_> {
         self.gateway.objects().ask_files(ending).await
     }
 
-    /// Walks the path with a request, as a caller inside the house.
+    /// Runs a request through all stages as an internal call.
     async fn call(self, principal: Arc<Principal>, body: Bytes, of: BatchLine, paid: &Paid) -> Came {
         let gateway = self.gateway;
         let clock = &gateway.parts().clock;
@@ -152,7 +155,7 @@ async fn came(answer: Answer) -> Came {
     let body = match body {
         AnswerBody::Whole(bytes) => bytes.to_vec(),
         AnswerBody::Stream(mut body) | AnswerBody::Long { mut body, .. } => {
-            // A good answer is written down already: here it is only read to its end.
+            // A successful answer is written down already. Here it is only read to its end.
             let mut bytes = Vec::new();
             while let Some(Ok(frame)) = poll_fn(|cx| body.poll_frame(cx)).await {
                 if status != 200 {

@@ -1,4 +1,4 @@
-//! What the batches of a gateway share: places for their requests, and how each is told that it is to end. Knows no batch.
+//! State that all batches share: slots for their requests, and the means to cancel each batch. Knows no batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::places::Places;
 
-/// Requests of batches that run at once, of all batches together.
+/// Requests that run concurrently, over all batches.
 const LINES_AT_ONCE: usize = 32;
-/// Requests of batches that each organisation may run at once whatever others run.
+/// Requests that each organisation may run concurrently, even if others use all the shared slots.
 const LINES_OF_AN_ORG: usize = 4;
 
-/// See the top of the file.
+/// The state that all batches share.
 pub(crate) struct Batches {
-    /// A request has a place while it is under way, and none while it waits to be tried again.
+    /// A request holds a slot while it runs, and none while it waits for a retry.
     pub(super) places: Arc<Places>,
-    /// Those at work, by their ids: cancelling a token ends its batch.
+    /// The running batches by id. Cancelling a token ends its batch.
     pub(super) ends: Mutex<HashMap<String, CancellationToken>>,
 }
 

@@ -1,5 +1,5 @@
-//! The requests of a batch out of its file: line by line, never whole in memory, each with a place and an id of its own. Runs where it
-//! may wait for a disk. Must not know what a request asks for.
+//! Reads the requests of a batch from its file, line by line and never whole in memory. Each request gets an index
+//! and needs a unique `custom_id`. Runs where blocking on a disk is allowed. Must not know what a request asks for.
 
 use std::collections::HashSet;
 
@@ -7,35 +7,36 @@ use headrace_objects::{BatchFault, BatchRecord, BatchStore, LineRecord, ObjectEr
 use headrace_wire::{WireLimits, batch_line};
 use tokio_util::sync::CancellationToken;
 
-/// The longest line.
+/// The longest line, in bytes.
 const MOST_LINE_BYTES: usize = 16 << 20;
-/// Bytes and requests that are stored in one step.
+/// The bytes and the requests that are stored in one step.
 const STORED_BYTES: usize = 1 << 20;
 const STORED_LINES: usize = 512;
-/// Faults that are told of a file; behind them it is read no further.
+/// The most faults that are reported for a file. Reading stops there.
 const MOST_FAULTS: usize = 100;
 
-/// What came of it.
+/// The result of reading a file.
 pub(super) enum Read {
     /// All requests are stored.
     Whole,
-    /// Some are none: nothing of the file is run.
+    /// Some lines are not valid requests, so nothing of the file is run.
     Faults(Vec<BatchFault>),
-    /// Somebody wanted the batch to end meanwhile.
+    /// The batch was cancelled meanwhile.
     Stopped,
 }
 
-/// Reads a batch's file and stores its requests. What an earlier try stored is removed first.
+/// Reads a batch's file and stores its requests. First removes what an earlier attempt stored.
 ///
 /// # Errors
-/// What the store says.
+/// The errors of the store.
 fn read(
     store: &dyn BatchStore,
     batch: &BatchRecord,
     limits: &WireLimits,
     ends: &CancellationToken,
 ) -> Result<Read, ObjectError> {
-    // One that came with its requests has been stored whole, or nobody was ever told of it.
+    // A batch that came with its requests is in this state only if storing them was interrupted. Its client never got
+    // an id.
     let Some(input) = &batch.state.input else {
         let message = "the server stopped while its requests were being stored".to_owned();
         return Ok(Read::Faults(vec![fault_of_file("interrupted", message)]));
@@ -84,11 +85,11 @@ fn read(
     lines.end()
 }
 
-/// Reads as [`read`] does. Requests that have no room beside what the project keeps are a fault of the batch: waiting for room would
-/// keep its place from others.
+/// Reads like [`read`]. If the project has no space left for the requests, that is a fault of the batch: waiting for
+/// space would keep its slot from others.
 ///
 /// # Errors
-/// What the store says.
+/// The errors of the store.
 pub(super) fn read_within_bounds(
     store: &dyn BatchStore,
     batch: &BatchRecord,
@@ -106,7 +107,7 @@ pub(super) fn read_within_bounds(
     }
 }
 
-/// A fault of a whole file.
+/// A fault of the file as a whole.
 fn fault_of_file(code: &str, message: String) -> BatchFault {
     BatchFault { code: code.to_owned(), message, param: None, line: None }
 }
@@ -116,11 +117,11 @@ struct Lines<'a> {
     batch: &'a BatchRecord,
     limits: &'a WireLimits,
     most: u64,
-    /// Of the line that is read, from 1 on.
+    /// Number of the current line, counted from 1.
     number: u64,
-    /// The place of the next request.
+    /// Index of the next request.
     at: u64,
-    /// Hashes of the ids so far: an id may be long.
+    /// Hashes of the ids so far, because an id may be long.
     ids: HashSet<[u8; 32]>,
     stored: Vec<LineRecord>,
     bytes: usize,
@@ -169,7 +170,7 @@ impl Lines<'_> {
     fn store(&mut self) -> Result<(), ObjectError> {
         let lines = std::mem::take(&mut self.stored);
         self.bytes = 0;
-        // Where one was faulty nothing will run.
+        // After a fault nothing of the file will run.
         if self.faults.is_empty() {
             self.store.add_lines(&self.batch.id, &lines)?;
         }

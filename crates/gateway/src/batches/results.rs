@@ -1,5 +1,5 @@
-//! What became of a batch's requests: written into files once, or told from what is stored. Knows the dialects' lines, and nothing of what
-//! an answer says.
+//! The results of a batch: written into files once, or returned from the store. Knows the dialects' line formats, and
+//! nothing of what an answer says.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::Job;
 pub(crate) const READ_BYTES: u64 = 1 << 20;
 
 impl<'a> Job<'a> {
-    /// Writes its files, and says that it is over.
+    /// Writes the result files and marks the batch as over.
     pub(super) async fn write_down(self) -> Result<Option<BatchRecord>, Why> {
         let Some(batch) = self.look_again().await? else { return Ok(None) };
         let is_of_messages = batch.state.endpoint == Endpoint::Messages;
@@ -39,14 +39,14 @@ impl<'a> Job<'a> {
         };
         let over = self.gateway.change_batch(&batch.id, change).await?;
         if !is_of_messages {
-            // All of it stands in the files.
+            // The files contain all results.
             let id = batch.id.clone();
             self.gateway.objects().ask_files(move |store| store.forget_lines(&id)).await?;
         }
         Ok(over)
     }
 
-    /// Its files of good answers and of the others, as far as there are any.
+    /// Writes the files of successful and of other results. `None` for a file that would be empty.
     async fn write_files(self, batch: &BatchRecord) -> Result<(Option<String>, Option<String>), Why> {
         let (mut output, mut errors, mut from) = (None, None, 0);
         loop {
@@ -68,7 +68,7 @@ impl<'a> Job<'a> {
         Ok((finished(output).await?, finished(errors).await?))
     }
 
-    /// Begins a file of its. An earlier try may have left one.
+    /// Starts a result file. Removes one that an earlier attempt may have left.
     async fn begin(self, batch: &BatchRecord, what: &str) -> Result<Writing<'a>, Why> {
         let created = self.gateway.parts().clock.now();
         let digits = batch.id.rsplit('_').next().unwrap_or_default();
@@ -95,7 +95,7 @@ async fn finished(writing: Option<Writing<'_>>) -> Result<Option<String>, Why> {
     Ok(writing.finish(|_| {}).await?.map(|draft| draft.id().to_owned()))
 }
 
-/// A line of OpenAI's files.
+/// A line of an OpenAI result file.
 fn openai_line(batch: &str, result: &LineResult) -> String {
     let digits = batch.rsplit('_').next().unwrap_or_default();
     let id = json!(format!("batch_req_{digits}{:06x}", result.at));
@@ -121,7 +121,7 @@ fn openai_line(batch: &str, result: &LineResult) -> String {
     }
 }
 
-/// A line of Anthropic's results.
+/// A line of an Anthropic result stream.
 pub(crate) fn anthropic_line(result: &LineResult) -> String {
     let custom_id = json!(result.custom_id);
     let told = match result.end {

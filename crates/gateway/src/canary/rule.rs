@@ -1,44 +1,46 @@
-//! When a canary is worse than what it is compared with: tests that hold however often one looks. Must not know what is counted,
-//! or what follows.
+//! When a canary is worse than the stable models: tests that stay valid however often they are evaluated. Must not
+//! know what is counted or what follows.
 //!
-//! Two samples are compared by Fisher's exact test (R. A. Fisher, "The logic of inductive inference", 1935): were both alike, the bad
-//! calls would fall among the canary's as if drawn from an urn. One looks again and again, so each look may be wrong with its own,
-//! ever smaller probability: `6 / (π · look)²` of the whole, whose sum over all looks is one (Bonferroni).
+//! Two samples are compared by Fisher's exact test (R. A. Fisher, "The logic of inductive inference", 1935). If both
+//! were alike, the canary's bad calls would be distributed like draws from an urn. The test is evaluated repeatedly,
+//! so each evaluation gets its own, decreasing error probability: `6 / (π · look)²` of the whole. These parts add up
+//! to one over all evaluations (Bonferroni).
 //!
-//! The test takes calls as independent, and those of one key are not. So where several keys call, no key decides alone: what is worse
-//! must be worse as well without the key that has most of the bad calls, at the lenient level of [`corroborates`]. And the test is made
-//! once more without the key that calls the canary most, so that good calls of one key hide nothing. Each of the two tests has half
-//! of the level.
+//! The test assumes independent calls, but the calls of one key are not independent. If several keys call, no single
+//! key may decide. A signal must therefore also be worse without the key that has most of the bad calls, at the
+//! lenient level of [`corroborates`]. The test is also repeated without the key that calls the canary most, so that
+//! good calls of one key hide nothing. Each of the two tests gets half of the level.
 
 use std::sync::LazyLock;
 
-/// How likely it is, at most, that one signal of a canary as good as the others is ever taken for worse.
+/// Upper bound of the probability that one signal of an equally good canary is ever taken for worse.
 pub(super) const FALSE_ALARM: f64 = 0.01 / 3.0;
-/// How likely it is, at most, that chance alone bears out what one key's calls show, over all looks.
+/// Upper bound of the probability, over all evaluations, that chance alone corroborates what one key's calls show.
 const CORROBORATION: f64 = 0.05;
-/// The most calls of a sample.
+/// The most calls in a sample.
 pub(super) const MOST_CALLS: usize = 4096;
 /// The percentile of times that is compared, in hundredths.
 const PERCENTILE: usize = 95;
 
-/// Bad calls out of so many.
+/// A number of bad calls out of all calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Rate {
-    /// Those that are bad.
+    /// The bad calls.
     pub(super) bad: usize,
-    /// All.
+    /// All calls.
     pub(super) of: usize,
 }
 
 impl Rate {
-    /// Their part, from 0 to 1.
+    /// The share of bad calls, from 0 to 1.
     pub(super) fn share(self) -> f64 {
         self.bad as f64 / self.of.max(1) as f64
     }
 }
 
-/// Whether the canary's rate is above the other one's by more than is tolerated, and chance explains the difference with this
-/// probability at most; then how likely so great a difference, or a greater one, would be of two that are alike.
+/// Tests whether the canary's rate exceeds the stable one by more than `tolerated`, and chance explains the
+/// difference with a probability of at most `level`. Returns the probability of such a difference, or a greater one,
+/// between two equal models.
 pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, level: f64) -> Option<f64> {
     if canary.share() - stable.share() <= tolerated {
         return None;
@@ -47,9 +49,9 @@ pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, level: f64) -> O
     (likely <= level).then_some(likely)
 }
 
-/// Times of two samples as rates: calls that took longer than the 95th percentile of both together, with the other one's times
-/// stretched by `tolerated` before. A canary that is slower by no more than that does not have more of them. With
-/// the time beyond which a call of the canary counts as slow.
+/// Expresses the times of two samples as rates of slow calls: those that took longer than the 95th percentile of both
+/// samples together. The stable times are multiplied by `tolerated` first, so a canary within that factor does not
+/// have more slow calls. Also returns the time beyond which a call of the canary counts as slow.
 pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<([Rate; 2], u32)> {
     let stretched = |time: &u32| (f64::from(*time) * tolerated).min(f64::from(u32::MAX)) as u32;
     let mut all: Vec<u32> = canary.iter().copied().chain(stable.iter().map(stretched)).collect();
@@ -69,28 +71,28 @@ pub(super) fn p95(times: &mut [u32]) -> Option<u32> {
     Some(*time)
 }
 
-/// Where it stands among so many in their order, by the nearest rank.
+/// The index of the percentile among `count` sorted values, by the nearest-rank method.
 fn percentile(count: usize) -> Option<usize> {
     (count * PERCENTILE).div_ceil(100).checked_sub(1)
 }
 
-/// How likely a look may be wrong.
+/// The error probability of this evaluation.
 pub(super) fn at_look(look: u64) -> f64 {
     FALSE_ALARM * part_of_look(look)
 }
 
-/// How likely chance may bear out at a look what one key's calls show.
+/// The probability at this evaluation that chance may corroborate what one key's calls show.
 pub(super) fn corroborates(look: u64) -> f64 {
     CORROBORATION * part_of_look(look)
 }
 
-/// A look's part of what all looks together may be wrong: the parts add up to one.
+/// The part of the total error probability that this evaluation may use. The parts add up to one.
 fn part_of_look(look: u64) -> f64 {
     let times = std::f64::consts::PI * look.max(1) as f64;
     6.0 / (times * times)
 }
 
-/// How likely it is that as many of the bad calls of both, or more, are the canary's, where chance alone decides whose they are.
+/// The probability that at least `canary.bad` of all bad calls fall to the canary by chance alone.
 fn by_chance(canary: Rate, stable: Rate) -> f64 {
     let (bad, all) = (canary.bad + stable.bad, canary.of + stable.of);
     let whole = ln_choose(all, bad);
@@ -104,7 +106,7 @@ fn by_chance(canary: Rate, stable: Rate) -> f64 {
     sum.min(1.0)
 }
 
-/// The logarithm of the number of ways to take `k` of `n`.
+/// The logarithm of the number of ways to choose `k` of `n`.
 fn ln_choose(n: usize, k: usize) -> f64 {
     static LN_FACTORIALS: LazyLock<Vec<f64>> = LazyLock::new(|| {
         let mut sum = 0.0;
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn chance_is_what_drawing_from_an_urn_makes_it() {
-        // By hand: C(a, k) C(b, m) / C(a + b, k + m), summed over as many of the canary's and more.
+        // By hand: C(a, k) C(b, m) / C(a + b, k + m), summed over the canary's bad calls from `k` upward.
         for (canary, stable, expected) in [
             (rate(1, 2), rate(0, 2), 0.5),
             (rate(2, 2), rate(0, 2), 1.0 / 6.0),
@@ -155,7 +157,7 @@ mod tests {
         assert!(worse(canary, stable, 0.049, at_look(1)).is_some());
         assert!(worse(canary, stable, 0.05, at_look(1)).is_none());
         assert!(worse(stable, canary, 0.0, at_look(1)).is_none(), "a better one is not worse");
-        // The same figures, looked at for the millionth time.
+        // The same figures at the millionth evaluation.
         assert!(worse(rate(10, 100), rate(20, 1000), 0.0, at_look(1)).is_some());
         assert!(worse(rate(10, 100), rate(20, 1000), 0.0, at_look(1_000_000)).is_none());
     }

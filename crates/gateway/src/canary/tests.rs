@@ -1,4 +1,4 @@
-//! Seeded simulations of models on trial: a bad one is out soon, one as good as the others stays.
+//! Seeded simulations of canaries: a bad one is soon rolled back, and one as good as the stable models stays.
 
 use super::*;
 
@@ -10,12 +10,12 @@ const SPEC: CanarySpec = CanarySpec {
     first_token: 1.3,
 };
 
-/// How a model does.
+/// The behaviour of a simulated model.
 #[derive(Clone, Copy)]
 struct Model {
     errors: f64,
     refusals: f64,
-    /// Times its times to the first token are longer than the usual, log-normal ones.
+    /// Factor on the usual, log-normal times to the first token.
     slower: f64,
 }
 
@@ -25,7 +25,7 @@ const USUAL: Model = Model { errors: 0.03, refusals: 0.01, slower: 1.0 };
 struct Random(u64);
 
 impl Random {
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -54,7 +54,8 @@ fn watch() -> Watch {
     Watch::new(&model("chat"), &model("next"), 5, SPEC)
 }
 
-/// Runs so many calls, ten a second, one in twenty at the canary; how many of the canary's there had been when it was taken out.
+/// Simulates `calls` calls, ten per second, one in twenty at the canary. Returns how many calls the canary had had
+/// when it was rolled back.
 fn run(seed: u64, calls: u32, canary: Model) -> Option<(u32, RolledBack)> {
     let (watch, mut random, mut own) = (watch(), Random(seed), 0);
     for call in 0..calls {
@@ -96,7 +97,7 @@ fn a_canary_as_good_as_the_others_stays() {
     let alarms: Vec<_> =
         (0..SEEDS).filter_map(|seed| Some((seed, run(1000 + seed, 100_000, USUAL)?))).collect();
     assert!(alarms.len() as u64 * 100 <= SEEDS, "{alarms:?}");
-    // So does one that is a little worse, as far as that is let pass.
+    // So does a canary that is slightly worse, within the tolerance.
     let little = Model { slower: 1.15, ..USUAL };
     assert_eq!(run(1, 100_000, little).map(|(own, why)| (own, why.why)), None);
 }
@@ -112,7 +113,7 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     ended(true, Went::Failed, SPEC.min_calls - 1, 1);
     assert!(!watch.is_out());
     assert_eq!((watch.view().calls, watch.view().errors), ([39, 1000], [39, 0]));
-    // The window has gone by: they count no more.
+    // The calls are outside of the window now, so they do not count.
     ended(false, Went::Well, 1000, 1802);
     ended(true, Went::Well, SPEC.min_calls, 1802);
     assert!(!watch.is_out());
@@ -126,7 +127,7 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
         news.why
     );
     assert_eq!(watch.news(), None, "it is told once");
-    // Nothing is added any more, and an operator begins anew.
+    // No more calls are counted. An operator's resumption starts from scratch.
     let seen = watch.view().calls;
     ended(true, Went::Well, 10, 1803);
     assert_eq!(watch.view().calls, seen);
@@ -134,8 +135,9 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     assert_eq!((watch.view().calls, watch.view().rolled_back), ([0, 0], None));
 }
 
-/// Runs so many calls of twenty keys that are alike, one in twenty at the canary, and beside them those of one key that only has
-/// calls of one kind there. How many of the canary's calls of the others there had been when it was taken out.
+/// Simulates `calls` calls of twenty similar keys, one in twenty at the canary. In addition, one key sends calls to
+/// the canary that all end the same way. Returns how many calls of the other keys the canary had had when it was
+/// rolled back.
 fn run_beside_one_key(seed: u64, calls: u32, canary: Model, one_key: Went, its_calls: f64) -> Option<u32> {
     let (watch, mut random, mut own) = (watch(), Random(seed), 0);
     for call in 0..calls {
@@ -158,7 +160,7 @@ fn run_beside_one_key(seed: u64, calls: u32, canary: Model, one_key: Went, its_c
 #[test]
 fn the_calls_of_one_key_take_no_canary_out_and_keep_none_in() {
     const SEEDS: u64 = 100;
-    // As many failures as all others have calls there, and ten times as many.
+    // As many failures as all other keys have calls at the canary, and ten times as many.
     for its_calls in [0.05, 0.5] {
         for went in [Went::Failed, Went::Refused] {
             let out = |seed: &u64| run_beside_one_key(*seed, 20_000, USUAL, went, its_calls).is_some();
@@ -166,7 +168,7 @@ fn the_calls_of_one_key_take_no_canary_out_and_keep_none_in() {
             assert!(alarms * 100 <= 10 * SEEDS, "{went:?} at {its_calls}: out in {alarms} of {SEEDS}");
         }
     }
-    // A canary that fails for all is out soon, however often that key is answered well.
+    // A canary that fails for all keys is soon rolled back, even if that one key often gets good answers.
     let fails = Model { errors: 0.30, ..USUAL };
     for (its_calls, within) in [(0.0, 200), (0.05, 200), (0.5, 400)] {
         let late = |seed: &u64| {

@@ -1,10 +1,10 @@
-//! Answers whose ids are not those that their texts become: what is put where, and what is forgotten.
+//! Answers whose ids differ from the encoding of their text: what is replaced, and what is evicted.
 
 use headrace_checkpoint::TokenizerConfig;
 
 use super::*;
 
-/// Markup of the demo model.
+/// Markup tokens of the demo model.
 const BEGINS: &str = "<|im_start|>";
 const ENDS: &str = "<|im_end|>";
 
@@ -28,7 +28,7 @@ impl Model {
         self.tokenizer.encode_plain(text, false).unwrap()
     }
 
-    /// The same text in tokens that are cut where `random` says.
+    /// The same text, cut into tokens at random places.
     fn cut(&self, text: &str, random: &mut u64) -> Vec<u32> {
         let (mut ids, mut from) = (Vec::new(), 0);
         for (at, _) in text.char_indices().skip(1) {
@@ -41,7 +41,7 @@ impl Model {
         ids
     }
 
-    /// A turn as templates write it, whose text is these ids.
+    /// A turn as templates write it, with these ids as its text.
     fn turn(&self, who: &str, text: &[u32]) -> Vec<u32> {
         let mut ids = vec![self.begins];
         ids.extend(self.ids(&format!("{who}\n")));
@@ -55,7 +55,7 @@ impl Model {
         self.turn(who, &self.ids(text))
     }
 
-    /// What an answer begins behind.
+    /// The ids after which an answer begins.
     fn open(&self) -> Vec<u32> {
         let mut ids = vec![self.begins];
         ids.extend(self.ids("assistant\n"));
@@ -80,7 +80,7 @@ fn salt(tenant: &str) -> CacheSalt {
 
 const NOW: UnixNanos = UnixNanos::new(1_000);
 
-/// Reads a prompt token by token, and by its text; and by texts that are not its own.
+/// Reads a prompt token by token, by its text, and by texts that do not belong to it.
 fn continued(kept: &KeptIds, salt: &CacheSalt, model: &Model, prompt: &[u32]) -> Continued {
     let by = |said: Option<&str>| kept.continued(salt, &model.tokenizer, (prompt, said), NOW);
     let (told, text) = (by(None), model.text(prompt));
@@ -98,8 +98,9 @@ fn end_of(kept: &KeptIds, model: &Model, salt: &CacheSalt, prompt: &[u32]) -> (V
     (continued.ids.unwrap_or_else(|| prompt.to_vec()), continued.end.unwrap())
 }
 
-/// Conversations of several turns, each answer generated in tokens of its own: every prompt is the one before it, the answer's own
-/// ids, and what was said since; and it is the text that was sent.
+/// Conversations of several turns, with randomly cut tokens in each generated answer. Each prompt must consist of the
+/// previous prompt, the generated ids of the answer, and what was said since. Its text must be the text that was
+/// sent.
 #[test]
 fn each_prompt_goes_on_with_the_ids_that_were_generated() {
     let model = Model::new();
@@ -108,7 +109,7 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
     for seed in 1..60_u64 {
         let (kept, own) = (KeptIds::default(), salt("a"));
         let mut random = seed << 20 | 7;
-        // What the client sends as text, and what the model was given and gave as ids.
+        // What the client sends as text, and the ids that the model was given and generated.
         let (mut sent, mut computed) = (model.said("system", "be brief"), Vec::new());
         let (mut different, mut told) = (0, 0);
         for turn in 0..6 {
@@ -127,7 +128,7 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
             assert!(ids.starts_with(&computed), "seed {seed}, turn {turn}: it continues what was computed");
             let mut generated = model.cut(&answer, &mut random);
             different += usize::from(generated != model.ids(&answer));
-            // Some answers are cut short before their end.
+            // Some answers are cut off before their end.
             if turn % 3 != 2 {
                 generated.push(model.ends);
             }
@@ -137,7 +138,7 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
             sent.extend(model.said("assistant", &answer));
         }
         assert!(different > 1 && told > 1, "seed {seed}: too tame");
-        // Nobody else goes on with them.
+        // Another tenant does not reuse them.
         let prompt: Vec<u32> = sent.iter().copied().chain(model.open()).collect();
         assert_eq!(continued(&kept, &salt("b"), &model, &prompt).ids, None);
     }
@@ -164,14 +165,14 @@ fn nothing_is_put_in_the_place_of_another_text() {
         (1, model.ids("assistant\n").len() + spelt.len() + 1)
     );
     assert!(continued.ids.unwrap().windows(spelt.len()).any(|ids| ids == spelt));
-    // The same ids again are no news.
+    // If the ids are the same already, nothing changes.
     assert_eq!(repeated(&question, &spelt).ids, None);
-    // Another question, another text from the start, markup spelt out in letters.
+    // Another question, another text from the start, and markup spelt out in letters.
     assert_eq!(repeated(&model.said("user", "Say it!"), &model.ids("caches")).ids, None);
     assert_eq!(repeated(&question, &model.ids("no")).ids, None);
     let letters = model.ids(ENDS);
     assert!(!letters.contains(&model.ends));
-    // As far as the text is the same, and ends with a token in both, it goes on.
+    // Generated ids are reused as far as the texts match and a token ends at the same place in both.
     for more in ["caches and more", "cachexyz"] {
         let prompt = model.ids(more);
         if let Some(ids) = repeated(&question, &prompt).ids {
@@ -209,7 +210,7 @@ fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
     }
     let find = |tenant: &str, before, now| kept.0.lock().find(&salt(tenant), before, now).len();
     assert_eq!((find("quiet", 5, NOW), find("loud", 999, NOW), find("loud", 1, NOW)), (1, 1, 0));
-    // The same answer again takes nothing; of others to the same prompt the last few are kept.
+    // The same answer again takes no space. Of different answers to one prompt, the last few are kept.
     let before = count(&kept);
     kept.put(&salt("quiet"), &end(5), &answer, NOW);
     assert_eq!(count(&kept), before);
@@ -217,19 +218,19 @@ fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
         kept.put(&salt("quiet"), &end(5), &[other], NOW);
     }
     assert_eq!(find("quiet", 5, NOW), MOST_PER_PROMPT);
-    // Of very many tenants, the last.
+    // With very many tenants, the latest are kept.
     for tenant in 0..2_000 {
         kept.put(&salt(&tenant.to_string()), &end(1), &answer, NOW);
     }
     assert!(count(&kept).0 <= MOST_BYTES);
     assert_eq!((find("0", 1, NOW), find("1999", 1, NOW)), (0, 1));
-    // An hour later nothing is known, and the next one clears it away.
+    // An hour later nothing is known, and the next answer clears the expired ones.
     let late = UnixNanos::new(NOW.get() + KEPT_FOR_NS + 1);
     assert_eq!(find("1999", 1, late), 0);
     kept.put(&salt("new"), &end(1), &answer, late);
     assert_eq!(count(&kept).1, 1);
     assert_eq!(kept.0.lock().order.len(), 1);
-    // What is too long is not kept, nor is nothing.
+    // Neither an answer that is too long nor an empty one is kept.
     kept.put(&salt("long"), &end(1), &vec![1; MOST_ANSWER_TOKENS + 1], late);
     kept.put(&salt("none"), &end(1), &[], late);
     assert_eq!(count(&kept).1, 1);
@@ -246,7 +247,7 @@ fn what_is_looked_for_is_what_was_said_and_not_how_it_was_cut() {
     let mut random = 7;
     for _ in 0..2_000 {
         let length = (next(&mut random) % 40) as usize;
-        // Many zeros: the end of a word must not look like them.
+        // Many zeros, because the end of a word must not be mistaken for them.
         let text: Vec<u8> = (0..length).map(|_| (next(&mut random) % 3) as u8).collect();
         let whole = behind_markup(&[&text], 5);
         let mut pieces: Vec<&[u8]> = Vec::new();

@@ -1,11 +1,11 @@
-//! What the query of a look-up says. Knows no store.
+//! Parses the query of a look-up. Knows no store.
 
 use headrace_domain::Code;
 use headrace_objects::{MOST_ITEMS, MOST_ROWS, Order, PageAsk};
 
 use crate::refused::Why;
 
-/// The parameters, where they stand there.
+/// The parameters of a query, as far as they are present.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) page: PageAsk,
@@ -14,7 +14,7 @@ pub(super) struct Query {
     pub(super) purpose: Option<String>,
 }
 
-/// Which parameters a list takes, and how many rows a page has.
+/// The parameters that a list takes, and its page sizes.
 pub(super) struct Listing {
     fields: &'static [&'static str],
     usual: usize,
@@ -22,33 +22,33 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Of items.
+    /// Lists of items.
     pub(super) const ITEMS: Self = Self {
         fields: &["limit", "order", "after", "stream", "starting_after"],
         usual: 20,
         most: MOST_ITEMS,
     };
-    /// Of files.
+    /// Lists of files.
     pub(super) const FILES: Self =
         Self { fields: &["limit", "order", "after", "purpose"], usual: MOST_ROWS, most: MOST_ROWS };
-    /// Of batches.
+    /// Lists of batches of files.
     pub(super) const BATCHES: Self = Self { fields: &["limit", "after"], usual: 20, most: MOST_ITEMS };
-    /// Of batches of messages.
+    /// Lists of batches of messages.
     pub(super) const MESSAGE_BATCHES: Self =
         Self { fields: &["limit", "after_id", "before_id"], usual: 20, most: 1_000 };
 }
 
 impl Query {
     /// # Errors
-    /// The first parameter that is not one.
+    /// The first invalid parameter.
     pub(super) fn read(fields: &[(String, String)]) -> Result<Self, Why> {
         Self::read_of(fields, &Listing::ITEMS)
     }
 
-    /// As [`Self::read`], of another list.
+    /// As [`Self::read`], for another list.
     ///
     /// # Errors
-    /// The first parameter that is not one.
+    /// The first invalid parameter.
     pub(super) fn read_of(fields: &[(String, String)], listing: &Listing) -> Result<Self, Why> {
         let mut query = Self::default();
         query.page.limit = listing.usual;
@@ -58,7 +58,7 @@ impl Query {
                 Why::new(Code::BadPage, message).keeping("A parameter of the query is wrong.")
             };
             match name.as_str() {
-                // What it names is never there, or always.
+                // These have no effect: what they name is never present, or always.
                 name if name.starts_with("include") || name == "beta" => {}
                 name if !listing.fields.contains(&name) => {
                     return Err(bad("left out: there is no such parameter"));

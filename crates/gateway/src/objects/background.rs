@@ -1,5 +1,5 @@
-//! Responses in the background: calls of the house for somebody who does not wait. They survive their client, are cancelled by their
-//! id, and are stored before they begin and when they have ended, however they did.
+//! Background responses: internal calls for clients that do not wait. They outlive their client and can be cancelled
+//! by id. They are stored before they start and after they end, with any outcome.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -24,39 +24,40 @@ use crate::{Answer, AnswerBody, Gateway};
 use super::keep::{begun, ended};
 use super::running::{Running, Splitter};
 
-/// Responses that are worked on in the background at once.
+/// The most background responses that run concurrently.
 const MOST_RUNNING: usize = 1_024;
-/// As many of them are kept for organisations that have fewer than [`FEW`].
+/// Slots reserved for organisations that run fewer than [`FEW`] responses.
 const KEPT_FOR_FEW: usize = MOST_RUNNING / 4;
 /// See [`KEPT_FOR_FEW`].
 const FEW: usize = 32;
-/// Bytes of a response's events that are kept.
+/// The most bytes of a response's events that are kept.
 const MOST_EVENT_BYTES: usize = 8 << 20;
-/// What a follower takes beside what waits for it.
+/// Bytes that a follower reserves besides the data that waits for it.
 const FOLLOWER_MEMORY: u64 = 128 << 10;
-/// A record of a response in the background is held this many times at most: itself, a copy for the store, and the store's own.
+/// A bound on the copies of a background response's record that exist at once: the record, a copy for the store, and
+/// the store's own copies.
 const RECORD_COPIES: u64 = 4;
-/// Tries to store what has ended.
+/// Attempts to store a response that has ended.
 const TRIES: u32 = 10;
 
 impl Keyed {
-    /// Whether nobody waits for it.
+    /// Whether the call runs in the background. A shadow copy never does.
     pub(crate) fn is_in_background(&self, dossier: &Dossier) -> bool {
         dossier.copy().is_none() && self.work.call.response.as_ref().is_some_and(|ask| ask.background)
     }
 }
 
-/// What came of the work.
+/// The outcome of the work.
 enum Came {
-    /// The last event of its stream.
+    /// The last event of the stream.
     Last(Bytes),
-    /// It was refused: the answer's body.
+    /// The call was refused: the body of the answer.
     Refused(Bytes),
     Cancelled,
     Broken,
 }
 
-/// A response that is stored as worked on, and has not begun.
+/// A response that is stored as queued and has not started.
 pub(crate) struct Begun {
     record: ResponseRecord,
     running: Arc<Running>,
@@ -65,7 +66,7 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// Lets it be worked on in a task of its own, and tells the client under which id.
+    /// Starts the work in a task of its own and answers the client with the response's id.
     pub(crate) fn start(
         self,
         gateway: &Arc<Gateway>,
@@ -75,19 +76,19 @@ impl Begun {
         let body = record.body.clone();
         tokio::spawn(run(Arc::clone(gateway), work, Arc::clone(&running), record));
         let stream = wants_stream.then(|| gateway.follow(&key, &running, 0));
-        // Where there is no memory to follow it now, it can be followed later: it has begun.
+        // If there is no memory for a follower now, the client can follow the response later. It has started.
         stream.and_then(Result::ok).unwrap_or_else(|| Answer::json(200, body))
     }
 }
 
-/// Stores that it is worked on.
+/// Stores the response as queued.
 ///
 /// # Errors
-/// It cannot be stored, or too many are worked on.
+/// The response cannot be stored, or too many are running.
 pub(crate) async fn begin(gateway: &Gateway, dossier: &Dossier, keyed: &mut Keyed) -> Result<Begun, Why> {
     let wants_stream = keyed.work.call.stream;
     let (record, running) = note(gateway, dossier, keyed).await?;
-    // Its answer is read here, as it comes. Nobody else has its work yet.
+    // The answer is read here as it comes, so it must be a stream. The work is not shared yet.
     if let Some(work) = Arc::get_mut(&mut keyed.work) {
         work.call.stream = true;
     }
@@ -106,7 +107,7 @@ async fn note(
     let created = dossier.record.started;
     let expires = gateway.objects().expires(created);
     let record = begun(dossier.id, project.clone(), (created, expires), &ask, body);
-    // Its record is kept, and copied to the store, also when the call has given back its own memory.
+    // The record is kept, and copied for the store, even after the call has given back its own memory.
     let memory = gateway.memory().reserve(&keyed.principal.key, record.bytes().saturating_mul(RECORD_COPIES));
     let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
     let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
@@ -127,8 +128,8 @@ async fn note(
     }
 }
 
-/// Checks that one more response may run while `all` run, `of_org` of them of its own organisation. An organisation with many leaves
-/// places for others.
+/// Checks that another response may start while `all` run, `of_org` of them in its organisation. An organisation with
+/// many responses leaves slots for others.
 fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
     let most = if of_org < FEW { MOST_RUNNING } else { MOST_RUNNING - KEPT_FOR_FEW };
     if all < most {
@@ -147,12 +148,13 @@ async fn run(
     running: Arc<Running>,
     mut record: ResponseRecord,
 ) {
-    // A drain waits until what came of it is stored.
+    // A drain waits until the outcome is stored.
     let _counted = gateway.counted();
     let work = async { read(work.await, &running).await };
     let came = tokio::select! {
         biased;
-        // Letting go of the answer says that its client went away: the call ends, and is paid for as far as it came.
+        // Dropping the answer has the same effect as a client that goes away: the call ends and is charged for its
+        // work so far.
         () = running.cancel.cancelled() => Came::Cancelled,
         came = AssertUnwindSafe(work).catch_unwind() => came.unwrap_or(Came::Broken),
     };
@@ -181,12 +183,12 @@ async fn read(answer: Answer, running: &Running) -> Came {
     last.map_or(Came::Broken, Came::Last)
 }
 
-/// The response as it ended.
+/// The response's body with its outcome.
 fn body_of(begun: &str, came: Came) -> String {
     let mut body: Value = serde_json::from_str(begun).unwrap_or_default();
     let (status, error) = match came {
         Came::Last(event) => {
-            /// The response that an event ends with, as it is spelt.
+            /// The response in the last event, as raw JSON.
             #[derive(Deserialize)]
             struct Event<'a> {
                 #[serde(borrow)]
@@ -219,7 +221,7 @@ fn body_of(begun: &str, came: Came) -> String {
     body.to_string()
 }
 
-/// Stores what has ended, for as long as it is tried.
+/// Stores a response that has ended, with a limited number of attempts.
 async fn store(gateway: &Gateway, record: &ResponseRecord, items: &[ItemRecord]) {
     for attempt in 0..TRIES {
         match gateway.objects().put(record.clone(), items.to_vec()).await {
@@ -232,7 +234,7 @@ async fn store(gateway: &Gateway, record: &ResponseRecord, items: &[ItemRecord])
 }
 
 impl Gateway {
-    /// A stream of a running response's events from a number on.
+    /// A stream of a running response's events, starting at event number `from`.
     pub(super) fn follow(&self, key: &KeyId, running: &Arc<Running>, from: usize) -> Result<Answer, Why> {
         let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
         let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
@@ -241,10 +243,10 @@ impl Gateway {
         Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
     }
 
-    /// Removes what has expired, some of it; how many objects that were.
+    /// Removes some of the expired objects. Returns how many were removed.
     ///
     /// # Errors
-    /// Why they cannot be removed.
+    /// The reason why they cannot be removed.
     pub async fn sweep_objects(&self) -> Result<u64, String> {
         let now = self.parts().clock.now();
         let swept =
@@ -256,23 +258,25 @@ impl Gateway {
         files.map(|files| swept + files).map_err(|why| why.message.clone())
     }
 
-    /// Says of all responses that a process before this one had begun that they failed: nobody works on them.
+    /// Marks all responses that an earlier process started as failed, because they no longer run. Returns how many
+    /// there were.
     ///
     /// # Errors
-    /// Why they cannot be read or written.
+    /// The reason why they cannot be read or written.
     pub async fn fail_unfinished(&self) -> Result<usize, String> {
         self.fail_unfinished_before(UnixNanos::new(u64::MAX)).await
     }
 
-    /// As [`Self::fail_unfinished`], of those that were created before a time: while this process works on others.
+    /// As [`Self::fail_unfinished`], only for responses created before `before`. Lets a caller clean up while this
+    /// process already runs newer responses.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Self::fail_unfinished`].
     pub async fn fail_unfinished_before(&self, before: UnixNanos) -> Result<usize, String> {
         let now = self.parts().clock.now();
         let told = self.objects().ask(move |store| {
             let mut count = 0;
-            // One at a time: each may be as large as any object.
+            // One at a time, because each may be as large as any object.
             for (project, id) in store.unfinished(now)? {
                 let Some(mut record) = store.response(&project, &id, now)? else { continue };
                 if record.created >= before {
@@ -295,13 +299,13 @@ mod tests {
 
     #[test]
     fn one_organisation_leaves_places_to_others_in_the_background() {
-        // Two together take what they can.
+        // Two organisations together take all the slots they can.
         let (mut orgs, mut all) = ([0, 0], 0);
         while let Some(org) = (0..2).find(|org| has_place(all, orgs[*org]).is_ok()) {
             (orgs[org], all) = (orgs[org] + 1, all + 1);
         }
         assert!(all <= MOST_RUNNING - KEPT_FOR_FEW + FEW, "{all}");
-        // Seven more have their few each.
+        // Seven more organisations each take the slots reserved for few.
         for _ in 0..7 {
             let mut own = 0;
             while own < FEW {

@@ -1,4 +1,5 @@
-//! Batches of files, in OpenAI's words: created from one, looked up, listed and cancelled. Foreign and missing ids answer alike. Runs none.
+//! OpenAI's API for batches of files: create, look up, list and cancel. Foreign and missing ids answer alike. Runs no
+//! batch.
 
 use std::sync::Arc;
 
@@ -19,9 +20,9 @@ use super::ask::{Listing, Query};
 use super::reads::{BATCH_ROW_BYTES, keeping};
 use super::{Told, owned};
 
-/// The bound on batches under way.
+/// Name of the limit on unfinished batches.
 const OPEN_RULE: &str = "max_open_batches_per_project";
-/// What a file of requests is for.
+/// The purpose of an uploaded file of requests.
 const PURPOSE: &str = "batch";
 
 impl Gateway {
@@ -67,7 +68,7 @@ impl Gateway {
     /// Stores a new batch.
     ///
     /// # Errors
-    /// The project has as many under way as it may have.
+    /// The project has too many unfinished batches.
     pub(super) async fn store_batch(&self, batch: &BatchRecord) -> Result<(), Why> {
         let batch = batch.clone();
         let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
@@ -123,7 +124,7 @@ impl Gateway {
         Ok(shown(&self.cancelled(principal, BatchKind::OfFiles, id).await?))
     }
 
-    /// Wants a batch to end. One that is to end already stays as it is.
+    /// Cancels a batch. A batch that is already being cancelled stays as it is.
     pub(super) async fn cancelled(
         &self,
         principal: &Principal,
@@ -139,10 +140,10 @@ impl Gateway {
         Ok(batch)
     }
 
-    /// Wants a batch to end, whoever's it is; what it is then.
+    /// Cancels a batch of any project and returns its new state.
     pub(super) async fn end_batch_now(&self, id: &str) -> Result<Option<BatchRecord>, Why> {
         let change = |state: &mut BatchState, now| {
-            // What is written down already is not undone.
+            // A batch that is already writing its results is not cancelled.
             if matches!(state.status, BatchStatus::Validating | BatchStatus::InProgress) {
                 state.status = BatchStatus::Cancelling;
                 state.times.cancelling = Some(now);
@@ -158,7 +159,7 @@ fn shown(batch: &BatchRecord) -> Answer {
     Answer::json(200, told(batch).to_string())
 }
 
-/// A batch as OpenAI's clients are told of it.
+/// A batch in OpenAI's JSON.
 fn told(batch: &BatchRecord) -> Value {
     let BatchRecord { id, state, counts, .. } = batch;
     let fault = |fault: &BatchFault| json!({"code": fault.code, "line": fault.line, "message": fault.message, "param": fault.param});

@@ -1,4 +1,4 @@
-//! Conversations: made, looked up, labelled and deleted, with their items. Foreign and missing ids answer alike.
+//! Conversations and their items: create, look up, label and delete. Foreign and missing ids answer alike.
 
 use headrace_call_api::{BodySource, Reserved};
 use headrace_domain::{Code, ProjectId};
@@ -92,7 +92,7 @@ impl Gateway {
             let message = "`items`: it is required.";
             return Err(Why::new(Code::MissingRequiredParameter, message).with_param("items"));
         };
-        // Ids of their own, whatever was added before.
+        // A fresh prefix makes the items' ids different from all earlier ones.
         let items = input_items(&items, &fresh_id("add", self.now()));
         let added = self.conversation_of(principal, id, move |store, project, id, now| {
             Ok(store.add_items(project, id, &items, now)?.then_some(items))
@@ -122,7 +122,8 @@ impl Gateway {
         Ok(shown(&left.await?))
     }
 
-    /// Asks for something of a conversation; where that is not there, it is told as the conversation were not.
+    /// Runs an operation on a conversation. If it finds nothing, the answer is the same as for a missing
+    /// conversation.
     async fn conversation_of<T: Send + 'static>(
         &self,
         principal: &Principal,

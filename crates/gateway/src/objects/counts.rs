@@ -1,5 +1,5 @@
-//! Requests about an input that is not answered: how many tokens it has, and a short form of it. Both walk the path as their caller;
-//! the first one's walk ends before anything is taken, the second one's is a call like any other.
+//! Requests about an input that produce no ordinary answer: its token count, and its compaction. Both pass the stages
+//! as a call of their caller. The count ends before the hold. The compaction is a call like any other.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -20,14 +20,14 @@ use crate::{Answer, AnswerBody, Gateway};
 
 use super::Told;
 
-/// The most tokens of a short form.
+/// The most tokens of a compaction, unless the client sets a bound.
 const MOST_COMPACTED_TOKENS: u32 = 1_024;
 
-/// What a caller's body does not decide: the answer is read here.
+/// Parameters that the caller's body does not control, because the answer is consumed here.
 const DECIDED_HERE: [&str; 9] =
     ["input", "store", "stream", "background", "conversation", "text", "tools", "tool_choice", "metadata"];
 
-/// What the model is asked for.
+/// The instruction to the model.
 const COMPACT: &str = "Write down in short what was said so far, so that somebody who reads nothing else can go on: what is wanted, \
                        what was decided and found out, names and numbers, what is left to do. Answer with that alone.";
 
@@ -55,7 +55,7 @@ impl Gateway {
     pub(super) async fn compact(self: &Arc<Self>, principal: &Arc<Principal>, body: impl BodySource) -> Told {
         let (body, memory) = self.body_of(principal, body).await?;
         let asked = asked(&body)?;
-        // The call that follows reserves its own.
+        // The call that follows reserves its own memory.
         drop((body, memory));
         let entered = match self.enter_as(principal) {
             Ok(entered) => entered,
@@ -88,8 +88,8 @@ impl Gateway {
     }
 }
 
-/// The call that a request for a short form stands for: the same input, and behind it what is wanted of it. Values stay as they are
-/// spelt: a tree of them would take many times the body's memory.
+/// Builds the call behind a compaction: the same input, followed by the instruction. Values are copied as raw JSON,
+/// because a tree of them would take many times the body's memory.
 fn asked(body: &[u8]) -> Result<Vec<u8>, Why> {
     let bad = |message: &str| Why::new(Code::InvalidType, message);
     let fields: BTreeMap<String, &RawValue> =

@@ -1,4 +1,5 @@
-//! Files: taken as a form, listed, given back and removed. Foreign and missing ids answer alike. Knows nothing of what is in one.
+//! Files: upload by form, list, download and delete. Foreign and missing ids answer alike. Knows nothing of their
+//! contents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +22,15 @@ use super::reads::{ROW_BYTES, keeping};
 use super::writing::Writing;
 use super::{Told, owned};
 
-/// Bytes of a file that wait for a reader before no more are read for it, and what it takes of the memory.
+/// Bytes of a file that may wait for a reader before reading pauses, and the memory that a download reserves.
 const READER_BYTES: usize = 256 << 10;
 const READER_MEMORY: u64 = 1 << 20;
-/// What stands around a file in its form, at most.
+/// The most bytes of the form around a file.
 const FORM_AROUND_BYTES: u64 = 64 << 10;
-/// The fields of the form of a file.
+/// The fields of the upload form.
 const FIELDS: &str = "`purpose`, `file`, `expires_after[anchor]` and `expires_after[seconds]`";
 
-/// What a form says of a file.
+/// The text fields of an upload form.
 #[derive(Default)]
 struct Said {
     purpose: Option<String>,
@@ -54,7 +55,7 @@ impl Gateway {
         let purpose = said.purpose.ok_or_else(|| missing_field("purpose"))?;
         let writing = written.ok_or_else(|| missing_field("file"))?;
         let kept = kept_for(said.anchor.as_deref(), said.seconds.as_deref())?;
-        // Requests of batches are kept as long as what comes of them.
+        // Files of batch requests are kept as long as their results.
         let usual = (purpose == "batch").then_some(self.config().object_retention);
         let kept = kept.map(Duration::from_secs).or(usual);
         let finished = writing.finish(|draft| {
@@ -69,7 +70,7 @@ impl Gateway {
         }
     }
 
-    /// A form that a body is, and the memory that reading it takes.
+    /// Opens a body as a form. Returns its pieces and the memory that reading it takes.
     pub(super) fn open_form(
         &self,
         principal: &Principal,
@@ -164,7 +165,7 @@ impl Gateway {
                 }
                 let id = file.id.clone();
                 match gateway.objects().ask_files(move |store| store.read(&id, at)).await {
-                    // Somebody has removed it meanwhile.
+                    // The file was removed meanwhile.
                     Ok(some) if some.is_empty() => return sender.break_off(),
                     Ok(some) => {
                         at += some.len() as u64;
@@ -186,7 +187,7 @@ async fn checked_purpose(field: FormField<'_>) -> Result<String, Why> {
     Ok(purpose)
 }
 
-/// A file as it is told.
+/// A file as JSON.
 pub(super) fn shown(file: &FileRecord) -> Value {
     let mut shown = json!({
         "id": file.id,

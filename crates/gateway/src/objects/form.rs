@@ -1,5 +1,6 @@
-//! A form (`multipart/form-data`, RFC 7578) as it comes: its fields one after the other, none of them whole in memory. What a client
-//! could make endless is bounded: fields, text, and what is read ahead of them. Knows no field, and keeps nothing.
+//! Parses a form (`multipart/form-data`, RFC 7578) as it arrives: one field after the other, never whole in memory.
+//! Everything that a client could make endless is bounded: fields, text, and data that is read ahead. Knows no field
+//! and keeps nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use multer::{Field, Multipart};
 
 use crate::refused::Why;
 
-/// Fields of a form.
+/// The most fields of a form.
 const MOST_FIELDS: usize = 16;
-/// Bytes of a field of text.
+/// The most bytes of a text field.
 const MOST_TEXT_BYTES: usize = 4 << 10;
-/// Characters of the line between two fields (RFC 2046 §5.1.1).
+/// The most characters of the boundary between two fields (RFC 2046 §5.1.1).
 const MOST_BOUNDARY: usize = 70;
-/// Bytes that were read of a body and belong to no field yet.
+/// The most bytes that have been read but belong to no field yet.
 const MOST_AHEAD_BYTES: u64 = 2 << 20;
-/// What a form takes of the memory while it is read.
+/// The memory that a form reserves while it is read.
 pub(super) const FORM_MEMORY: u64 = 8 << 20;
 
-/// See the top of the file.
+/// A form whose fields are still arriving.
 pub(super) struct Form<'b> {
     fields: Multipart<'b>,
     ahead: Arc<AtomicU64>,
@@ -37,7 +38,7 @@ pub(super) struct FormField<'b> {
     ahead: Arc<AtomicU64>,
 }
 
-/// Why a body is read no further.
+/// Why reading a body stopped.
 #[derive(Debug)]
 enum Stopped {
     Body(BodyRefusal),
@@ -56,10 +57,10 @@ impl fmt::Display for Stopped {
 impl std::error::Error for Stopped {}
 
 impl<'b> Form<'b> {
-    /// A form whose fields are still on their way.
+    /// Starts to read a form.
     ///
     /// # Errors
-    /// The body is none.
+    /// The body is not a form.
     pub(super) fn of(pieces: impl BodyPieces + 'b) -> Result<Self, Why> {
         let kind = pieces.content_type().unwrap_or_default();
         let boundary = multer::parse_boundary(kind).ok().filter(|line| line.len() <= MOST_BOUNDARY);
@@ -70,7 +71,8 @@ impl<'b> Form<'b> {
             let ahead = Arc::clone(&counted);
             async move {
                 if !first {
-                    // Whoever takes them would otherwise gather all that is there before it looks at any.
+                    // Without this, the parser would gather everything that is available before it looks at any of
+                    // it.
                     tokio::task::yield_now().await;
                 }
                 let piece = match pieces.next().await {
@@ -87,10 +89,10 @@ impl<'b> Form<'b> {
         Ok(Self { fields: Multipart::new(body, boundary), ahead, seen: 0 })
     }
 
-    /// The next field, by its name. What is left of the one before it is passed over.
+    /// The next field and its name. Skips what is left of the previous field.
     ///
     /// # Errors
-    /// The body broke off, or is no form.
+    /// The body broke off or is not a form.
     pub(super) async fn next(&mut self) -> Result<Option<(String, FormField<'b>)>, Why> {
         let Some(field) = self.fields.next_field().await.map_err(|error| refused(&error))? else {
             return Ok(None);
@@ -105,15 +107,15 @@ impl<'b> Form<'b> {
 }
 
 impl FormField<'_> {
-    /// What its client calls the file that it is.
+    /// The file name that the client gave to this field.
     pub(super) fn file_name(&self) -> Option<&str> {
         self.field.file_name()
     }
 
-    /// Some of its bytes; `None` at its end.
+    /// The next bytes of the field. `None` at its end.
     ///
     /// # Errors
-    /// The body broke off, or is no form.
+    /// The body broke off or is not a form.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Why> {
         let chunk = self.field.chunk().await.map_err(|error| refused(&error))?;
         if let Some(chunk) = &chunk {
@@ -124,10 +126,10 @@ impl FormField<'_> {
         Ok(chunk)
     }
 
-    /// All of it, as a short text.
+    /// The whole field as a short text.
     ///
     /// # Errors
-    /// It is long, or no text.
+    /// The field is too long or not text.
     pub(super) async fn text(mut self, name: &str) -> Result<String, Why> {
         let mut text = Vec::new();
         while let Some(chunk) = self.next().await? {
@@ -142,14 +144,14 @@ impl FormField<'_> {
     }
 }
 
-/// A field that this form has not.
+/// The rejection of a field that the form does not have.
 pub(super) fn unknown_field(name: &str, known: &str) -> Why {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
     let message = format!("`{shown}`: there is no such field in this form. It may have {known}.");
     Why::new(Code::UnknownParameter, message).keeping("The form has a field that is none of it.")
 }
 
-/// A field that must be there is not.
+/// The rejection of a form without a required field.
 pub(super) fn missing_field(name: &str) -> Why {
     Why::new(Code::MissingRequiredParameter, format!("`{name}` is missing in the form.")).with_param(name)
 }
@@ -171,7 +173,7 @@ fn refused(error: &multer::Error) -> Why {
     }
 }
 
-/// More bytes than a file may have.
+/// The rejection of a file that is too long.
 pub(super) fn too_large(limit_bytes: u64) -> Why {
     let message = format!(
         "A file may have {limit_bytes} bytes (`objects.max_file`), what stands around it in the form included. Split it."

@@ -1,5 +1,5 @@
-//! What a response goes on from: put before what its caller sent, and counted as if it had been sent. Must not know how it is
-//! rendered.
+//! The history that a response continues: it is put before the input that the caller sent, and counted like it. Must
+//! not know how the history is rendered.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::state::Taken;
 use super::newest::Turns;
 
 impl Gateway {
-    /// The call with what it goes on from, and the memory and the turn that all of that takes.
+    /// Adds the history to the call. Also returns the memory and the turn at the gate that the longer input takes.
     ///
     /// # Errors
-    /// It is not there, or is too much.
+    /// The history is missing, there is no memory for it, or no turn in time.
     pub(crate) async fn with_history(
         &self,
         call: Box<Call>,
@@ -53,7 +53,8 @@ impl Gateway {
         }
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            // Their bytes are reserved. What their elements take is counted here: long lists would keep the event loop.
+            // The bytes are reserved. The size of their trees is counted here, because long lists would block the
+            // event loop.
             lists.iter().try_for_each(|list| taken.reserve_trees(list.as_bytes()))?;
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
             let call = with_history(*call, &lists, &limits)?;
@@ -65,23 +66,23 @@ impl Gateway {
         })?
     }
 
-    /// Reserves the memory and takes the turn for `bytes` of history beside the call's body.
+    /// Reserves memory and takes a turn for `bytes` of history besides the call's body.
     ///
     /// # Errors
-    /// No memory is left for it, or no turn came in time.
+    /// There is no memory for it, or no turn in time.
     async fn make_room(&self, taken: &mut Taken, bytes: usize, key: &KeyId) -> Result<(), Why> {
         taken.body_bytes = taken.body_bytes.saturating_add(bytes);
         let needed = estimate::reading(taken.body_bytes, taken.tree_bytes);
         self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
         if taken.body_bytes > self.config().render_inline_bytes {
-            // A call that waits for a longer turn holds no shorter one.
+            // A call that waits for a longer turn must not hold a shorter one.
             taken.turn = None;
             taken.turn = Some(self.turns().enter(key, taken.body_bytes).await?);
         }
         Ok(())
     }
 
-    /// The items that a call continues. Their size is asked first, and memory and a turn are taken for it.
+    /// Reads the items that a call continues. First asks for their size and reserves memory and a turn for it.
     async fn read_history(
         &self,
         principal: &Principal,
@@ -97,7 +98,7 @@ impl Gateway {
         let made = self.make_room(&mut taken, room, &principal.key).await;
         made.map_err(|why| why.with_param(continued.param()))?;
         let id = continued.id().to_owned();
-        // What was taken stays with the read, also when the client goes away.
+        // The reservation moves with the read, even if the client goes away.
         let reading =
             self.objects().ask(move |store| Ok((store.history(&project, of(&id), bytes, now)?, taken)));
         let (lists, taken) = reading.await?;
@@ -105,7 +106,7 @@ impl Gateway {
     }
 }
 
-/// What a call names to continue.
+/// The response or conversation that a call continues.
 #[derive(Clone, Copy)]
 enum Continued<'a> {
     Response(&'a str),

@@ -1,4 +1,4 @@
-//! What is kept of a response: that it has begun, and how it ended. Must not know who waits for it.
+//! The stored record of a response: that it has begun, and how it ended. Must not know who waits for it.
 
 use headrace_domain::{ProjectId, RequestId, ResponseAsk, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord, ResponseStatus, input_items, items_with_ids, list_of};
@@ -11,19 +11,20 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
 
-/// How far the storing has come.
+/// How far storing a response has progressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Noted {
     /// Nothing is stored.
     #[default]
     Nothing,
-    /// It has begun.
+    /// The beginning is stored.
     Begun,
-    /// It has ended.
+    /// The end is stored.
     Ended,
 }
 
-/// Whether the task of a call stores its answer. What is in the background is stored by whoever reads it, and no copy is.
+/// Whether the call's task stores its answer. A background response is stored by its reader, and a shadow copy is
+/// never stored.
 pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
     let wants = work.call.response.as_ref().is_some_and(|ask| ask.store && !ask.background);
     wants && dossier.copy().is_none()
@@ -32,20 +33,20 @@ pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
 /// Stores that an answer has begun.
 ///
 /// # Errors
-/// It cannot be stored: the caller must not be told of it.
+/// The answer cannot be stored, so the caller must not see it.
 pub(crate) async fn note(gateway: &Gateway, dossier: &Dossier, work: &Work, body: String) -> Result<(), Why> {
     put(gateway, dossier, work, body, |_| Vec::new()).await
 }
 
-/// Stores an answer that ended.
+/// Stores a finished answer.
 ///
 /// # Errors
-/// It cannot be stored: the caller must not be told that it was.
+/// The answer cannot be stored, so the call must fail.
 pub(crate) async fn end(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) -> Result<(), Why> {
     put(gateway, dossier, work, String::from_utf8_lossy(body).into_owned(), ended).await
 }
 
-/// Keeps an answer that ended for the next turn of its connection, if it came on one.
+/// Keeps a finished answer for the next turn of its WebSocket session, if it belongs to one.
 pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) {
     let (Some(turns), Some(ask)) = (&dossier.turns, &work.call.response) else { return };
     let (Some(project), Some(key)) = (dossier.record.project.clone(), &dossier.record.key) else { return };
@@ -74,12 +75,12 @@ async fn put(
         let items = turned(&mut record);
         (record, items)
     };
-    // As in the stage `render`: what is long takes milliseconds, and the event loop's threads must stay free.
+    // As in the stage `render`: long texts take milliseconds, and the event loop's threads must stay free.
     let (record, items) = if at_once { make() } else { gateway.objects().off_loop(make).await? };
     gateway.objects().put(record, items).await
 }
 
-/// A response that is worked on.
+/// The record of a response in progress.
 pub(super) fn begun(
     id: RequestId,
     project: ProjectId,
@@ -104,7 +105,7 @@ pub(super) fn begun(
     }
 }
 
-/// What of a response's body says how it ended.
+/// The fields of a response's body that say how it ended.
 #[derive(Default, Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
@@ -112,13 +113,13 @@ struct Body<'a> {
     status: Option<String>,
 }
 
-/// It has ended as its body says. Returns what that adds to its conversation.
+/// Marks the record as ended, according to its body. Returns the items that the response adds to its conversation.
 pub(super) fn ended(record: &mut ResponseRecord) -> Vec<ItemRecord> {
     record.status = ResponseStatus::Ended;
     let body = serde_json::from_str::<Body<'_>>(&record.body).unwrap_or_default();
     let output = body.output.map(RawValue::get).filter(|output| output.starts_with('['));
     record.output = output.unwrap_or("[]").to_owned();
-    // What failed adds nothing: it is asked again.
+    // A failed response adds nothing, because its request will be repeated.
     let said = matches!(body.status.as_deref(), Some("completed" | "incomplete"));
     if record.conversation.is_none() || !said {
         return Vec::new();

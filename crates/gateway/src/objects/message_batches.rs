@@ -1,5 +1,5 @@
-//! Batches of messages, in Anthropic's words: they come with their requests, and their results are told from what is stored. Foreign and
-//! missing ids answer alike. Runs none.
+//! Anthropic's API for batches of messages: they arrive with their requests, and results are returned from the store.
+//! Foreign and missing ids answer alike. Runs no batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use super::batches::not_found;
 use super::reads::{ROW_BYTES, keeping};
 use super::{Told, owned};
 
-/// How long a batch may take: Anthropic's.
+/// How long a batch may take, as in Anthropic's API.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Requests that are stored in one step.
 const STORED_LINES: usize = 512;
-/// Bytes of results that wait for a reader before no more are read for it, and what it takes of the memory.
+/// Bytes of results that may wait for a reader before reading pauses, and the memory that a download reserves.
 const READER_BYTES: usize = 256 << 10;
 const READER_MEMORY: u64 = 4 << 20;
 
@@ -45,7 +45,7 @@ impl Gateway {
         let memory = self.memory().reserve(&principal.key, (body.len() as u64).saturating_mul(3));
         let _memory = memory.map_err(|full| full.at(Stage::Parse))?;
         let limits = self.config().wire.clone();
-        // A long body takes milliseconds: the event loop's threads must stay free.
+        // A long body takes milliseconds, and the event loop's threads must stay free.
         let reading = tokio::task::spawn_blocking(move || message_batch(&body, &limits, most));
         let stopped =
             |_| Why::new(Code::InternalError, "The batch could not be read: its reading was stopped.");
@@ -90,7 +90,7 @@ impl Gateway {
         let begun = match stored {
             Ok(()) => self.change_batch(&batch.id, change).await?.ok_or_else(not_found)?,
             Err(why) => {
-                // Nobody is told of it, and nothing of it runs.
+                // The client never gets its id, and none of its requests run.
                 let fail = |state: &mut BatchState, _| state.status = BatchStatus::Failed;
                 self.change_batch(&batch.id, fail).await?;
                 let id = batch.id.clone();
@@ -186,7 +186,7 @@ fn shown(batch: &BatchRecord) -> Answer {
     Answer::json(200, told(batch).to_string())
 }
 
-/// A batch as Anthropic's clients are told of it. `results_url` is a path: clients put it behind their base URL.
+/// A batch in Anthropic's JSON. `results_url` is a path, which clients append to their base URL.
 fn told(batch: &BatchRecord) -> Value {
     let BatchRecord { id, state, counts, .. } = batch;
     let time = |time: Option<UnixNanos>| time.map(|time| Rfc3339(time).to_string());

@@ -1,5 +1,5 @@
-//! Texts against the rules that calls are held to, for whoever wants to know before it calls: nothing is stored, and nothing charged.
-//! Knows no rule.
+//! Judges texts by the content rules for calls, for clients that want to know in advance. Stores nothing and charges
+//! nothing. Knows no rule.
 
 use headrace_call_api::{BodySource, Reserved};
 use headrace_domain::{Code, Stage};
@@ -15,14 +15,14 @@ use crate::{Answer, Gateway};
 use super::Told;
 use super::reads::keeping;
 
-/// Texts take this many times their body while they are judged.
+/// Texts take at most this many times the size of their body while they are judged.
 const BODY_COPIES: u64 = 12;
-/// Judging takes this beside its texts, a result's tree of values included.
+/// Bytes that judging takes besides the texts, including a result's tree of values.
 const JUDGING_BYTES: u64 = 64 << 10;
-/// A result takes this as JSON, in a buffer that grows.
+/// Bytes that a result takes as JSON in a growing buffer.
 const RESULT_BYTES: u64 = 6 << 10;
 
-/// What an answer adds if nothing was judged.
+/// Added to the answer if nothing was judged.
 const NO_RULES: &str =
     ",\"note\":\"Nothing was judged: this server has no content rules (moderation.rules).\"";
 
@@ -53,7 +53,7 @@ impl Gateway {
             told.push('}');
             Ok((told, memory))
         };
-        // It takes time in proportion to the texts: the event loop's threads must stay free.
+        // Judging takes time in proportion to the texts, and the event loop's threads must stay free.
         let stopped =
             |_| Why::new(Code::InternalError, "The texts could not be judged: the judging was stopped.");
         let (told, memory) = tokio::task::spawn_blocking(judging).await.map_err(stopped)??;

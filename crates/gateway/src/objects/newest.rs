@@ -1,6 +1,6 @@
-//! The newest response of a connection of turns, kept in memory for as long as the connection is open: the next turn goes on from it,
-//! whether it was stored or not. Where that turn fails, it is forgotten. One for each connection, within a bound and within the memory of
-//! its key. Knows no connection.
+//! The newest response of a WebSocket session, kept in memory while the session is open. The next turn continues from
+//! it, whether or not it was stored. If that turn fails, the response is forgotten. One per session, within a bound
+//! and within the memory of its key. Knows no session.
 //!
 //! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>.
 
@@ -13,57 +13,58 @@ use serde::Deserialize;
 
 use crate::memory::Memory;
 
-/// Bytes of items that are kept for one connection. A longer conversation goes on from what is stored.
+/// The most bytes of items that are kept for one session. A longer conversation continues from the store.
 const MOST_KEPT_BYTES: usize = 8 << 20;
 
-/// What a connection of turns keeps. Its copies keep the same.
+/// The state of a WebSocket session. Clones share it.
 #[derive(Clone, Default)]
 pub struct Turns(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
     newest: Option<Newest>,
-    /// What the turn that runs goes on from.
+    /// What the running turn continues from.
     before: Before,
 }
 
-/// What a turn goes on from, until the next one begins: also if it fails, and its call has given back its memory.
+/// What a turn continues from. Kept until the next turn begins, even if this one fails and its call gives back its
+/// memory.
 #[derive(Default)]
 enum Before {
-    /// Nothing.
+    /// No history.
     #[default]
     Nothing,
-    /// These items, and their memory.
+    /// These items, with their memory.
     Items { lists: Arc<Vec<String>>, _memory: Reserved },
-    /// More than there was memory for. The turn behind it goes on from what is stored.
+    /// More than there was memory for. The following turn continues from the store.
     NotKept,
 }
 
-/// A response, with all that led to it.
+/// A response with its whole history.
 struct Newest {
     id: String,
     project: ProjectId,
     /// JSON lists of items, oldest first.
     lists: Arc<Vec<String>>,
-    /// Their bytes. Given back with the connection, or by the next turn.
+    /// The memory of the lists. Given back with the session, or by the next turn.
     memory: Reserved,
 }
 
 impl Turns {
-    /// The items of the response with that id and of all that led to it, if it is the newest one.
+    /// The items of the response with this id and of its history, if it is the newest response.
     pub(super) fn find(&self, project: &ProjectId, id: &str) -> Option<Arc<Vec<String>>> {
         let kept = self.0.lock();
         let newest = kept.newest.as_ref().filter(|newest| newest.id == id && newest.project == *project);
         newest.map(|newest| Arc::clone(&newest.lists))
     }
 
-    /// A turn begins.
+    /// Begins a turn. It has no history until [`Self::goes_on_from`] is called.
     pub(crate) fn begun(&self) {
         self.0.lock().before = Before::Nothing;
     }
 
-    /// The turn that has begun goes on from these items. Should it fail, nothing goes on from them once more: what its caller did in
-    /// between, as it answers calls of tools, would be forgotten.
+    /// Records the items that the running turn continues from. If it fails, no other turn may continue from them.
+    /// What the client did in between, such as running tools, would be lost.
     pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>, memory: &Memory, key: &KeyId) {
         let mut kept = self.0.lock();
         kept.before = Before::NotKept;
@@ -72,7 +73,7 @@ impl Turns {
             other => {
                 kept.newest = other;
                 let bytes: usize = lists.iter().map(String::len).sum();
-                // Longer ones are not kept behind the turn either.
+                // If they are too long, they are not kept for the following turn either.
                 (bytes <= MOST_KEPT_BYTES).then(|| memory.reserve(key, bytes as u64).ok()).flatten()
             }
         };
@@ -81,14 +82,14 @@ impl Turns {
         }
     }
 
-    /// A turn was refused before it went on from anything: what it says that it would have gone on from is forgotten as well.
+    /// Handles a turn that was refused before it read any history: the response that it names is forgotten as well.
     pub(crate) fn refused(&self, turn: &[u8]) {
-        /// Whatever else is in it, and wrong with it, is not taken into memory.
+        /// The one field that is needed. Other fields, and their errors, are not read into memory.
         #[derive(Deserialize)]
         struct GoesOn {
             previous_response_id: Option<String>,
         }
-        // To serde a list would do as well.
+        // `serde` would also accept a list here.
         let turn = Some(turn).filter(|turn| turn.trim_ascii_start().starts_with(b"{"));
         let turn = turn.and_then(|turn| serde_json::from_slice::<GoesOn>(turn).ok());
         let previous = turn.and_then(|turn| turn.previous_response_id);
@@ -98,7 +99,7 @@ impl Turns {
         }
     }
 
-    /// The turn has ended well: it is the newest one, if there is room for it.
+    /// Ends a turn successfully: it becomes the newest one, if there is memory for it.
     pub(super) fn ended(
         &self,
         (id, project): (String, ProjectId),
@@ -107,7 +108,7 @@ impl Turns {
         key: &KeyId,
     ) {
         let mut kept = self.0.lock();
-        // The room of the one before is the next one's.
+        // The memory of the previous response is free for the new one.
         kept.newest = None;
         let before = match std::mem::take(&mut kept.before) {
             Before::Nothing => Arc::default(),
@@ -148,7 +149,7 @@ mod tests {
         assert!(turns.find(&project, "a").is_none(), "a newer one took its place");
         let second = turns.find(&project, "b").unwrap();
         assert_eq!((second.len(), memory.taken()), (4, 90));
-        // One that another turn goes on from, or would have, is there no longer, however that ends.
+        // A response that another turn continues, or tried to, is no longer there, however that turn ends.
         turns.goes_on_from(second, &memory, &key);
         assert!(turns.find(&project, "b").is_none());
         turns.begun();
@@ -161,18 +162,19 @@ mod tests {
         assert!(turns.find(&project, "b").is_none());
         turns.begun();
         end("b", 60);
-        // What a turn goes on from keeps its memory until the next one begins, whatever becomes of it.
+        // The items that a turn continues from keep their memory until the next turn begins, even if this one fails.
         turns.goes_on_from(Arc::new(vec!["x".repeat(40)]), &memory, &key);
         assert_eq!(memory.taken(), 100);
         turns.begun();
         assert_eq!(memory.taken(), 60);
-        // Where there is none left, the turn behind it finds nothing here.
+        // If there is no memory, the following turn finds nothing here.
         turns.goes_on_from(Arc::new(vec!["x".repeat(41)]), &memory, &key);
         assert_eq!(memory.taken(), 60);
         end("b", 10);
         assert!(turns.find(&project, "b").is_none() && memory.taken() == 0);
         end("b", 60);
-        // One that is not gone on from leads to nothing; one that does not fit is not kept, and its room is free.
+        // If a turn does not continue from the previous response, that one is gone. A response that does not fit is
+        // not kept, and its memory is free.
         end("c", 101);
         assert!(turns.find(&project, "c").is_none() && turns.find(&project, "b").is_none());
         assert_eq!(memory.taken(), 0);

@@ -1,5 +1,5 @@
-//! The memory of look-ups: the store says how large an object is, memory is reserved for that, and only then its bytes are read. The
-//! reservation lasts until the last byte of the answer is written. Knows no SQL and no path.
+//! The memory of look-ups. The store reports the size of an object, memory is reserved for it, and only then the
+//! object is read. The reservation lasts until the last byte of the answer is written. Knows no SQL and no path.
 
 use std::borrow::Borrow;
 
@@ -16,11 +16,11 @@ use crate::{Answer, AnswerBody, Gateway};
 
 /// A read takes at most this many times the object's size: the store's copies, the object, and its answer.
 const READ_COPIES: u64 = 5;
-/// A look-up takes this beside its object: records, ids, the answer's head.
+/// Bytes that a look-up takes besides the object: records, ids, the head of the answer.
 const LOOK_UP_BYTES: u64 = 16 << 10;
-/// A row of a list of files or batches of messages takes this, with its JSON.
+/// Bytes of a row in a list of files or batches of messages, including its JSON.
 pub(super) const ROW_BYTES: u64 = 2 << 10;
-/// A row of a list of batches of files takes this: it has labels, and faults of its lines.
+/// Bytes of a row in a list of batches of files, which has labels and the faults of its lines.
 pub(super) const BATCH_ROW_BYTES: u64 = 64 << 10;
 
 /// A body that keeps its memory reserved.
@@ -35,12 +35,13 @@ impl<M> AsRef<[u8]> for Kept<M> {
     }
 }
 
-/// The same answer. Its memory stays reserved until its body was written.
+/// Returns the same answer, with memory that stays reserved until its body is written. Only a whole body keeps the
+/// memory.
 pub(crate) fn keeping(memory: impl Borrow<Reserved> + Send + Sync + 'static, answer: Answer) -> Answer {
     let Answer { status, content_type, headers, body } = answer;
     let body = match body {
         AnswerBody::Whole(body) => {
-            // Less than was reserved for the read, which is never refused.
+            // This is less than was reserved for the read, so it is never refused.
             let _ = memory.borrow().resize((body.len() as u64).saturating_add(LOOK_UP_BYTES));
             AnswerBody::Whole(Bytes::from_owner(Kept { body, _memory: memory }))
         }
@@ -50,7 +51,8 @@ pub(crate) fn keeping(memory: impl Borrow<Reserved> + Send + Sync + 'static, ans
 }
 
 impl Gateway {
-    /// Reads an object of the caller's project: `size` says how many bytes that takes, `read` reads them. `None` if it is missing.
+    /// Reads an object of the caller's project. `size` returns the object's size in bytes, and `read` reads the
+    /// object. `None` if it is missing.
     ///
     /// # Errors
     /// The key has no memory left for it, or the store failed.
@@ -68,7 +70,7 @@ impl Gateway {
         Ok(found.map(|found| (found, memory)))
     }
 
-    /// Reserves the memory that a read of `bytes` takes.
+    /// Reserves the memory for a read of `bytes`.
     ///
     /// # Errors
     /// The key has no memory left for it.
@@ -88,7 +90,7 @@ impl Gateway {
         })
     }
 
-    /// Reserves the memory that a page of a list takes.
+    /// Reserves the memory for a page of a list.
     ///
     /// # Errors
     /// The key has no memory left for it.
@@ -102,10 +104,10 @@ impl Gateway {
         self.reserve_read(&principal.key, rows / READ_COPIES)
     }
 
-    /// A body with the memory that reading it takes.
+    /// Reads a body and reserves the memory for parsing it.
     ///
     /// # Errors
-    /// The body did not come, or the key has no memory left for it.
+    /// The body did not arrive, or the key has no memory left for it.
     pub(super) async fn body_of(
         &self,
         principal: &Principal,

@@ -1,4 +1,5 @@
-//! Items that a call only names, as they are stored: of responses and conversations of its project. Must not know how they are read.
+//! Item references: replaces references in a call's input by the stored items of its project's responses and
+//! conversations. Must not know how items are parsed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,19 +16,20 @@ use crate::catalog::Catalog;
 use crate::refused::Why;
 use crate::stages::render::estimate;
 
-/// What a body that names items has somewhere.
+/// A string that every body with item references contains.
 const MARK: &[u8] = b"item_reference";
-/// How many items one call may name.
+/// The most items that one call may reference.
 const MOST_REFERENCES: usize = 256;
-/// Digits of the id of a response or a conversation, as the ids of their items have them.
+/// The number of digits in the id of a response or conversation. The ids of their items contain the same digits.
 const DIGITS: usize = 32;
 
-/// Whether a body may name items: most do not, and are not looked into.
+/// Whether a body may contain references. Most bodies do not, and are not parsed for them.
 fn may_refer(body: &[u8]) -> bool {
     memchr::memmem::find(body, MARK).is_some()
 }
 
-/// Whether anything of a response's body may be found here, or be left to a server that speaks the Responses API.
+/// Whether a response's body needs this module: it may reference items, or may be forwarded to a server that speaks
+/// the Responses API.
 pub(crate) fn concern(body: &[u8], catalog: &Catalog) -> bool {
     passes(catalog) || may_refer(body)
 }
@@ -36,21 +38,22 @@ fn passes(catalog: &Catalog) -> bool {
     catalog.models().any(|model| model.lane.passes_responses())
 }
 
-/// A response's body with the items that it names.
+/// A response's body with the items that it references.
 pub(crate) struct WithState {
     pub(crate) body: Bytes,
-    /// The body may go unchanged to a server that speaks the Responses API.
+    /// The body may be forwarded unchanged to a server that speaks the Responses API.
     pub(crate) may_pass: bool,
-    /// The memory of the items. `None` if the body names none.
+    /// The memory of the items. `None` if the body references none.
     pub(crate) memory: Option<Reserved>,
 }
 
 impl Gateway {
-    /// The body of a response with the items of ours that it names, and whether it may go as it is to servers that speak the Responses
-    /// API: not where it asks for what is done here alone, or goes on from a response that is kept here.
+    /// Inserts the referenced items that are stored here. Also decides whether the body may be forwarded unchanged to
+    /// servers that speak the Responses API. It may not if it uses a feature that only this server provides, or
+    /// continues a response that is stored here.
     ///
     /// # Errors
-    /// It names items that are not here, or too many; what is stored cannot be read, or there is no memory for it.
+    /// It references items that are not here, or too many. The store failed, or there is no memory for the items.
     pub(crate) async fn with_state(
         &self,
         body: Bytes,
@@ -62,7 +65,7 @@ impl Gateway {
             return Ok(WithState { body, may_pass, memory: None });
         }
         match self.with_items(body.clone(), principal).await {
-            // Its server may know them.
+            // The upstream may know the items.
             Err(why) if may_pass && why.code == Code::ItemNotFound => {
                 Ok(WithState { body, may_pass: true, memory: None })
             }
@@ -82,10 +85,10 @@ impl Gateway {
         Ok(kept.is_some())
     }
 
-    /// The body with the items that it names, and the memory that reading it takes.
+    /// Inserts the items that the body references. Also returns the memory that parsing the result takes.
     ///
     /// # Errors
-    /// One is not there, or it names too many; there is no memory for them.
+    /// An item is missing, there are too many, or there is no memory for them.
     async fn with_items(&self, body: Bytes, principal: &Principal) -> Result<(Bytes, Option<Reserved>), Why> {
         let limits = &self.config().wire;
         let named = item_references(&body, limits);
@@ -111,11 +114,11 @@ impl Gateway {
             );
             return Err(refusal(Code::ItemNotFound, message));
         }
-        // An item stands in the body as often as it is named.
+        // The body contains an item as often as it is referenced.
         let more = named.iter().filter_map(|id| found.get(id)).map(String::len);
         let bytes = more.fold(body.len(), usize::saturating_add);
         let items = found.values().map(|item| item.len() as u64).sum::<u64>();
-        // What its elements take as trees is reserved where the body is parsed.
+        // The memory for trees of its elements is reserved when the body is parsed.
         let needed = estimate::reading(bytes, 0).saturating_add(items);
         self.memory().resize(&memory, needed).map_err(|full| full.at(Stage::Parse).with_param("input"))?;
         Ok((with_items(&body, &found, limits).map_or(body, Bytes::from), Some(memory)))
@@ -126,12 +129,13 @@ fn refusal(code: Code, message: String) -> Why {
     Why::new(code, message).at(Stage::Parse).with_param("input")
 }
 
-/// The digits of the response or conversation that an item's id says it is a part of.
+/// The digits of the response or conversation that an item belongs to, according to the item's id.
 fn digits_of(id: &str) -> Option<&str> {
     id.split_once('_').and_then(|(_, rest)| rest.get(..DIGITS))
 }
 
-/// The bytes that finding the items of these ids would read: each response once, each item of a conversation as often as it is named.
+/// The bytes that [`find`] would read for these ids: each response once, and each item of a conversation as often as
+/// it is referenced.
 fn size(
     store: &dyn ObjectStore,
     project: &ProjectId,
@@ -153,7 +157,7 @@ fn size(
     Ok(bytes)
 }
 
-/// The items of these ids, as far as they are there. An id says of what it is a part.
+/// The stored items with these ids. The id of an item says which response or conversation it belongs to.
 fn find(
     store: &dyn ObjectStore,
     project: &ProjectId,

@@ -1,5 +1,5 @@
-//! Look-ups of responses: as they were told, their events, what went in; deleting and cancelling them. Foreign and missing ids answer
-//! alike.
+//! Look-ups of responses: the response itself, its events, its input items. Also deletes and cancels responses.
+//! Foreign and missing ids answer alike.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::reads::keeping;
 use super::running::{END, as_sse, ends_well};
 use super::{Told, owned};
 
-/// How long a cancelled response may take to end before its look-up is answered all the same.
+/// How long a cancelled response may take to end before the request is answered anyway.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
 impl Gateway {
@@ -64,7 +64,7 @@ impl Gateway {
 
     pub(super) async fn delete_response(&self, principal: &Principal, id: &str) -> Told {
         let ((project, whose), now) = (owned(principal, id), self.now());
-        // Nobody is to write it again once it is gone.
+        // The running task must not store the response again after its deletion.
         let running = self.objects().running.lock().get(id).cloned();
         if let Some(running) = running.filter(|running| running.project == principal.project) {
             running.cancel.cancel();
@@ -107,13 +107,13 @@ impl Gateway {
     }
 }
 
-/// The one field of a response that says whether it runs in the background.
+/// The field of a response that says whether it runs in the background.
 #[derive(Default, Deserialize)]
 struct InBackground {
     background: Option<bool>,
 }
 
-/// The events that were kept, from a number on.
+/// The stored events, starting at number `from`.
 fn replayed(found: &ResponseRecord, from: usize) -> Told {
     let events = found.events.as_deref().filter(|_| found.status == ResponseStatus::Ended);
     let events: Vec<&serde_json::value::RawValue> =

@@ -1,5 +1,4 @@
-//! A response that is worked on while nobody has to wait: the events of its stream so far, for whoever follows them, from wherever.
-//! Knows no store.
+//! A running background response: its events so far, for followers that may start at any event. Knows no store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +16,18 @@ use crate::beat::Beat;
 use crate::delivery::{self, Delivery};
 use crate::refused::unauthenticated;
 
-/// Bytes that wait for a follower before no more are given to it.
+/// Bytes that may wait for a follower before it gets no more.
 const FOLLOWER_BYTES: usize = 64 * 1024;
 
-/// Events that are stored are held this many times beside the ones that are followed.
+/// Further copies of the events that exist while they are stored.
 const STORED_COPIES: u64 = 4;
 
-/// See the top of the file.
+/// The state of a running response.
 pub(crate) struct Running {
     pub(super) project: ProjectId,
-    /// The organisation that it counts for among those in the background.
+    /// The organisation whose slots the response uses.
     pub(super) org: OrgId,
-    /// Somebody wants it to end.
+    /// Cancelled when the response is to end.
     pub(super) cancel: CancellationToken,
     log: Mutex<Log>,
     progress: watch::Sender<Progress>,
@@ -40,7 +39,7 @@ pub(crate) struct Running {
 struct Log {
     events: Vec<Bytes>,
     bytes: usize,
-    /// They became too many: nobody can follow any longer.
+    /// Events are not kept: they became too many, or none were to be kept. The response cannot be followed.
     given_up: bool,
 }
 
@@ -50,11 +49,11 @@ struct Progress {
     done: bool,
 }
 
-/// What comes next for a follower.
+/// The next step of a follower.
 enum Next {
     Event(Bytes),
     Wait,
-    /// No more comes. `whole`: the answer ended well, which is what `[DONE]` says.
+    /// No more events come. `whole` means that the answer ended well, so the stream ends with `[DONE]`.
     Over {
         whole: bool,
     },
@@ -62,14 +61,14 @@ enum Next {
 }
 
 impl Running {
-    /// Nothing has come yet. Events are kept up to so many bytes, taken from `memory`; 0: none are.
+    /// A response without events. Keeps up to `most_bytes` of events, reserved from `memory`. With 0, it keeps none.
     pub(super) fn new((project, org): (ProjectId, OrgId), most_bytes: usize, memory: Reserved) -> Self {
         let cancel = CancellationToken::new();
         let log = Mutex::new(Log { given_up: most_bytes == 0, ..Log::default() });
         Self { project, org, cancel, log, progress: watch::Sender::default(), most_bytes, memory }
     }
 
-    /// The next event: the data of one, as JSON.
+    /// Adds an event: its data as JSON.
     pub(super) fn push(&self, event: Bytes) {
         {
             let mut log = self.log.lock();
@@ -84,18 +83,18 @@ impl Running {
         self.progress.send_modify(|progress| progress.events += 1);
     }
 
-    /// No more comes, and it can be looked up.
+    /// Marks the end: no more events come, and the result can be looked up.
     pub(super) fn is_over(&self) {
         self.progress.send_modify(|progress| progress.done = true);
     }
 
-    /// Waits for the end, but not for long.
+    /// Waits for the end, at most for `within`.
     pub(super) async fn ended(&self, within: Duration) {
         let mut progress = self.progress.subscribe();
         let _ = tokio::time::timeout(within, progress.wait_for(|progress| progress.done)).await;
     }
 
-    /// All events as a JSON list. `None` if not all are here, or there is no memory to store them.
+    /// All events as a JSON list. `None` if some are missing or there is no memory to store them.
     pub(super) fn events(&self) -> Option<String> {
         let log = self.log.lock();
         // The list, and the store's copies of it.
@@ -107,7 +106,7 @@ impl Running {
         Some(format!("[{}]", events.join(",")))
     }
 
-    /// Whether all events so far can be followed.
+    /// Whether all events so far are available.
     pub(super) fn has_events(&self) -> bool {
         !self.log.lock().given_up
     }
@@ -123,8 +122,8 @@ impl Running {
         }
     }
 
-    /// A stream of its events from number `from` on, as they come. A follower that stops reading holds up no other. `beat` is
-    /// the follower's: the stream ends when its key is not good any more.
+    /// A stream of the events from number `from` on. A follower that stops reading delays no other. `beat` belongs to
+    /// the follower: the stream ends when the follower's key is no longer valid.
     pub(super) fn follow(
         self: &Arc<Self>,
         from: usize,
@@ -142,7 +141,7 @@ impl Running {
                     return;
                 }
                 if let Some(refusal) = beat.key_refusal() {
-                    // What waits for it is not for it any more.
+                    // The follower may no longer get what waits for it.
                     if sender.cut().within {
                         return sender.break_off();
                     }
@@ -185,16 +184,16 @@ impl Running {
     }
 }
 
-/// What ends a good stream.
+/// The end of a successful stream.
 pub(super) const END: &str = "data: [DONE]\n\n";
 
-/// Whether an answer whose last event this is ended well.
+/// Whether an answer with this last event ended well.
 pub(super) fn ends_well(event: &[u8]) -> bool {
     let kind = serde_json::from_slice::<Kind<'_>>(event);
     kind.is_ok_and(|kind| matches!(kind.kind, "response.completed" | "response.incomplete"))
 }
 
-/// The last event for a follower whose key is not good any more.
+/// The last event for a follower whose key is no longer valid.
 fn key_over(refusal: &AuthRefusal) -> Vec<u8> {
     let code = unauthenticated(refusal).code.name();
     let message = "The API key was revoked or has expired while the events were followed.";
@@ -203,7 +202,7 @@ fn key_over(refusal: &AuthRefusal) -> Vec<u8> {
         .into_bytes()
 }
 
-/// An event as a stream has it: under the name that it says itself.
+/// Formats an event for a stream, named by its own type.
 pub(super) fn as_sse(event: &[u8]) -> BytesMut {
     let mut out = BytesMut::with_capacity(event.len() + 64);
     let kind = serde_json::from_slice::<Kind<'_>>(event);
@@ -221,14 +220,15 @@ struct Kind<'a> {
     kind: &'a str,
 }
 
-/// Cuts a stream into the data of its events.
+/// Splits a stream into the data of its events.
 #[derive(Default)]
 pub(super) struct Splitter {
     held: BytesMut,
 }
 
 impl Splitter {
-    /// More of the stream; gives the data of each event that is whole. Comments and what ends the stream are none.
+    /// Adds bytes of the stream. Calls `each` with the data of every complete event, except comments and the end
+    /// marker.
     pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Bytes)) {
         self.held.extend_from_slice(bytes);
         while let Some(end) = self.held.windows(2).position(|pair| pair == b"\n\n") {

@@ -1,4 +1,5 @@
-//! Uploads: files that come in parts, in any order and at once, and become one when they are completed. Knows nothing of what is in one.
+//! Uploads: files that arrive in parts, in any order and concurrently, and are completed into one file. Knows nothing
+//! of their contents.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::form::{Form, missing_field, unknown_field};
 use super::writing::Writing;
 use super::{Told, files, owned};
 
-/// How long an upload takes parts: OpenAI's.
+/// How long an upload accepts parts, as in OpenAI's API.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 impl Gateway {
@@ -46,7 +47,7 @@ impl Gateway {
 
     /// `POST /v1/uploads/ID/parts`
     pub(super) async fn add_part(&self, principal: &Principal, id: &str, body: impl BodySource) -> Told {
-        // Before its bytes are read: whose it is, and whether it takes any.
+        // Before the body is read: check the owner and whether the upload accepts parts.
         let upload = self.upload_of(principal, id).await?;
         let created = self.now();
         if upload.status != UploadStatus::Pending || upload.expires <= created {
@@ -119,7 +120,7 @@ impl Gateway {
         }
     }
 
-    /// The MD5 sum of parts one after the other, in hexadecimal.
+    /// The MD5 sum of the concatenated parts, in hexadecimal.
     async fn sum(&self, upload: &str, parts: &[String]) -> Result<String, Why> {
         let (upload, parts) = (upload.to_owned(), parts.to_vec());
         let summing = self.objects().ask_files(move |store| {

@@ -1,5 +1,5 @@
-//! Bytes on their way into something that nobody sees before it is whole. What is let go of before its end is thrown away. Knows no
-//! form, and no disk.
+//! Writes bytes into a stored object that is invisible until it is complete. An incomplete one is discarded. Knows no
+//! form and no disk.
 
 use bytes::BytesMut;
 use headrace_objects::{BatchStore, Draft};
@@ -7,10 +7,10 @@ use headrace_objects::{BatchStore, Draft};
 use crate::Gateway;
 use crate::refused::Why;
 
-/// Bytes that are written together: each time costs the disk a wait.
+/// Bytes that are written together, because each write waits for the disk.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
-/// See the top of the file.
+/// A stored object that is being written.
 pub(crate) struct Writing<'g> {
     gateway: &'g Gateway,
     draft: Draft,
@@ -20,10 +20,10 @@ pub(crate) struct Writing<'g> {
 }
 
 impl<'g> Writing<'g> {
-    /// Begins.
+    /// Starts a new object.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no space for it.
     pub(crate) async fn begin(gateway: &'g Gateway, draft: Draft) -> Result<Self, Why> {
         let begun = draft.clone();
         gateway.objects().ask_files(move |store| store.begin(&begun)).await?;
@@ -33,7 +33,7 @@ impl<'g> Writing<'g> {
     /// Adds bytes.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// There is no space for them.
     pub(crate) async fn add(&mut self, bytes: &[u8]) -> Result<(), Why> {
         self.held.extend_from_slice(bytes);
         if self.held.len() >= WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
@@ -52,17 +52,17 @@ impl<'g> Writing<'g> {
         written
     }
 
-    /// Gives back what was written, before the client hears that it was refused. What cannot be given back now is given back when this
-    /// is dropped.
+    /// Frees the space that was used, before the client gets the refusal. If that fails now, dropping the value tries
+    /// again.
     async fn give_up(&mut self) {
         let id = self.draft.id().to_owned();
         self.is_done = self.gateway.objects().ask_files(move |store| store.give_up(&id)).await.is_ok();
     }
 
-    /// It has all its bytes. What it is then; `None`: it was a part of an upload that takes none any more.
+    /// Completes the object and returns it. `None` if it was a part of an upload that no longer accepts parts.
     ///
     /// # Errors
-    /// There is no room for the last of them.
+    /// There is no space for the last bytes.
     pub(crate) async fn finish(mut self, name: impl FnOnce(&mut Draft)) -> Result<Option<Draft>, Why> {
         self.write().await?;
         let written = self.written;
@@ -84,7 +84,7 @@ impl Drop for Writing<'_> {
                 tracing::warn!(%error, "a file that was not written to its end is left until the next start");
             }
         };
-        // Also where a client went away: then this runs on the event loop, which must not wait for a disk.
+        // A client that goes away also leads here. Then this runs on the event loop, which must not wait for a disk.
         tokio::task::spawn_blocking(move || give_up(&*store));
     }
 }

@@ -1,5 +1,6 @@
-//! Counts of tokens at somebody else's server: it knows its model's words, so the question goes there as it came, and what it says is told
-//! as it came. Free for whoever asks, bound in time and bytes. Must not know how anything travels.
+//! Token counts at another provider's server. That server has the model's tokenizer, so the question and its answer
+//! are forwarded unchanged. Free for the caller, and bounded in time and bytes. Must not know how anything is
+//! transported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,36 +24,37 @@ use crate::refused::Why;
 use crate::stages::render::screen::{Cleared, Screen};
 use crate::stages::render::{likely_tokens, tenant_number};
 
-/// How long one server is waited for.
+/// How long one server may take.
 const COUNT_WITHIN: Duration = Duration::from_secs(20);
 /// The most bytes that its answer may have.
 const MOST_COUNT_BYTES: usize = 16 << 10;
 
-/// A count that is asked for elsewhere.
+/// A count that is forwarded to an upstream.
 pub(super) struct Passed {
     pub(super) model: Arc<ServedModel>,
-    /// The question, read to be sent on.
+    /// The question, parsed to be forwarded.
     pub(super) call: Call,
 }
 
-/// For whom it is asked.
+/// The caller and the context of a question.
 pub(super) struct For<'a> {
     pub(super) principal: &'a Principal,
     pub(super) request: RequestId,
-    /// Headers by which the dialect changes what a body means.
+    /// Headers by which the dialect changes the meaning of a body.
     pub(super) headers: &'a [(&'static str, String)],
     pub(super) now: UnixNanos,
 }
 
 impl Passed {
-    /// What the first target says that counts. Where those that are there count nothing, an estimate, which says so.
+    /// Returns the count of the first upstream that gives one. If upstreams are available but none of them counts,
+    /// returns an estimate that is marked as such.
     pub(super) async fn answer(self, catalog: &Catalog, asks: For<'_>) -> Looked {
         let (mut tried, mut first, mut counts_none) = (Tried::default(), None, false);
         let nothing = Trail { marks: &[], tokens: 0 };
         let regions = &asks.principal.regions;
         let cleared = self.cleared(catalog, &asks).await?;
         while let Some(placement) = catalog.fleet().place_near(&self.model.name, nothing, &tried, regions) {
-            // How a count goes is not said to the fleet: it is no call, and a server without this path is well all the same.
+            // The result is not reported to the fleet: a count is no call, and a healthy server may lack this path.
             let relay = placement.relay().map(Arc::clone);
             let may_be_sent = |relay: &SharedRelay| {
                 cleared.as_ref().is_none_or(|cleared| cleared.contains(&relay.facts().upstream))
@@ -71,7 +73,7 @@ impl Passed {
                             return Ok(answer.with_header("x-headrace-upstream", &*facts.upstream));
                         }
                         Err(fault) => {
-                            // What the server said of it may repeat what it was asked.
+                            // The server's message may repeat the question.
                             let code = fault.why.code.name();
                             tracing::warn!(upstream = &*facts.upstream, code, "a count failed");
                             if !fault.may_move {
@@ -133,7 +135,7 @@ impl Passed {
     }
 }
 
-/// The body of a count, which holds a number and is short.
+/// Reads the body of a count, which is short and contains a number.
 async fn told(mut answer: Box<dyn RelayAnswer>) -> Result<Bytes, faults::Fault> {
     let reading = async {
         loop {

@@ -1,4 +1,4 @@
-//! The choice among a route's models: weights, what stays, and what moves when a weight changes.
+//! The choice among a route's models: weights, stickiness, and what moves when a weight changes.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn asker(project: &str, key: &str) -> Asker {
     Asker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }
 }
 
-/// Draw number `at` of a seed.
+/// The draw number `at` of a seed.
 fn draw(seed: u64, at: u32) -> Draw {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -121,7 +121,7 @@ fn what_stays_stays_and_nothing_else_counts() {
     };
     let base = talk("u", "a", 0);
     let rows = [
-        // What else is asked, in which project, with which key; and whether it stays so for key, user and conversation.
+        // The body, the project and the key, and whether the choice stays the same for key, user and conversation.
         (talk("u", "a", 0), "p", "k", [true, true, true]),
         (talk("u", "a", 9), "p", "k", [true, true, true]),
         (talk("u", "b", 0), "p", "k", [true, true, false]),
@@ -135,14 +135,14 @@ fn what_stays_stays_and_nothing_else_counts() {
             assert_eq!(same, stays, "{sticky:?}: {project} {key} {body}");
         }
     }
-    // A draw of its own for each call; without a user or a conversation, the key's.
+    // With `None`, each call has its own draw. Without a user or a conversation, the key decides.
     assert_ne!(hash(Sticky::None, "p", "k", &base), hash(Sticky::None, "p", "k", &base));
     for sticky in [Sticky::User, Sticky::Conversation] {
         let of = |key| hash(sticky, "p", key, r#"{"model":"n","prompt":"x"}"#);
         assert_eq!(of("k"), hash(Sticky::Key, "p", "k", ""));
         assert_ne!(of("k"), of("j"));
     }
-    // Another name, another seed: another draw.
+    // Another name or another seed gives another draw.
     let (one, key) = (route(&[1, 1], Sticky::Key), asker("p", "k"));
     let draws = [
         Draw::new(&name("n"), &one, &key, b"").0,

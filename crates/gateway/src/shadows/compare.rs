@@ -1,5 +1,5 @@
-//! Two answers to one call, side by side: what they say is read from the bytes that went out, and only figures and digests are
-//! kept of it. Must not know where an answer came from.
+//! Compares two answers to one call. They are read from the bytes that were sent, and only figures and digests are
+//! kept. Must not know where an answer came from.
 
 use bytes::Bytes;
 use headrace_domain::{Compared, Endpoint, ReplyEvent};
@@ -8,7 +8,7 @@ use headrace_wire::relay::{EventSplitter, ReplyReader};
 /// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 16;
 
-/// The form of an answer: both have the same.
+/// The form of an answer, the same for both answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) endpoint: Endpoint,
@@ -16,7 +16,7 @@ pub(super) struct Form {
     pub(super) choices: u32,
 }
 
-/// What one choice of an answer says.
+/// The content of one choice of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Choice {
     text: String,
@@ -27,11 +27,11 @@ struct Choice {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Tool {
     name: String,
-    /// In one spelling, where they are JSON: spaces and the order of keys say nothing.
+    /// JSON arguments in canonical form, because spaces and key order are irrelevant.
     arguments: String,
 }
 
-/// Compares them; `None`: one of them cannot be read.
+/// Compares two answers. `None` if one of them cannot be parsed.
 pub(super) fn compare(form: Form, real: &Bytes, copy: &Bytes, secret: &[u8; 32]) -> Option<Compared> {
     let (real, copy) = (read(form, real)?, read(form, copy)?);
     let pairs = || real.iter().zip(&copy);

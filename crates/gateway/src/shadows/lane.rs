@@ -1,5 +1,6 @@
-//! The bounds of the copies that one name's calls are made: so many at work, so many waiting, so much money in a period. What is
-//! beyond them is left out and counted. Must not know what a copy is, or how one is made.
+//! The queue of shadow copies for one name and one model, with its bounds: copies that run, copies that wait, and
+//! money per period. Copies beyond these bounds are dropped and counted. Must not know what a copy is or how one is
+//! made.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,41 +9,41 @@ use std::time::Duration;
 use headrace_domain::{NanoDollars, UnixNanos};
 use parking_lot::Mutex;
 
-/// Money for copies.
+/// The budget for copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShadowBudget {
     /// The most that copies may cost in a period, at list prices.
     pub amount: NanoDollars,
-    /// How long a period is; they begin at its multiples since 1970, UTC: at midnight, or on the hour.
+    /// The length of a period. Periods start at multiples of it since 1970, in UTC: at midnight, or on the hour.
     pub period: Duration,
 }
 
-/// What copies have cost in a period.
+/// The cost of copies in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
-    /// Seconds of a period.
+    /// The length of the period in seconds.
     pub period_s: u64,
-    /// Which one, counted from 1970.
+    /// Index of the period, counted from 1970.
     pub period: u64,
-    /// Nano-dollars; no less than was spent.
+    /// Nano-dollars. At least the amount that was spent.
     pub amount: i64,
 }
 
-/// The part of a budget that is written down ahead of what is spent.
+/// The divisor of a budget that gives the amount written down ahead of spending.
 const WRITTEN_AHEAD: i64 = 64;
 
-/// What became of calls that a copy was drawn for.
+/// The outcomes of calls that were sampled for a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShadowFigures {
-    /// A copy was made.
+    /// Copies that were made.
     pub copied: u64,
-    /// As many copies as may were waiting, or the memory for them was full.
+    /// Copies dropped because the queue or the memory for copies was full.
     pub full: u64,
-    /// The budget was used.
+    /// Copies dropped because the budget was used up.
     pub unpaid: u64,
-    /// The call itself came to nothing, or the server was stopping.
+    /// Copies dropped because the call itself failed or the server was stopping.
     pub unserved: u64,
-    /// What copies have cost in the period at hand.
+    /// The cost of copies in the current period.
     pub spent: NanoDollars,
 }
 
@@ -54,30 +55,30 @@ pub(super) enum Skipped {
     Unserved,
 }
 
-/// See the top of the file. It outlives the configuration that it comes from.
+/// The queue and its budget. Outlives the configuration that it comes from.
 pub(crate) struct Lane<T> {
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
     at_work: u32,
-    /// The last copy that ended cost no more than was held for it: several may be at work.
+    /// The last copy that ended cost no more than was held for it, so several copies may run.
     kept_within: bool,
-    /// A copy has cost more than was held for it: those at work end, until one is left.
+    /// A copy has cost more than was held for it. Running copies finish until one is left.
     one_at_a_time: bool,
-    /// How many times what it may cost by the prices is held for a copy. Grows with what servers report.
+    /// The factor on a copy's list-price estimate that is held for it. Grows with the costs that servers report.
     times: i64,
-    /// What is counted as spent after a restart: as much as is written down.
+    /// The amount that counts as spent after a restart: what is written down.
     written: i64,
-    /// With the organisation of each, as a number.
+    /// The waiting copies, each with its organisation as a number.
     waiting: VecDeque<(u64, T)>,
     /// The organisation whose copy left the queue last.
     last_org: u64,
     period: u64,
     spent: i64,
-    /// The most that copies at work may cost still.
+    /// The most that running copies may still cost.
     held: i64,
-    /// In that period a copy cost more than was left.
+    /// The period in which the rest of the budget did not cover a copy.
     dry: Option<u64>,
     figures: ShadowFigures,
 }
@@ -104,8 +105,9 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// A copy for a caller that has a place to work now: it is given back. Otherwise it waits, if there is room. In a full queue a
-    /// copy of the organisation that has the most there makes room for one of an organisation that has fewer.
+    /// Starts a copy if a slot is free, and returns it. Otherwise queues it, if the queue has space. If the queue is
+    /// full, a copy of the organisation with the most waiting copies is dropped, if the new copy's organisation has
+    /// at least two fewer.
     pub(super) fn enter(&self, (org, copy): (u64, T), at_work: u32, waiting: usize) -> Option<T> {
         let mut state = self.state.lock();
         if state.at_work < at_work {
@@ -121,7 +123,8 @@ impl<T> Lane<T> {
         None
     }
 
-    /// The next copy for a caller that has finished with another, of another organisation if one waits. `None`: it is to stop.
+    /// The next copy for a caller that has finished one. Prefers another organisation than the last one. `None` means
+    /// that the caller must stop.
     pub(crate) fn next(&self) -> Option<T> {
         let mut state = self.state.lock();
         let is_one_too_many = state.one_at_a_time && state.at_work > 1;
@@ -139,12 +142,12 @@ impl<T> Lane<T> {
         }
     }
 
-    /// How many copies may be at work: one until a copy has shown that servers report no more than is held for it.
+    /// The number of copies that may run. It is one until a copy has shown that servers report no more than is held.
     pub(super) fn most_at_work(&self, most: u32) -> u32 {
         if self.state.lock().kept_within { most } else { most.min(1) }
     }
 
-    /// One more that is not made.
+    /// Counts a copy that is not made.
     pub(super) fn skip(&self, why: Skipped) {
         let figures = &mut self.state.lock().figures;
         match why {
@@ -154,19 +157,19 @@ impl<T> Lane<T> {
         }
     }
 
-    /// One more that is not made, as the server is stopping.
+    /// Counts a copy that is not made because the server is stopping.
     pub(crate) fn leave_out(&self) {
         self.skip(Skipped::Unserved);
     }
 
-    /// Whether a copy could be paid for, as far as it is known.
+    /// Whether the budget could cover a copy, as far as is known.
     pub(super) fn could_pay(&self, budget: &ShadowBudget, now: UnixNanos) -> bool {
         let mut state = self.state.lock();
         state.roll(budget, now);
         state.dry != Some(state.period) && state.spent + state.held <= budget.amount.get()
     }
 
-    /// Takes the most that a copy may cost. `None`: the budget does not cover it.
+    /// Holds the most that a copy may cost. `None` if the budget does not cover it.
     pub(super) fn take(
         self: &Arc<Self>,
         budget: &ShadowBudget,
@@ -175,11 +178,11 @@ impl<T> Lane<T> {
     ) -> Option<Taken<T>> {
         let mut state = self.state.lock();
         state.roll(budget, now);
-        // What a server reported once it can report again.
+        // A server may repeat the excess that it reported once.
         let (least, amount) = (amount.get(), amount.get().saturating_mul(state.times));
         let needed = state.spent.saturating_add(state.held).saturating_add(amount);
         if needed > budget.amount.get() {
-            // What others hold may come back.
+            // Amounts that others hold may be released again.
             if state.held == 0 {
                 state.dry = Some(state.period);
             }
@@ -191,8 +194,8 @@ impl<T> Lane<T> {
         Some(Taken { lane: Arc::clone(self), amount, least, spent: None })
     }
 
-    /// What is to be written down before more is spent: beyond what is written a restart would spend it once more. `None` if enough
-    /// is written. Each time a part of the budget more than is needed, so that few copies wait for a disk.
+    /// The amount to write down before more is spent, because a restart would spend any unwritten amount again.
+    /// `None` if enough is written. Includes a part of the budget in advance, so that few copies wait for the disk.
     pub(super) fn unwritten(&self, budget: &ShadowBudget) -> Option<Spent> {
         let state = self.state.lock();
         let needed = state.spent.saturating_add(state.held);
@@ -203,7 +206,7 @@ impl<T> Lane<T> {
         Some(Spent { period_s: budget.period.as_secs(), period: state.period, amount: ahead.max(needed) })
     }
 
-    /// This is written down.
+    /// Records that this amount is written down.
     pub(super) fn wrote(&self, spent: Spent) {
         let mut state = self.state.lock();
         if state.period == spent.period {
@@ -211,13 +214,13 @@ impl<T> Lane<T> {
         }
     }
 
-    /// What a process before this one has spent, where it is of the period at hand.
+    /// Restores the spending of an earlier process. It counts only within its own period.
     pub(super) fn resume(&self, spent: Spent) {
         let mut state = self.state.lock();
         (state.period, state.spent, state.written) = (spent.period, spent.amount, spent.amount);
     }
 
-    /// As it stands.
+    /// The current figures.
     pub(super) fn figures(&self) -> ShadowFigures {
         let state = self.state.lock();
         ShadowFigures { spent: NanoDollars::new(state.spent), ..state.figures }
@@ -225,7 +228,8 @@ impl<T> Lane<T> {
 }
 
 impl<T> State<T> {
-    /// Where the last copy waits of the organisation that has the most, if it has more than this one and one.
+    /// Index of the last waiting copy of the organisation with the most. `None` unless that organisation has at least
+    /// two more copies than this one.
     fn one_too_many(&self, org: u64) -> Option<usize> {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         for (org, _) in &self.waiting {
@@ -247,18 +251,18 @@ impl<T> State<T> {
     }
 }
 
-/// What a copy may cost. What it did not cost goes back when this is dropped.
+/// The amount held for a copy. Dropping it releases what the copy did not cost.
 pub(super) struct Taken<T> {
     lane: Arc<Lane<T>>,
     amount: i64,
-    /// What it may cost by the prices.
+    /// The copy's cost by list prices.
     least: i64,
-    /// What it has cost. `None` until it has ended.
+    /// The copy's actual cost. `None` until it has ended.
     spent: Option<i64>,
 }
 
 impl<T> Taken<T> {
-    /// It has cost so much.
+    /// Records the actual cost.
     pub(super) fn spend(&mut self, cost: NanoDollars) {
         self.spent = Some(cost.get());
     }
@@ -328,7 +332,7 @@ mod tests {
         assert_eq!(lane.most_at_work(4), 4);
         assert_eq!((lane.enter((7, 0), 4, 9), lane.enter((7, 1), 4, 9)), (Some(0), Some(1)));
         assert_eq!(lane.enter((7, 2), 2, 9), None);
-        // From now on each of them is said to be fifty times as long.
+        // From here on, every copy is reported to be fifty times as long.
         let mut second = take(100).unwrap();
         second.spend(NanoDollars::new(5_000));
         drop(second);

@@ -42,7 +42,7 @@ fn calls(tools: &[(&str, &str)]) -> Value {
 #[test]
 fn what_two_answers_have_in_common_is_told_in_figures() {
     let f = |arguments| calls(&[("f", arguments)]);
-    // Same in all, thousandths in common, same finish, same tools, same arguments.
+    // Same overall, thousandths in common, same finish, same tools, same arguments.
     for (real, copy, expected) in [
         (says("abcd"), says("abcd"), (true, 1000, true, true, true)),
         (says("abcd"), says("abXd"), (false, 500, true, true, true)),
@@ -55,7 +55,7 @@ fn what_two_answers_have_in_common_is_told_in_figures() {
         (f("{}"), calls(&[("g", "{}")]), (false, 1000, true, false, false)),
         (f("{}"), calls(&[("f", "{}"), ("f", "{}")]), (false, 1000, true, false, false)),
         (f("{}"), says("abcd"), (false, 0, false, false, false)),
-        // What is no JSON is compared as it stands.
+        // Arguments that are not JSON are compared as they are.
         (f("not json"), f("not  json"), (false, 1000, true, true, false)),
     ] {
         let form = form(Endpoint::ChatCompletions, false, 1);
@@ -76,7 +76,7 @@ fn every_choice_counts() {
     let of = |a: &str, b: &str| whole(&[says(a), says(b)]);
     let found = compare(form, &of("abcd", "efgh"), &of("abcd", "efXh"), &SECRET).unwrap();
     assert_eq!((found.same, found.common_permille, found.characters), (false, 750, [8, 8]));
-    // A choice that ends and the next one that begins are told apart.
+    // The digest separates one choice from the next.
     let found = compare(form, &of("ab", "c"), &of("a", "bc"), &SECRET).unwrap();
     assert_ne!(found.digests[0], found.digests[1]);
 }
@@ -118,7 +118,7 @@ fn streams_say_what_whole_answers_say_in_every_dialect() {
         .to_string()
         .into()
     };
-    // How it was thought of is no part of an answer.
+    // Reasoning is not part of an answer.
     let found =
         compare(form(Endpoint::Messages, false, 1), &message("so"), &message("or so"), &SECRET).unwrap();
     assert!(found.same && found.characters == [4, 4]);
