@@ -1,8 +1,11 @@
 //! Checks the crate graph of ARCHITECTURE.md: which crate may use which, and which knowledge is restricted to some
 //! crates. The rules are data; the code below only compares.
 
+use std::path::Path;
+
+use crate::files;
 use crate::metadata::{Kind, Package, workspace};
-use crate::shell::{Failure, Place};
+use crate::shell::{Failure, Place, read};
 
 /// The part of the workspace that a crate belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,43 +22,43 @@ enum Part {
 
 use Part::{Around, Engine, Gateway, Ground};
 
-struct Room {
+struct CrateRule {
     name: &'static str,
     part: Part,
     /// Crates that this crate may use, besides `domain`, which every crate may use.
     may_use: &'static [&'static str],
 }
 
-const fn room(name: &'static str, part: Part, may_use: &'static [&'static str]) -> Room {
-    Room { name, part, may_use }
+const fn rule(name: &'static str, part: Part, may_use: &'static [&'static str]) -> CrateRule {
+    CrateRule { name, part, may_use }
 }
 
-const ROOMS: &[Room] = &[
-    room("domain", Ground, &[]),
-    room("wire", Ground, &[]),
-    room("quant", Ground, &[]),
-    room("checkpoint", Ground, &["quant"]),
-    room("tokenizer", Ground, &["checkpoint"]),
-    room("prompt", Ground, &["tokenizer"]),
-    room("lens", Ground, &["checkpoint", "tokenizer", "prompt"]),
-    room("engine-api", Ground, &[]),
-    room("grammar", Ground, &["tokenizer", "engine-api"]),
-    room("call-api", Ground, &[]),
-    room("scheduler", Engine, &[]),
-    room("kernels", Engine, &["quant"]),
-    room("model", Engine, &["kernels", "quant", "checkpoint"]),
-    room("cuda", Engine, &["kernels", "checkpoint", "model"]),
-    room("engine", Engine, &["engine-api", "scheduler", "kernels", "tokenizer"]),
-    room("embedder", Engine, &["engine-api", "kernels"]),
-    room("identity", Gateway, &[]),
-    room("limits", Gateway, &[]),
-    room("ledger", Gateway, &[]),
-    room("moderation", Gateway, &[]),
-    room("objects", Gateway, &[]),
-    room("fleet", Gateway, &["engine-api", "wire"]),
-    room("worker", Gateway, &["engine-api", "call-api"]),
-    room("upstream", Gateway, &["engine-api", "wire", "tokenizer", "worker"]),
-    room(
+const CRATES: &[CrateRule] = &[
+    rule("domain", Ground, &[]),
+    rule("wire", Ground, &[]),
+    rule("quant", Ground, &[]),
+    rule("checkpoint", Ground, &["quant"]),
+    rule("tokenizer", Ground, &["checkpoint"]),
+    rule("prompt", Ground, &["tokenizer"]),
+    rule("lens", Ground, &["checkpoint", "tokenizer", "prompt"]),
+    rule("engine-api", Ground, &[]),
+    rule("grammar", Ground, &["tokenizer", "engine-api"]),
+    rule("call-api", Ground, &[]),
+    rule("scheduler", Engine, &[]),
+    rule("kernels", Engine, &["quant"]),
+    rule("model", Engine, &["kernels", "quant", "checkpoint"]),
+    rule("cuda", Engine, &["kernels", "checkpoint", "model"]),
+    rule("engine", Engine, &["engine-api", "scheduler", "kernels", "tokenizer"]),
+    rule("embedder", Engine, &["engine-api", "kernels"]),
+    rule("identity", Gateway, &[]),
+    rule("limits", Gateway, &[]),
+    rule("ledger", Gateway, &[]),
+    rule("moderation", Gateway, &[]),
+    rule("objects", Gateway, &[]),
+    rule("fleet", Gateway, &["engine-api"]),
+    rule("worker", Gateway, &["engine-api", "call-api"]),
+    rule("upstream", Gateway, &["engine-api", "wire", "tokenizer", "worker"]),
+    rule(
         "gateway",
         Gateway,
         &[
@@ -74,43 +77,20 @@ const ROOMS: &[Room] = &[
             "fleet",
         ],
     ),
-    room("edge", Gateway, &["call-api"]),
-    room("trace", Around, &[]),
-    room("explain", Around, &["trace"]),
-    room("telemetry", Around, &["trace"]),
-    room("store", Around, &["identity", "ledger", "limits", "objects", "trace"]),
-    room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
-    room("admin-http", Around, &["admin", "identity", "ledger", "trace"]),
-    room("client", Around, &["wire"]),
-    room("book", Around, &[]),
-    room("console", Around, &[]),
-    room("bench", Around, &["client"]),
-    room("hostile", Around, &[]),
-    room(
-        "sim",
-        Around,
-        &[
-            "wire",
-            "checkpoint",
-            "tokenizer",
-            "prompt",
-            "engine-api",
-            "grammar",
-            "scheduler",
-            "kernels",
-            "engine",
-            "identity",
-            "limits",
-            "ledger",
-            "moderation",
-            "objects",
-            "fleet",
-            "gateway",
-            "store",
-            "trace",
-        ],
-    ),
-    room(
+    rule("edge", Gateway, &["call-api"]),
+    rule("trace", Around, &[]),
+    rule("explain", Around, &["trace"]),
+    rule("telemetry", Around, &["trace"]),
+    rule("store", Around, &["identity", "ledger", "objects", "trace"]),
+    rule("admin", Around, &["identity", "ledger", "trace"]),
+    rule("admin-http", Around, &["admin", "identity", "ledger"]),
+    rule("client", Around, &["wire"]),
+    rule("book", Around, &[]),
+    rule("console", Around, &[]),
+    rule("bench", Around, &["client"]),
+    rule("hostile", Around, &[]),
+    rule("sim", Around, &["engine-api", "kernels", "engine"]),
+    rule(
         "headrace",
         Around,
         &[
@@ -151,7 +131,7 @@ const ROOMS: &[Room] = &[
             "bench",
         ],
     ),
-    room("xtask", Around, &["wire", "trace", "explain"]),
+    rule("xtask", Around, &["wire", "explain"]),
 ];
 
 /// External crates that represent a kind of knowledge, and the crates that may have it.
@@ -185,51 +165,109 @@ const PREFIX: &str = "headrace-";
 /// Returns the violations, each with its rule.
 pub(crate) fn violations(place: &Place) -> Result<Vec<String>, Failure> {
     let packages = workspace(place)?;
-    Ok(packages.iter().flat_map(|package| of_package(&package_of(package), package)).collect())
+    let mut broken: Vec<String> =
+        packages.iter().flat_map(|package| of_package(&package_of(package), package)).collect();
+    broken.extend(unused_arrows(&packages));
+    for package in &packages {
+        broken.extend(unused_dependencies(place, package)?);
+    }
+    Ok(broken)
+}
+
+/// Arrows of the graph that no manifest has, and crates of the graph that do not exist.
+fn unused_arrows(packages: &[Package]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for rule in CRATES {
+        let Some(package) = packages.iter().find(|package| package_of(package) == rule.name) else {
+            broken.push(format!("the graph has `{}`, which is not in the workspace", rule.name));
+            continue;
+        };
+        let depends = |used: &str| {
+            let name = format!("{PREFIX}{used}");
+            package.dependencies.iter().any(|found| found.kind == Kind::Ships && found.name == name)
+        };
+        let unused = rule.may_use.iter().filter(|used| !depends(used));
+        broken.extend(unused.map(|used| {
+            format!(
+                "`{}` may use `{used}`, but its manifest does not: remove the arrow from the graph",
+                rule.name
+            )
+        }));
+    }
+    broken
+}
+
+/// Dependencies on crates of the workspace that no source of the package names.
+fn unused_dependencies(place: &Place, package: &Package) -> Result<Vec<String>, Failure> {
+    let name = package_of(package);
+    let folder =
+        if name == "xtask" { place.root.join("xtask") } else { place.root.join("crates").join(&name) };
+    let mut sources = String::new();
+    read_sources(&folder.join("src"), &mut sources)?;
+    let ours =
+        package.dependencies.iter().filter(|used| used.kind == Kind::Ships && used.name.starts_with(PREFIX));
+    let unused = ours.filter(|used| !sources.contains(&used.name.replace('-', "_")));
+    Ok(unused
+        .map(|used| format!("`{name}` depends on `{}` and does not use it: remove it", used.name))
+        .collect())
+}
+
+/// Appends the text of all Rust files below a folder.
+fn read_sources(folder: &Path, text: &mut String) -> Result<(), Failure> {
+    let failed = |error| files::fault(folder, &error);
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            read_sources(&path, text)?;
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            *text += &read(&path)?;
+        }
+    }
+    Ok(())
 }
 
 fn package_of(package: &Package) -> String {
     package.name.strip_prefix(PREFIX).unwrap_or(&package.name).to_owned()
 }
 
-fn find(name: &str) -> Option<&'static Room> {
-    ROOMS.iter().find(|room| room.name == name)
+fn find(name: &str) -> Option<&'static CrateRule> {
+    CRATES.iter().find(|rule| rule.name == name)
 }
 
 fn of_package(name: &str, package: &Package) -> Vec<String> {
-    let Some(room) = find(name) else {
+    let Some(rule) = find(name) else {
         return vec![format!(
-            "`{name}` is no room of the house: add it to ARCHITECTURE.md and to xtask/src/graph.rs"
+            "`{name}` is not in the crate graph: add it to ARCHITECTURE.md and to xtask/src/graph.rs"
         )];
     };
     let broken = package.dependencies.iter().filter_map(|dependency| {
         match (dependency.name.strip_prefix(PREFIX), dependency.kind) {
-            (Some(used), Kind::Ships) => ships(room, used),
-            (Some(used), Kind::Tests) => tests(room, used),
-            (None, Kind::Ships) => knows(room, &dependency.name),
+            (Some(used), Kind::Ships) => ships(rule, used),
+            (Some(used), Kind::Tests) => tests(rule, used),
+            (None, Kind::Ships) => knows(rule, &dependency.name),
             (None, Kind::Tests) => None,
         }
     });
     broken.collect()
 }
 
-fn ships(room: &Room, used: &str) -> Option<String> {
-    if used == "domain" || room.may_use.contains(&used) {
+fn ships(rule: &CrateRule, used: &str) -> Option<String> {
+    if used == "domain" || rule.may_use.contains(&used) {
         return None;
     }
     let allowed =
-        if room.may_use.is_empty() { String::new() } else { format!(", {}", room.may_use.join(", ")) };
-    let wall = match (room.part, find(used).map(|room| room.part)) {
-        (Engine, Some(Gateway)) => " (engine rooms know nothing of HTTP, keys, limits or money)",
-        (Gateway, Some(Engine)) => " (gateway rooms know nothing of kernels, KV blocks or weights)",
+        if rule.may_use.is_empty() { String::new() } else { format!(", {}", rule.may_use.join(", ")) };
+    let wall = match (rule.part, find(used).map(|rule| rule.part)) {
+        (Engine, Some(Gateway)) => " (engine crates know nothing of HTTP, keys, limits or money)",
+        (Gateway, Some(Engine)) => " (gateway crates know nothing of kernels, KV blocks or weights)",
         _ => "",
     };
-    Some(format!("`{}` uses `{used}`; it may use only domain{allowed}{wall}", room.name))
+    Some(format!("`{}` uses `{used}`; it may use only domain{allowed}{wall}", rule.name))
 }
 
 /// Tests may use more crates, but not of the other half. Code that needs both halves is tested in `sim` or above.
-fn tests(room: &Room, used: &str) -> Option<String> {
-    let broken = match (room.part, find(used)?.part) {
+fn tests(rule: &CrateRule, used: &str) -> Option<String> {
+    let broken = match (rule.part, find(used)?.part) {
         (Ground, part) => part != Ground,
         (Engine, part) => part == Gateway,
         (Gateway, part) => part == Engine,
@@ -238,15 +276,15 @@ fn tests(room: &Room, used: &str) -> Option<String> {
     broken.then(|| {
         format!(
             "the tests of `{}` use `{used}` of the other half: move them to `sim`, `headrace` or the seam",
-            room.name
+            rule.name
         )
     })
 }
 
-fn knows(room: &Room, external: &str) -> Option<String> {
-    let (what, _, rooms) = KNOWLEDGE.iter().find(|(_, crates, _)| crates.contains(&external))?;
-    (!rooms.contains(&room.name)).then(|| {
-        format!("`{}` uses the crate `{external}`; only {} may know {what}", room.name, rooms.join(", "))
+fn knows(rule: &CrateRule, external: &str) -> Option<String> {
+    let (what, _, crates) = KNOWLEDGE.iter().find(|(_, crates, _)| crates.contains(&external))?;
+    (!crates.contains(&rule.name)).then(|| {
+        format!("`{}` uses the crate `{external}`; only {} may know {what}", rule.name, crates.join(", "))
     })
 }
 
@@ -279,7 +317,7 @@ mod tests {
             ("wire", Kind::Tests, "headrace-engine", "the other half"),
             ("ledger", Kind::Ships, "sqlx", "only store may know SQL"),
             ("gateway", Kind::Ships, "hyper", "only edge"),
-            ("cellar", Kind::Ships, "serde", "no room"),
+            ("cellar", Kind::Ships, "serde", "not in the crate graph"),
         ] {
             let broken = check(name, kind, used);
             assert!(broken.len() == 1 && broken.concat().contains(rule), "{name} → {used}: {broken:?}");
@@ -294,31 +332,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_arrows_that_no_manifest_has() {
+        let package = |used: &[&str]| Package {
+            name: format!("{PREFIX}prompt"),
+            dependencies: used
+                .iter()
+                .map(|used| Dependency { name: format!("{PREFIX}{used}"), kind: Kind::Ships })
+                .collect(),
+        };
+        let of_prompt = |packages: &[Package]| {
+            let broken = unused_arrows(packages);
+            broken.into_iter().filter(|broken| broken.starts_with("`prompt`")).collect::<Vec<_>>()
+        };
+        assert!(of_prompt(&[package(&["tokenizer"])]).is_empty());
+        assert_eq!(of_prompt(&[package(&["domain"])]).len(), 1);
+        assert!(unused_arrows(&[]).concat().contains("`prompt`, which is not in the workspace"));
+    }
+
     /// The table is closed and without cycles, and keeps the halves apart, also through indirect dependencies.
     #[test]
     fn the_table_keeps_the_halves_apart_and_points_downwards() {
         fn reach(name: &str, seen: &mut Vec<&'static str>) {
             for used in find(name).unwrap().may_use {
-                assert!(find(used).is_some(), "{name} may use `{used}`, which is no room");
+                assert!(find(used).is_some(), "{name} may use `{used}`, which is not in the graph");
                 if !seen.contains(used) {
                     seen.push(used);
                     reach(used, seen);
                 }
             }
         }
-        for room in ROOMS {
+        for rule in CRATES {
             let mut seen = Vec::new();
-            reach(room.name, &mut seen);
-            assert!(!seen.contains(&room.name), "{} uses itself in the end", room.name);
+            reach(rule.name, &mut seen);
+            assert!(!seen.contains(&rule.name), "{} uses itself in the end", rule.name);
             for used in seen {
                 let part = find(used).unwrap().part;
-                let wall = match room.part {
+                let wall = match rule.part {
                     Ground => part != Ground,
                     Engine => matches!(part, Gateway | Around),
                     Gateway => matches!(part, Engine | Around),
                     Around => false,
                 };
-                assert!(!wall, "{} may reach {used}", room.name);
+                assert!(!wall, "{} may reach {used}", rule.name);
             }
         }
     }
