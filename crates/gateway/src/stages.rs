@@ -233,7 +233,7 @@ async fn dispatch(
 }
 
 /// Owns a request from its hold to its end, whether or not a client still listens. The ledger may take its time, and
-/// whatever it grants must have an owner. `_counted` keeps a drain waiting until this task ends.
+/// every hold that it grants must have an owner. `_counted` keeps a drain waiting until this task ends.
 async fn own(
     gateway: Arc<Gateway>,
     mut dossier: Dossier,
@@ -244,7 +244,7 @@ async fn own(
     let (stub, hold) = (dossier.stub(), dossier.id.hold());
     let taken = async {
         dossier.mark(Stage::Handover);
-        // Limits and money are taken together or not at all. Once taken, they are settled whatever happens.
+        // Limits and money are taken together or not at all. Once taken, they are settled in every case.
         match keyed.hold(&gateway, &mut dossier).await {
             Ok(funded) => Some((dossier, funded, head)),
             Err(why) => {
