@@ -1,4 +1,4 @@
-//! Sends a call in messages to one target: the body in the target's dialect, with its names and bounds. Must not know
+//! Sends a relayed call to one target: the body in the target's dialect, with its names and bounds. Must not know
 //! which target is asked next, or what is answered.
 
 use bytes::Bytes;

@@ -290,7 +290,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Asks the most suitable target for a call in messages. Whether it answers shows later.
+    /// Asks the most suitable target for a relayed call. Whether it answers shows later.
     fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
         let (work, nobody_yet) = (self.work, Tried::default());
         loop {

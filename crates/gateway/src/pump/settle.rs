@@ -22,7 +22,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(500);
 const LAST_TRIES: Duration = Duration::from_secs(10);
 
 /// What a request has taken: a lease of its limits and a hold on money. It stays in one place from the hold to the end
-/// of the task, and every step on it can be repeated, so a panic in a step does not lose it.
+/// of the task. Every step on it can be repeated, so a panic in a step does not lose it.
 pub(crate) struct Settlement {
     hold: HoldId,
     lease: Option<Lease>,

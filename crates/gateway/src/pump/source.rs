@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// The text of an answer in messages that broke off, for another upstream to continue.
+    /// The text of a relayed answer that broke off, for another upstream to continue.
     pub(crate) fn text_begun(&self) -> Option<resume::Begun> {
         match self {
             Self::Tokens(_) => None,
@@ -283,7 +283,7 @@ impl Source {
         }
     }
 
-    /// How engines timed the jobs that have ended. `None` if an upstream in messages answers.
+    /// How engines timed the jobs that have ended. `None` if a relay answers.
     pub(crate) fn runs(&self) -> Option<impl Iterator<Item = EngineRun> + Clone> {
         match self {
             Self::Tokens(source) => Some(source.runs()),

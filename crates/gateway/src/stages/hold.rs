@@ -81,7 +81,7 @@ impl Keyed {
 pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars), Why> {
     let name = &work.model.name;
     let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
-    // An upstream in messages reports its own service tier. The batch tier is decided here, whichever upstream answers.
+    // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
     let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
     let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);

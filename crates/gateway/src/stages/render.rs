@@ -1,6 +1,6 @@
 //! Stage `render`: template and tokenizer turn the caller's text into ids, and the counts are checked against the
-//! context window. Control ids come only from the template: message text is encoded as literal text. A call in messages
-//! is put into the dialect of its upstreams (`messages`).
+//! context window. Control ids come only from the template: message text is encoded as literal text. A relayed call is
+//! put into the dialect of its upstreams (`messages`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -346,7 +346,7 @@ struct Encoded {
     pins: Arc<[CachePin]>,
     /// Reused ids of earlier answers, and where to keep the ids of its own.
     past: Kept,
-    /// The call in messages.
+    /// The relayed call.
     messages: Option<Messages>,
 }
 

@@ -1,5 +1,5 @@
-//! What a call in messages asks for besides tokens. Each server receives only what it may receive, its cache reveals
-//! nothing to other tenants, and extras that cost money are held for and charged, or rejected by name.
+//! What a relayed call asks for besides tokens. Each server receives only what it may receive, and its cache reveals
+//! nothing to other tenants. Extras that cost money are held for and charged, or rejected by name.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A route mixes engines and upstreams in messages of either dialect. When one is dead, another one answers: the call
+//! A route mixes engines and relay upstreams of either dialect. When one is dead, another one answers: the call
 //! is rendered or translated anew, over one hold, at the price of the model that answers.
 
 use std::collections::BTreeMap;

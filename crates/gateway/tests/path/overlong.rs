@@ -102,7 +102,7 @@ async fn an_answer_far_beyond_what_was_asked_for_is_cut_by_name() {
     };
     for (endpoint, dialect) in [
         (Endpoint::ChatCompletions, Dialect::OpenAi),
-        // Its answer is read and written anew.
+        // Its answer is parsed and written again.
         (Endpoint::Messages, Dialect::OpenAi),
     ] {
         let server = server("gpu", dialect, vec![endless()]);

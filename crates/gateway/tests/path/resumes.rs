@@ -1,4 +1,4 @@
-//! An answer in messages that breaks off midway is continued by another server, if the model's policy allows it and the
+//! A relayed answer that breaks off midway is continued by another server, if the model's policy allows it and the
 //! server can: from the text so far, in one stream, paid for once, and recorded.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Where a call's time went, for calls of every kind. The spans of each trace partition it, whatever the engine claims
-//! and however the call ended.
+//! Where a call's time went, for calls of every kind. The spans of each trace partition it, for any engine report and
+//! any end of the call.
 
 use std::future::poll_fn;
 use std::time::Duration;

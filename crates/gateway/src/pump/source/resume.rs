@@ -1,4 +1,4 @@
-//! An answer in messages that another server continues: its text, and the usage until it broke off. Must not know
+//! A relayed answer that another server continues: its text, and the usage until it broke off. Must not know
 //! servers.
 
 use headrace_domain::{ReplyEvent, Usage};

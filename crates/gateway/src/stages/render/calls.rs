@@ -33,8 +33,8 @@ pub(super) struct CallForm {
 
 /// The form of an answer's tool calls. `None` if it is unconstrained.
 ///
-/// Without a request for a form, calls are constrained to the offered names and schemas if the engine has grammars and
-/// the model writes a mark before each call.
+/// If the request asks for no form, calls may still be constrained to the offered names and schemas. This needs an
+/// engine with grammars, and a model that writes a mark before each call.
 pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<Option<CallForm>, Why> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
     if !may_call(conversation) {

@@ -107,7 +107,7 @@ impl Estimate {
         let asked = Asked {
             choices: prompts.saturating_mul(n),
             prompts,
-            // A call in messages has no token ids here.
+            // A relayed call has no token ids here.
             prompt_tokens: if work.messages.is_some() { 0 } else { work.prompt_tokens() },
             max_tokens: u64::from(sampling.max_tokens),
             scores: at_each(sampling.logprobs),

@@ -1,4 +1,4 @@
-//! Rejects, by name, what a call asks of its answer that models in tokens do not support yet. No parameter is dropped
+//! Rejects, by name, what a call asks of its answer that token models do not support yet. No parameter is dropped
 //! silently. Must not know how it will be supported.
 
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};

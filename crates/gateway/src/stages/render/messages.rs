@@ -1,4 +1,4 @@
-//! Prepares a call in messages: an estimate of its tokens, and the body in the other dialect if some target speaks it.
+//! Prepares a relayed call: an estimate of its tokens, and the body in the other dialect if some target speaks it.
 //! Must not know who will answer.
 
 use headrace_domain::{
@@ -161,7 +161,7 @@ fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>
     }
 }
 
-/// The usual number of tokens in a body of this size in messages.
+/// The usual number of tokens in a relayed body of this size.
 pub(crate) fn likely_tokens(relayed: &Relayed) -> u64 {
     estimated(relayed, None).likely_prompt_tokens
 }

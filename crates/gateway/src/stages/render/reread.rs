@@ -1,4 +1,4 @@
-//! Reads a call again for a model with another backend: a call in messages is read differently from one that is
+//! Reads a call again for a model with another backend: a relayed call is read differently from one that is
 //! rendered here. Both are read from the same body. Must not know why another model takes the call.
 
 use std::sync::Arc;

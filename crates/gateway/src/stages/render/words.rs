@@ -43,7 +43,7 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     ))
 }
 
-/// Rejects parts that a model in tokens cannot see or hear. Names the first one's place.
+/// Rejects parts that a token model cannot see or hear. Names the first one's place.
 pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let (Prompt::Conversation(conversation), Lane::Tokens(_)) = (&call.prompt, &model.lane) else {
         return Ok(());
