@@ -417,7 +417,7 @@ impl Placing<'_> {
         }
     }
 
-    /// The `traceparent` that the worker of the latest attempt gets. `None` if the worker is no configured upstream.
+    /// The `traceparent` that the worker of the latest attempt gets. `None` if the worker is not a configured upstream.
     pub(super) fn trace(&self, placement: &Placement) -> Option<Arc<str>> {
         placement.target()?;
         self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)

@@ -1,6 +1,6 @@
-//! Hedging: a call that waits longer for its first token than other calls of its model is also sent to a second worker.
-//! The worker that produces the first token keeps the call. A race starts only before any output, so a client never
-//! sees two answers. Must not know what an answer says, or who pays.
+//! Hedging: a call that waits longer for its first output than other calls of its model is also sent to a second
+//! worker. The worker that produces output first keeps the call. A race starts only before any output, so a client
+//! never sees two answers. Must not know what an answer says, or who pays.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -167,7 +167,8 @@ impl Written {
         }
     }
 
-    /// Completes the tokens that did not become visible by themselves: the end of the answer does.
+    /// Counts the tokens that never became visible by themselves. Called at the end of the answer, which completes
+    /// them.
     fn all(&mut self) {
         self.tokens += self.unseen.iter_mut().map(std::mem::take).sum::<u64>();
     }

@@ -173,7 +173,7 @@ impl Source {
     }
 
     /// Like [`Self::next`], if the item is already there. For engine jobs, everything taken since `from_ns` of the
-    /// clock's monotonic time is timed together ([`Self::took_in`]): reading the clock takes as long as handling many a
+    /// clock's monotonic time is timed together ([`Self::took_in`]): reading the clock can cost as much as processing a
     /// token.
     pub(crate) fn said_already(
         &mut self,

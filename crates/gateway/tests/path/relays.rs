@@ -1,5 +1,5 @@
-//! Calls that are relayed to upstream servers. What is passed on stays as it came, and the rest is written in the caller's
-//! dialect. In every case the call ends once, is paid once, and its trace names the server that answered.
+//! Calls that are relayed to upstream servers. What is passed on stays as it came, and the rest is written in the
+//! caller's dialect. In every case the call ends once, is paid once, and its trace names the server that answered.
 
 use std::future::poll_fn;
 use std::sync::Arc;

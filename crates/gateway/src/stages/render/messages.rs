@@ -31,7 +31,7 @@ const USUAL_TOKENS_AROUND: u64 = 8;
 /// Prepares the body in every dialect that the model's targets speak, as far as the dialect can express it.
 ///
 /// # Errors
-/// No target speaks a dialect that can express the call, the model takes no such parts, or the call was read for
+/// No target speaks a dialect that can express the call, or the model takes no such parts. Or the call was read for
 /// another kind of model.
 pub(super) fn prepare(
     model: &ServedModel,
