@@ -1,5 +1,5 @@
-//! The task that owns a request from its hold on: reply events in, bytes out, and at the end one settlement, one last
-//! word to the client and one trace record, whatever happened in between, a panic in any of its own steps included.
+//! The call task, which owns a request from its hold on: reply events in, bytes out. Every call ends with one
+//! settlement, one last event to the client and one trace record, even if a step of the task panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::refused::Why;
 use crate::shadows;
 use crate::state::Funded;
 
-// In the order of the path; then what is looked for when the call is over.
+// In the order of the path, then what runs when the call is over.
 mod round;
 
 mod place;
@@ -62,13 +62,13 @@ use source::said::{Lost, Said};
 pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
 
-/// How long the end of a call waits to know whether its hold reached the disk.
+/// How long the end of a call waits to learn whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
-/// How long a call that was cut off, for a shutdown or for its length, waits until its last word is taken.
+/// How long a call that was cut off, by a shutdown or for its length, waits until its last event is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// All that a request has and owes from its hold on: what it has once, and the round that is under way. It stands outside of the
-/// steps that work on it, so that a panic in one of them takes nothing along; no step does twice what was done.
+/// Everything that a request has and owes from its hold on. It is kept outside of the steps that work on it, so a panic
+/// in one of them loses nothing. No step repeats what is already done.
 pub(crate) struct Carried {
     dossier: Dossier,
     settlement: Settlement,
@@ -79,10 +79,10 @@ pub(crate) struct Carried {
     located: bool,
     ended: Option<Ended>,
     round: Round,
-    /// Models that failed, or were to answer in the place of another one.
+    /// Models that failed, or that were chosen to take over.
     passed_over: Vec<ModelName>,
     noted: Noted,
-    /// While it is here the call is alive, and its hold is kept.
+    /// While this exists the call counts as alive, and its hold is kept from expiring.
     beat: Beat,
 }
 
@@ -95,7 +95,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// What it says of whoever took the call; `None`: nothing.
+    /// What the ending says about the model. `None` if it says nothing.
     fn went(&self) -> Option<Went> {
         match (&self.ending, &self.outcome) {
             (Ending::Completed, Outcome::Completed { finish }) => {
@@ -108,31 +108,32 @@ impl Ended {
     }
 }
 
-/// How the work ended, before anyone was told or charged.
+/// How the work ended, before the client is answered or charged.
 enum Ending {
     Completed,
-    /// The client went away: it pays for what was computed.
+    /// The client went away. It pays for what was computed.
     ClientGone,
-    /// The client stopped reading: it pays for what was written to it.
+    /// The client stopped reading. It pays for what was written to it.
     Stalled {
         waited: Duration,
     },
-    /// The key was revoked or expired: it pays for what was computed.
+    /// The key was revoked or expired. The client pays for what was computed.
     KeyOver(Why),
-    /// We or the engine failed: the client pays for what was handed to it.
+    /// The gateway or the engine failed. The client pays for what was delivered to it.
     Failed(Why),
-    /// No worker took it, or the hold never reached the disk: nothing happened.
+    /// No worker took the call, or the hold never reached the disk. Nothing happened.
     Refused(Why),
 }
 
-/// Owns the request until it is settled, told and traced, and its last byte is taken. Returns the copy that is to be made of it.
+/// Owns the request until it is settled, answered and traced, and its last byte is taken. Returns the shadow copy that
+/// is to be made of it.
 pub(crate) async fn carry(
     gateway: Arc<Gateway>,
     dossier: Dossier,
     funded: Funded,
     head: oneshot::Sender<Answer>,
 ) -> Option<Box<shadows::Copy>> {
-    // Apart, so that it is copied by nobody who takes it over.
+    // Boxed, so that moving the call copies nothing.
     let mut call = Box::new(Carried::new(&gateway, dossier, funded, head));
     if guarded(call.travel(&gateway)).await.is_none() {
         Box::pin(call.salvage(&gateway)).await;
@@ -140,7 +141,7 @@ pub(crate) async fn carry(
     call.close(&gateway).await
 }
 
-/// What a step comes to; `None`: it panicked. No `async fn`, which would have room for the step twice.
+/// The result of a step. `None` if it panicked. Not an `async fn`, which would reserve space for the step twice.
 fn guarded<F: Future>(step: F) -> impl Future<Output = Option<F::Output>> {
     AssertUnwindSafe(step).catch_unwind().map(Result::ok)
 }
@@ -177,7 +178,7 @@ impl Carried {
         self.finish(gateway, ending).await;
     }
 
-    /// What every call ends with, once: the end of its answer, its settlement, the last word.
+    /// The steps that end every call, once: the end of its answer, its settlement, its last event.
     async fn finish(&mut self, gateway: &Gateway, ending: Ending) {
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         let ending = match ending {
@@ -188,7 +189,7 @@ impl Carried {
         self.tell(settled);
         self.note_end(gateway).await;
         if !self.located {
-            // The call is over: nobody waits for this, and its time is not the call's.
+            // The call is over: no client waits for this, and its time does not count as the call's.
             self.locate(gateway).await;
             let miss = self.dossier.record.engine.as_ref().and_then(|engine| engine.miss);
             let ended_ns = self.dossier.line.end_ns();
@@ -197,9 +198,8 @@ impl Carried {
         }
     }
 
-    /// Places the prompts of a round, reads what is said to its end, and adds the round to the call's file. Another round may
-    /// follow, over the same hold and on the same line.
-    /// Where nobody answers and nothing has gone out, it begins anew with a model that may answer instead.
+    /// Runs a round: places its prompts, reads the answers, and adds the round to the call's record. If it fails before
+    /// anything has gone out, it may start again with the same or a fallback model. Rounds share one hold and line.
     async fn round(&mut self, gateway: &Gateway) -> Ending {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.dossier) {
@@ -219,7 +219,7 @@ impl Carried {
         ending
     }
 
-    /// However the work ended: where the hold never reached the disk, nothing happened, and there is nothing to pay from.
+    /// Replaces the ending if the hold never reached the disk: then nothing happened, and no money is held.
     async fn held(&mut self, ending: Ending) -> Ending {
         if matches!(ending, Ending::Refused(_)) {
             return ending;
@@ -230,7 +230,7 @@ impl Carried {
         }
     }
 
-    /// Reads what the source says until all of it was said or something else ends the call.
+    /// Reads the source until its answers are complete or something else ends the call.
     async fn run(&mut self, gateway: &Gateway, _: &Placed) -> Ending {
         let config = gateway.config();
         let longest = config.longest_call();
@@ -238,7 +238,7 @@ impl Carried {
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, None::<Duration>);
         let Self { dossier, settlement, line, reply, round, beat, .. } = self;
         round.source.listen(dossier.id);
-        // One answer, in one encoder, whatever number of rounds it takes.
+        // One answer in one encoder, however many rounds it takes.
         let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
         let (mut events, mut ahead) = (Vec::new(), Ahead::default());
         let patience = round.patience(gateway, dossier);
@@ -263,7 +263,7 @@ impl Carried {
             tokio::select! {
                 biased;
                 () = line.reader_moved() => if let Some(why) = line.given_up() {
-                    // The transport's own clock runs longer than ours, also where it took a last frame in between.
+                    // The transport's stall time is longer than ours, even if it took a last frame in between.
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
@@ -274,7 +274,7 @@ impl Carried {
                     if let Some(refusal) = beat.key_refusal() {
                         return Ending::KeyOver(key_over(&refusal));
                     }
-                    // The first beat comes within the first period.
+                    // The first beat comes at any time within the first period, so it counts as no wait.
                     waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
                     silent += period;
                     let now_ns = dossier.clock.monotonic_nanos();
@@ -309,7 +309,8 @@ impl Carried {
                         reply.hand_over(&line.sender, dossier);
                     }
                 },
-                // Behind what is said already: asked twice within one turn, it would not let the others have theirs.
+                // After the source. The first poll steps back for one turn, so that other calls' holds can join the
+                // write. A second poll in the same turn would request the write at once.
                 written = &mut settlement.durable, if !durable => match written {
                     Ok(()) => durable = true,
                     Err(failed) => return not_held(&failed),
@@ -323,7 +324,7 @@ impl Carried {
         settlement.held().await.map_or_else(|failed| not_held(&failed), |()| Ending::Completed)
     }
 
-    /// Encodes the end of the answer, with its cost and the place of a cache miss where the caller asked for them.
+    /// Encodes the end of the answer, with its cost and the place of a cache miss if the caller asked for them.
     async fn encode_end(&mut self, gateway: &Gateway) {
         let used = self.dossier.record.usage;
         let mut explained = None;
@@ -333,7 +334,7 @@ impl Carried {
             self.dossier.note_times();
             let mut block = gateway.parts().records.block(&self.dossier.record);
             if let Some(fields) = block.as_object_mut() {
-                // Spelled as in the trace; how the call as a whole ended is not known yet.
+                // Written as in the trace. How the call as a whole ended is not known yet.
                 let finish = serde_json::json!({ "finish_reasons": self.finish_names() });
                 fields.insert("outcome".to_owned(), finish);
             }
@@ -345,7 +346,7 @@ impl Carried {
         self.dossier.mark(Stage::Deliver);
     }
 
-    /// Ends the hold, once. What was not taken by then will not be: nothing that nobody pays for goes out afterwards.
+    /// Ends the hold, once. What the transport has not taken is discarded: nothing unpaid goes out afterwards.
     async fn settle(&mut self, gateway: &Gateway, ending: Ending) -> Settled {
         if let Some(settled) = self.settlement.settled() {
             return settled;
@@ -372,7 +373,7 @@ impl Carried {
         settled
     }
 
-    /// The last word to the client, once: whoever has it must not find the money held still.
+    /// Completes or fails the answer, once. Needs a [`Settled`]: a client with its whole answer finds no money held.
     fn tell(&mut self, _: Settled) {
         let Self { dossier, line, reply, end, ended, .. } = self;
         let Some(ended) = ended.as_mut().filter(|ended| !ended.told) else { return };
@@ -390,7 +391,7 @@ impl Carried {
         dossier.mark(Stage::Deliver);
     }
 
-    /// A step panicked: what it left undone is done here. Each part is guarded for itself, and the money comes first.
+    /// Finishes a call after a step panicked. Each part is guarded by itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
@@ -404,7 +405,7 @@ impl Carried {
             attempt(|| self.tell(settled));
         }
         guarded(self.note_end(gateway)).await;
-        // Where the last word itself panicked, an error is still better than none.
+        // If sending the last event itself panicked, an error is still better than no answer.
         let why = panicked();
         if self.line.refuse(&self.dossier, &why)
             && let Some(ended) = &mut self.ended
@@ -413,8 +414,8 @@ impl Carried {
         }
     }
 
-    /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text, or that a stop string
-    /// ended it within its thought.
+    /// How each choice ended. A suffix after a colon says why a text that looked like a tool call stayed text, or that
+    /// a stop string ended the reasoning.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
         let source = &self.round.source;
@@ -425,8 +426,8 @@ impl Carried {
         names.iter().enumerate().map(told).collect()
     }
 
-    /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement. Returns the copy that is
-    /// to be made of the call.
+    /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
+    /// the shadow copy that is to be made of the call.
     async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
         let Self { mut dossier, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
         drop((reply, round));
@@ -452,7 +453,7 @@ impl Carried {
         let taken_ns = settlement.taken_ns;
         let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
         let books = async {
-            // A second try, should the first one panic: the settlement is sent, its way to the disk is only watched.
+            // Tried again if it panics. The settlement has been sent: only its way to the disk is watched.
             if guarded(settlement.written(gateway, Haste::Watches)).await.is_none() {
                 guarded(settlement.written(gateway, Haste::Watches)).await;
             }
@@ -461,7 +462,7 @@ impl Carried {
         copy
     }
 
-    /// Says where in the caller's words the first cache miss stands, once.
+    /// Finds the place of the first cache miss in the caller's request, once.
     async fn locate(&mut self, gateway: &Gateway) {
         if std::mem::replace(&mut self.located, true) {
             return;
@@ -474,13 +475,13 @@ impl Carried {
         engine.miss = Some(if self.round.work.body_bytes <= gateway.config().render_inline_bytes {
             locate()
         } else {
-            // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
+            // As in stage `render`: a long prompt takes milliseconds, and the threads of the event loop must stay free.
             tokio::task::spawn_blocking(locate).await.unwrap_or(miss)
         });
     }
 }
 
-/// Hands what was lost to somebody else, where the client cannot see it, or is told.
+/// Moves a lost part of the call to another worker, unseen by the client or with a remark in the stream.
 fn move_on(
     gateway: &Gateway,
     dossier: &mut Dossier,
@@ -501,7 +502,7 @@ fn move_on(
     Ok(())
 }
 
-/// Holds the answer until its last byte is taken: a reader that stops is let go, and what waited for it is thrown away.
+/// Keeps the answer until its last byte is taken. If the reader stops, the remaining bytes are discarded.
 async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
@@ -520,7 +521,7 @@ async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: 
                 }
                 let now_ns = clock.monotonic_nanos();
                 let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
-                // A call that was ended for its length has its last word still to say.
+                // A call that was ended for its length still has its last event to send.
                 let too_long = since(taken_ns) >= config.longest_call() && since(began_ns) >= LAST_WORDS;
                 if line.stalled(now_ns) >= config.stall_timeout || too_long {
                     break;
@@ -533,9 +534,11 @@ async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: 
     }
 }
 
-/// Who pays for what (the design's "what is charged"), and the outcome that the trace shows. `None`: nothing happened.
+/// What the client pays and what is lost (`ARCHITECTURE.md`, "What is charged"), and the outcome for the trace. The
+/// bill is `None` if nothing happened.
 fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> (Option<Bill>, Outcome) {
-    // Thoughts come before what they lead to. Those that were never shown are not paid for where the answer is not.
+    // Reasoning precedes the text, so delivered tokens count as reasoning first. Reasoning that was never delivered is
+    // not charged if the answer is not.
     let reasoning = used.reasoning.min(delivered);
     let written = Usage { reasoning, output: used.output.min(delivered - reasoning), ..used };
     let unwritten = Usage {
@@ -558,7 +561,7 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> 
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
-        // What the caller's own form used up is paid for like an answer that was cancelled.
+        // The caller's own form ended the answer, so its usage is charged as if the client had cancelled.
         Ending::Failed(why) if why.code == Code::FormLost => {
             (bill(used, nothing, SettleOutcome::Failed), failed(why))
         }

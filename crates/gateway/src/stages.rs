@@ -1,5 +1,5 @@
-//! The path of a request: one list, in the order in which things are decided, with a word on why each stands there.
-//! What follows the hold is the task's: `pump.rs`.
+//! The path of a request: one list of stages in the order in which they decide, with the reason for each position.
+//! Stages after the hold belong to the call task: `pump.rs`.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,10 +45,10 @@ mod cache;
 
 pub(crate) mod hold;
 
-/// How long a copy of a call may take.
+/// Longest time that one shadow copy of a call may take.
 const LONGEST_COPY: Duration = Duration::from_secs(600);
 
-/// A call that was let in, before its body is read. A drain waits for it.
+/// An admitted call whose body has not been read yet. A drain waits for it.
 pub struct Entered {
     pub(crate) admitted: Admitted,
     pub(crate) dossier: Dossier,
@@ -57,17 +57,18 @@ pub struct Entered {
 }
 
 impl Gateway {
-    /// As [`Front::admit`](headrace_call_api::Front::admit), of a caller inside the house, who shows no credentials: it acts for a
-    /// principal that is known already, within its limits, what it may use, and its money.
+    /// Like [`Front::admit`](headrace_call_api::Front::admit), for a caller inside this process, which shows no
+    /// credentials. The call acts for a principal that is already known: within its limits, entitlements and money.
     ///
     /// # Errors
-    /// The answer to whoever is not let in.
+    /// The answer to a caller that is not admitted.
     pub fn admit_as(&self, principal: Arc<Principal>, head: Head) -> Result<Entered, Answer> {
         enter(self, head, Some(principal), |_| ())
     }
 }
 
-/// Brings a request by its head to the door, and in; of a caller inside the house with whom it acts for.
+/// Takes a request through the stages that need only its head, up to the admission check. `vouched` is the principal
+/// that an in-process caller acts for.
 pub(crate) fn enter(
     gateway: &Gateway,
     head: Head,
@@ -75,12 +76,12 @@ pub(crate) fn enter(
     describe: impl FnOnce(&mut Dossier),
 ) -> Result<Entered, Answer> {
     let stub = Stub::of(&head);
-    // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
+    // Counted before the drain check: a drain that has not begun by then waits for this call.
     let counted = gateway.counted();
     let enter = || {
         let mut dossier = stub.open(Arc::clone(&gateway.parts().clock));
         describe(&mut dossier);
-        // A copy is nobody's call.
+        // Shadow copies take no slot in the in-flight table.
         if dossier.copy().is_none() {
             dossier.seat = gateway.board().sit(dossier.id, dossier.started_mono_ns());
         }
@@ -93,15 +94,15 @@ pub(crate) fn enter(
     catch_unwind(AssertUnwindSafe(enter)).unwrap_or_else(|_| Err(panicked(gateway, stub)))
 }
 
-/// Carries a request that was let in to the head of its answer. Before the hold, what was taken is given back by dropping
-/// this future (the client went away); from the hold on the request lives in a task of its own, and this future is only a
-/// listener. What a drain waits for goes with it into its task.
+/// Takes an admitted request to the head of its answer. Before the hold, dropping this future returns everything that
+/// was taken (the client went away). From the hold on the request lives in a task of its own, and this future only
+/// listens. The token that makes a drain wait moves into that task.
 pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl BodySource) -> Answer {
     let Entered { admitted, mut dossier, stub, counted } = entered;
     let travel = async {
         match decide(gateway, admitted, body, &mut dossier).await {
             Ok(keyed) if keyed.is_in_background(&dossier) => {
-                // Apart, so that no other call has room for it.
+                // Boxed, so that the futures of other calls reserve no space for it.
                 Box::pin(in_background(gateway, dossier, keyed, counted)).await
             }
             Ok(keyed) => dispatch(gateway, dossier, keyed, counted).await,
@@ -111,7 +112,7 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
     AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| panicked(gateway, stub))
 }
 
-/// Answers at once with what there will be, and has it worked on while nobody waits.
+/// Answers at once with the queued response, and runs the call while no client waits.
 async fn in_background(
     gateway: &Arc<Gateway>,
     dossier: Dossier,
@@ -128,10 +129,10 @@ async fn in_background(
     begun.start(gateway, work).with_headers(headers.into_iter())
 }
 
-/// Walks with a request as far as its tokens are counted. Nothing is held for it, and nobody answers it.
+/// Takes a request as far as its token counts. No hold is taken, and no model is asked.
 ///
 /// # Errors
-/// The answer to what some stage refuses.
+/// The answer to a request that some stage rejects.
 pub(crate) async fn count(
     gateway: &Arc<Gateway>,
     entered: Entered,
@@ -148,44 +149,45 @@ pub(crate) async fn count(
     walked.unwrap_or_else(|_| Err(panicked(gateway, stub)))
 }
 
-/// Whatever stage refused: one answer and one trace.
+/// Turns the rejection of any stage into one answer and one trace.
 fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer
 }
 
-/// Before the hold: nothing is taken. From there on the call's task answers for itself.
+/// Handles a panic before the hold, when nothing is taken yet. From the hold on the call task handles its own panics.
 fn panicked(gateway: &Gateway, stub: Stub) -> Answer {
     leave_trace(gateway, stub);
     internal_error(stub.id, stub.dialect)
 }
 
-/// Of a call that a panic ended.
+/// Records the trace of a call that panicked.
 fn leave_trace(gateway: &Gateway, stub: Stub) {
     let record = || gateway.parts().traces.record(stub.panicked(Arc::clone(&gateway.parts().clock)));
     let _ = catch_unwind(AssertUnwindSafe(record));
 }
 
-/// The list, as far as the door: nobody has sent a body yet. The first stage that refuses ends it.
+/// The first part of the list, up to the admission check: no body has been read yet. The first stage that rejects ends
+/// it.
 fn decide_on_head(
     gateway: &Gateway,
     arrived: Arrived,
     vouched: Option<Arc<Principal>>,
     dossier: &mut Dossier,
 ) -> Result<Admitted, Why> {
-    // Who is it: before anything that costs more than a hash.
+    // Who the caller is, before anything that costs more than a hash.
     let authenticated = match vouched {
         None => arrived.authenticate(gateway, dossier)?,
         Some(principal) => arrived.vouched(principal, gateway, dossier)?,
     };
     authenticated
-        // The door: whatever is refused from here on has counted against the caller's limits. Who is at them, or could not
-        // pay at all, is turned away before its bytes are taken in.
+        // The admission check: a request rejected from here on has counted against the caller's limits. Callers at a
+        // limit, or without funds, are rejected before their body is read.
         .admit(gateway, dossier)
 }
 
-/// The list, from the door on.
+/// The second part of the list, from the admission check on.
 pub(crate) async fn decide(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
@@ -193,24 +195,25 @@ pub(crate) async fn decide(
     dossier: &mut Dossier,
 ) -> Result<Keyed, Why> {
     let keyed = admitted
-        // The body: only a caller who is known, and could pay, fills memory with it.
+        // The body: only a known caller with funds may fill memory with it.
         .receive(gateway, body, dossier)
         .await?
-        // One meaning of the bytes, every parameter honoured or refused by name; it depends on who takes the call.
+        // One meaning of the bytes, with every parameter honoured or rejected by name. It depends on the model that
+        // takes the call.
         .parse(gateway, dossier)
         .await?
-        // May this key use the name that it asked for, whatever that leads to: an alias cannot widen it, and who may not use it
-        // does not learn where it leads.
+        // Whether the key may use the name that it asked for, wherever the name leads. An alias cannot widen access,
+        // and a caller without access does not learn where the name leads.
         .authorize(dossier)?
-        // The name to the model that serves, where the call may be worked on: prices and tokenizers hang on it.
+        // The model that serves the name, in a region where the call may run. Prices and tokenizers depend on it.
         .route(gateway, dossier)?
-        // Everything the caller wrote against the rules: before the template adds words of its own.
+        // Everything the caller wrote, checked against the rules before the template adds words of its own.
         .moderate(dossier)
         .await?
-        // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
+        // Text to token ids: holds and placement need counts. From here on the call owns the memory that it may take.
         .render(gateway, dossier)
         .await?
-        // By what cached prefixes are found: hashed once, before anything is taken.
+        // The keys by which cached prefixes are found. They are hashed once, before anything is taken.
         .cache(gateway, dossier)
         .await?;
     Ok(keyed)
@@ -224,13 +227,13 @@ async fn dispatch(
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    // Apart: a task that is begun is copied several times.
+    // Boxed: starting a task copies its future several times.
     tokio::spawn(Box::pin(own(Arc::clone(gateway), dossier, keyed, head, counted)));
     answer.await.unwrap_or_else(|_| internal_error(id, dialect))
 }
 
-/// Owns a request from its hold on, whoever listens: the books may take their time, and nothing of what they gave is lost.
-/// What is counted for a drain is counted until the end.
+/// Owns a request from its hold to its end, whether or not a client still listens. The ledger may take its time, and
+/// every hold that it grants must have an owner. `_counted` keeps a drain waiting until this task ends.
 async fn own(
     gateway: Arc<Gateway>,
     mut dossier: Dossier,
@@ -241,18 +244,18 @@ async fn own(
     let (stub, hold) = (dossier.stub(), dossier.id.hold());
     let taken = async {
         dossier.mark(Stage::Handover);
-        // Limits and money, all or nothing; what has them is settled whatever happens.
+        // Limits and money are taken together or not at all. Once taken, they are settled in every case.
         match keyed.hold(&gateway, &mut dossier).await {
             Ok(funded) => Some((dossier, funded, head)),
             Err(why) => {
-                // A listener that is gone needs no answer.
+                // If the listener is gone, no answer is needed.
                 let _ = head.send(refuse(&gateway, dossier, &why));
                 None
             }
         }
     };
     match AssertUnwindSafe(taken).catch_unwind().await {
-        // Apart, so that starting the task does not copy room for all that a call may need.
+        // Boxed, so that starting the task does not copy the space for everything that a call may need.
         Ok(Some((dossier, funded, head))) => {
             let copy = Box::pin(pump::carry(Arc::clone(&gateway), dossier, funded, head)).await;
             if let Some((copy, lane)) = copy.and_then(shadows::Copy::enter) {
@@ -262,13 +265,14 @@ async fn own(
         Ok(None) => {}
         Err(_) => {
             leave_trace(&gateway, stub);
-            // Whether the books took it is not known. Apart, so that no other task has room for it.
+            // It is unknown whether the ledger took the hold. Boxed, so that other tasks reserve no space for it.
             Box::pin(pump::settle::let_go(&gateway, hold)).await;
         }
     }
 }
 
-/// [`make_copies`], as a type of its own: a copy is a call, whose task could make copies, for all that the compiler knows.
+/// [`make_copies`] behind a boxed type. A copy is itself a call whose task can make copies, so the unboxed type would
+/// contain itself.
 fn copies(
     gateway: Arc<Gateway>,
     lane: Arc<CopyLane>,
@@ -277,7 +281,8 @@ fn copies(
     Box::pin(make_copies(gateway, lane, first))
 }
 
-/// Makes one copy after another, until none waits. Nobody waits for them: a drain lets go of what was begun.
+/// Makes one copy after another, until none is queued. A drain does not wait for copies: it cancels the one in
+/// progress, and the rest are counted as left out.
 async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shadows::Copy>) {
     let mut next = Some(first);
     while let Some(copy) = next {
@@ -295,7 +300,7 @@ async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shad
     }
 }
 
-/// Walks the path with a copy, as a caller inside the house, and lets its answer go by.
+/// Takes a copy through the path as an in-process caller, and discards its answer.
 async fn make_copy(gateway: &Arc<Gateway>, copy: shadows::Copy) {
     let Some((head, house, body, running, of)) = copy.into_call(&*gateway.parts().clock) else { return };
     let entered = enter(gateway, head, Some(house), |dossier| {

@@ -1,5 +1,5 @@
-//! What a source has said already is taken in together: each thing by itself would be a turn of everything that a call waits for.
-//! Must not know what is said.
+//! Batches the items that a source already has: handling each one alone would cost a full turn of the call's event
+//! loop. Must not know what the items say.
 
 use headrace_domain::ReplyEvent;
 
@@ -9,15 +9,15 @@ use super::reply::Reply;
 use super::source::Source;
 use super::source::said::{More, Said};
 
-/// Things more than the first that are taken in at a time. What they make goes out behind the last of them.
+/// Most items that are added to the first one. Their bytes go out together after the last one.
 const TOGETHER: usize = 16;
 
-/// Something that was said behind what was taken in, and is to be looked at otherwise.
+/// The item that ended a batch and must be handled differently.
 #[derive(Default)]
 pub(super) struct Ahead(Option<Said>);
 
 impl Ahead {
-    /// The next thing that a source says. The wait may be given up at any time.
+    /// The next item of a source. Cancelling the wait loses nothing.
     pub(super) async fn next(
         &mut self,
         source: &mut Source,
@@ -30,7 +30,7 @@ impl Ahead {
         }
     }
 
-    /// Takes in a thing, and what the source has said behind it.
+    /// Encodes an item together with those that the source already has after it.
     pub(super) async fn take_in(
         &mut self,
         reply: &mut Reply,
@@ -52,7 +52,7 @@ impl Ahead {
                 }
             }
         }
-        // What came by itself was timed when it came.
+        // A single item was timed when it came.
         if !alone {
             more.at_ns = source.took_in(from_ns, more.at_ns, dossier);
         }

@@ -1,4 +1,4 @@
-//! A call in messages put to one target: its body with the names and bounds that are the target's, in its dialect. Must not know
+//! Sends a relayed call to one target: the body in the target's dialect, with its names and bounds. Must not know
 //! which target is asked next, or what is answered.
 
 use bytes::Bytes;
@@ -22,17 +22,18 @@ pub(crate) struct Asking {
     pub(crate) reader: ReplyReader,
     /// Its answer is in the caller's dialect and goes out as it comes.
     pub(crate) as_is: bool,
-    /// How much of its answer is taken.
+    /// How much of its answer is accepted.
     pub(crate) allowance: Allowance,
-    /// How its caller is shown the answer.
+    /// How the caller sees the cached tokens in the answer.
     pub(crate) conceal: Conceal,
 }
 
-/// Puts the call to a target, from its beginning or from what there is of an answer, in the trace of its last attempt. Nothing is waited
-/// for.
+/// Sends the call to a target, from its beginning or from the text of an unfinished answer, within the trace of its
+/// last attempt. Does not wait for anything.
 ///
 /// # Errors
-/// The call cannot be said in the target's dialect, or the target does not go on with others' answers.
+/// The target's dialect cannot express the call, the target may not receive it, or the target does not continue other
+/// servers' answers.
 pub(super) fn ask(
     gateway: &Gateway,
     dossier: &Dossier,
@@ -67,12 +68,12 @@ pub(super) fn ask(
     }
     let hides = facts.cache == PrefixCache::Hidden && !messages.shows_shared_cache;
     let conceal = Conceal(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
-    // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
+    // What a header switches on in one dialect cannot be expressed in a body of another, and was rejected before.
     let as_asked = own && messages.chat.is_none();
     let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
     headers
         .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
-    // The block of timings has its place in answers that are written here.
+    // The block of timings fits only into answers that are written here.
     let as_is = as_asked && !call.explain && !messages.may_resume;
     let allowance = Allowance::new(work, dossier, as_is);
     let ask = RelayAsk {
@@ -95,8 +96,8 @@ pub(super) fn ask(
     })
 }
 
-/// The label that separates the tenant's cached prefixes, and its field. Where a server has no field of its own, a caller's salt is
-/// passed on as a label all the same: as it came, two tenants could share it.
+/// The label that separates the tenant's cached prefixes, and its field. If a server has no such field, a caller's salt
+/// is still replaced by the label: two tenants could send the same salt.
 pub(crate) fn label(facts: &RelayFacts, call: &Call, salt: &CacheSalt) -> Option<(&'static str, CacheLabel)> {
     let field = facts
         .cache
@@ -105,7 +106,7 @@ pub(crate) fn label(facts: &RelayFacts, call: &Call, salt: &CacheSalt) -> Option
     Some((field, salt.label()))
 }
 
-/// The body that has a target go on with an answer. `None`: it does not, or nothing is left to say.
+/// The body that makes a target continue an answer. `None` if the target does not, or no tokens are left.
 fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &Begun, max_tokens: u32) -> Option<Bytes> {
     let flagged = match facts.resumes {
         Resumes::Never => return None,
@@ -120,7 +121,7 @@ fn no_way_on() -> Why {
     Why::new(Code::UpstreamFailed, message)
 }
 
-/// In which field the bound on an answer's tokens is put, where the caller set none.
+/// The field for the bound on an answer's tokens, if the caller set none.
 fn bound_field(facts: &RelayFacts, endpoint: Endpoint) -> &'static str {
     match (facts.dialect, endpoint) {
         (Dialect::OpenAi, Endpoint::ChatCompletions) => facts.max_tokens_field,

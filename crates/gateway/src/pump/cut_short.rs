@@ -1,4 +1,4 @@
-//! Why a call is ended while its answer is still being made: its key is not good any more, or it took too long.
+//! Why a call is ended while its answer is still being made: its key is no longer valid, or it took too long.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use headrace_identity::AuthRefusal;
 use crate::refused::Why;
 use crate::refused::unauthenticated;
 
-/// A call whose key is not good any more. The answer is an error in whatever form the answer has.
+/// A call whose key is no longer valid. The answer ends with an error in its own format.
 pub(super) fn key_over(refusal: &AuthRefusal) -> Why {
     let mut why = unauthenticated(refusal);
     let what = if *refusal == AuthRefusal::Expired { "expired" } else { "was revoked" };

@@ -1,5 +1,5 @@
-//! The next model of a route takes a call if no worker of the first one answers and nothing of an answer has gone out. The hold stays
-//! the same. Must not know which models those are, or what an answer says.
+//! The next model of a route takes a call if no worker of the first one answers and nothing of an answer has gone out.
+//! The hold remains the same. Must not know which models those are, or what an answer says.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use super::round::Round;
 use super::{Carried, Ending};
 
 impl Carried {
-    /// Puts another model in the place of the one with which the round has ended like this. False: nobody may answer instead, or
-    /// nobody can, and the ending stands.
+    /// Replaces the model with which the round ended by a fallback model. Returns `false` if no model may or can take
+    /// over: then the ending is final.
     pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &Ending) -> bool {
         let (Ending::Refused(why) | Ending::Failed(why)) = ending else { return false };
         if !self.may_begin_anew() {
             return false;
         }
         let Some(mut next) = self.next(why) else { return false };
-        // Nobody pays for what came to nothing: only its times and tries are told.
+        // A discarded round is not charged. Only its times and attempts are recorded.
         self.round.time(&mut self.dossier, self.reply.as_mut());
         loop {
             self.passed_over.push(next.name.clone());
@@ -40,7 +40,7 @@ impl Carried {
         }
     }
 
-    /// Whether the client has nothing of the answer, and nothing but the answer's opening waits for it. Throws the opening away.
+    /// Whether the client has nothing of the answer, and only the answer's opening waits for it. Discards the opening.
     pub(super) fn may_begin_anew(&self) -> bool {
         let only_opened = self.reply.as_ref().is_none_or(|reply| !reply.is_meaningful());
         if self.line.has_begun() || !(only_opened || self.line.sender.is_empty()) {
@@ -50,14 +50,15 @@ impl Carried {
         true
     }
 
-    /// One that was not tried. What the first failed with decides, whatever kept others from being tried.
+    /// The next model that was not tried. The first failure decides, not the reason why other models could not take
+    /// over.
     fn next(&self, why: &Why) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
         let (ending, tried) = ((why.code, why.stage), &self.passed_over);
         work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
     }
 
-    /// The call as it is put to another model, with limits and money for that.
+    /// Renders the call for another model, and takes limits and money for it.
     async fn made_for(&mut self, gateway: &Gateway, model: Arc<ServedModel>) -> Result<Work, Why> {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.dossier).await?;
@@ -66,7 +67,7 @@ impl Carried {
         Ok(work)
     }
 
-    /// Counts the call as failed for the model on trial, which another model's answer says nothing of.
+    /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
     fn watched_failure(&mut self, gateway: &Gateway, why: &Why) {
         let Some(went) = Went::of_refusal(why.code, why.status) else { return };
         if let Some(trial) = self.dossier.trial.take() {
@@ -74,7 +75,7 @@ impl Carried {
         }
     }
 
-    /// From here on it is as if the other model had been asked at once, but for the tries that came to nothing.
+    /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
     fn goes_over(&mut self, work: Work) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());

@@ -1,5 +1,5 @@
-//! What follows where an answer is whole and may not be of the form that was asked for: it is judged before its last word goes out, and
-//! asked for once more where its model's operator wants that. Must not know what a form is.
+//! Checks a complete answer against the requested form before its last event goes out. If the form is violated, the
+//! answer is requested again, provided that the operator wants that for the model. Must not know what a form is.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use super::place::Placed;
 use super::round::Round;
 use super::{Carried, Ending};
 
-/// How often an answer is asked for once more.
+/// How often an answer is requested again.
 const MOST_ASKED_AGAIN: usize = 2;
 
 impl Carried {
-    /// [`Self::noted_run`], and an answer that is whole is judged where there is anything to judge by.
+    /// Like [`Self::noted_run`], and checks a complete answer if there is a form to check it against.
     pub(super) async fn judged_run(&mut self, gateway: &Gateway, placed: &Placed) -> Ending {
         let ending = self.noted_run(gateway, placed).await;
         if !matches!(ending, Ending::Completed) {
             return ending;
         }
         let Some(heard) = self.round.source.heard() else { return ending };
-        // Apart, so that no other call has room for it.
+        // Boxed, so that the futures of other calls reserve no space for it.
         let Err(why) = Box::pin(heard.judged()).await else { return ending };
         self.round.time(&mut self.dossier, self.reply.as_mut());
         self.note_off_form(&why);
         Ending::Failed(why)
     }
 
-    /// Whoever answered has failed after all.
+    /// Turns the answered attempts into failed ones.
     fn note_off_form(&mut self, why: &Why) {
         let attempts = self.dossier.record.attempts.iter_mut();
         for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
@@ -40,8 +40,8 @@ impl Carried {
         }
     }
 
-    /// Begins the round anew where that was the matter, nothing of it has gone out and retries last. What was computed in vain is
-    /// paid for by nobody.
+    /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
+    /// and retries are left. The discarded work is not charged.
     pub(super) fn asks_again(&mut self, ending: &Ending) -> bool {
         let Ending::Failed(why) = ending else { return false };
         let work = &self.round.work;

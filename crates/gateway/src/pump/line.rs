@@ -1,4 +1,5 @@
-//! The way to the client: the head of its answer, the body's two ends, and the clock of a reader that takes nothing.
+//! The way to the client: the head of its answer, both ends of the body's buffer, and the stall clock for a reader that
+//! takes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +19,9 @@ use super::reply::Reply;
 
 /// See the top of the file.
 pub(super) struct Line {
-    /// Takes the head of the answer; gone once it was sent.
+    /// Receives the head of the answer. `None` once the head was sent.
     head: Option<oneshot::Sender<Answer>>,
-    /// The reader's end, until the head carries it away.
+    /// The reader's end of the buffer, until it leaves with the head.
     delivery: Option<Delivery>,
     pub(super) sender: DeliverySender,
     headers: Vec<(&'static str, String)>,
@@ -29,8 +30,8 @@ pub(super) struct Line {
     stall: StallClock,
 }
 
-/// How long something has waited for a reader that takes nothing, here or in the transport. It looks, now and then, at how
-/// much was taken.
+/// Measures how long data has waited for a reader that takes nothing, here or in the transport. It is asked at
+/// intervals, and compares how much was taken.
 #[derive(Default)]
 struct StallClock {
     taken: u64,
@@ -70,7 +71,7 @@ impl Line {
         }
     }
 
-    /// Whether it is a stream whose head has not gone out yet.
+    /// Whether the answer is a stream whose head has not gone out yet.
     pub(super) fn may_begin(&self) -> bool {
         self.streamed && self.head.is_some()
     }
@@ -80,7 +81,7 @@ impl Line {
         self.head.is_none()
     }
 
-    /// Sends the status line and headers, and with them the reader's end of a stream.
+    /// Sends the status line and headers, and with them the reader's end of the stream.
     pub(super) fn begin(&mut self, dossier: &Dossier) {
         self.send(dossier, AnswerBody::Stream);
     }
@@ -90,7 +91,7 @@ impl Line {
         let mut headers = std::mem::take(&mut self.headers);
         headers.extend(dossier.id_headers());
         let record = &dossier.record;
-        // Of a name that leads to others, which one it was.
+        // If the name leads to several models, the header says which one answers.
         if let Some(model) =
             record.model_served.as_ref().filter(|_| record.model_asked != record.model_served)
         {
@@ -106,10 +107,10 @@ impl Line {
             headers.push(("cache-control", "no-cache".to_owned()));
         }
         let (Some(head), Some(delivery)) = (self.head.take(), self.delivery.take()) else { return };
-        // The reader has only now been given its end: what waited for it until here was not its fault.
+        // The reader gets its end only now, so the wait before does not count as its stall.
         self.stall.since_ns = now_ns;
         let answer = Answer { status: 200, content_type: self.content_type, headers, body: body(delivery) };
-        // A listener that is gone drops the delivery, which tells the sender.
+        // If the listener is gone, this drops the delivery, which notifies the sender.
         let _ = head.send(answer);
     }
 
@@ -121,7 +122,7 @@ impl Line {
         }
     }
 
-    /// Why nobody waits for the answer any more.
+    /// Why no client waits for the answer any more. `None` if one does.
     pub(super) fn given_up(&self) -> Option<GiveUp> {
         match &self.head {
             Some(head) => head.is_closed().then_some(GiveUp::ClientGone),
@@ -129,12 +130,12 @@ impl Line {
         }
     }
 
-    /// How long the reader has taken nothing that waits for it.
+    /// How long the reader has taken none of the data that waits for it.
     pub(super) fn stalled(&mut self, now_ns: u64) -> Duration {
         if self.head.is_some() { Duration::ZERO } else { self.stall.waited(&self.sender, now_ns) }
     }
 
-    /// The last word of an answer that ended well; of a whole answer, all of it.
+    /// Sends the end of an answer that ended well. If the answer is not streamed, that is all of it.
     pub(super) fn complete(&mut self, dossier: &Dossier, mut end: BytesMut, tokens: u64) {
         let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
         self.sender.push(&mut end, tokens);
@@ -146,14 +147,15 @@ impl Line {
         }
     }
 
-    /// The last word of one that did not: an error's status where the head is still here, else an error event and never
-    /// what ends a good stream. Where the transport stands within an event, only breaking off is left.
+    /// Sends the end of an answer that failed. If the head has not gone out, this is an error status, otherwise an
+    /// error event, and never the end of a good stream. If the transport has taken only a part of an event, the body
+    /// can only be broken off.
     pub(super) fn fail(&mut self, reply: Option<&mut Reply>, dossier: &Dossier, why: &Why, cut: Cut) {
         if self.head.is_some() {
             self.refuse(dossier, why);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
             let mut event = reply.fail(&why.facts(dossier));
-            // Where the end was encoded already there is no such event, and what is left must not look whole.
+            // If the end was already encoded there is no error event, and the remainder must not look complete.
             if !event.is_empty() {
                 self.sender.push(&mut event, cut.tokens);
                 self.sender.finish();
@@ -161,7 +163,7 @@ impl Line {
         }
     }
 
-    /// An error's status and body; false if the head of another answer went out.
+    /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
     pub(super) fn refuse(&mut self, dossier: &Dossier, why: &Why) -> bool {
         let answer = why.answer(dossier);
         self.head.take().is_some_and(|head| head.send(answer).is_ok())

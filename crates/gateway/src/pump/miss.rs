@@ -1,5 +1,5 @@
-//! Where a cache miss stands in what the caller sent: from the position of a token to a message and a character of it, or to
-//! a tool, in the terms of the caller's dialect. Done once per request that missed. Keeps no text.
+//! Maps a cache miss to the caller's request: from a token position to a message and its character, or to a tool, in
+//! terms of the caller's dialect. Runs once per request that missed. Keeps no text.
 
 use std::ops::Range;
 
@@ -13,16 +13,18 @@ use crate::lane::TokenLane;
 use crate::stages::render::shown;
 use crate::state::Work;
 
-/// A tail of undecoded bytes (one broken character, replaced) by which a decoded text may differ from what was encoded.
+/// Bytes by which a decoded text may differ from the encoded one at its end: one broken character, replaced.
 const BROKEN_TAIL_BYTES: usize = 12;
-/// The longest prompt that is rendered once more, which says exactly where messages stand; in others they are looked for.
+/// The longest prompt in bytes that is rendered again, which gives the exact places of messages. In longer prompts the
+/// messages are searched for.
 const RENDERED_AGAIN_BYTES: usize = 256 << 10;
-/// Tokens that are decoded with one to see what it says.
+/// Tokens before a token that are decoded together with it.
 const TOKENS_LOOKED_BACK: usize = 8;
-/// How many messages are looked for in vain, each to the end of the prompt, before no more are.
+/// After this many messages were not found, each searched to the end of the prompt, the search stops.
 const VAIN_SEARCHES: usize = 16;
 
-/// The miss of prompt number `prompt` with its place, where it can be told. `now`: when the prompt was rendered.
+/// The miss of prompt number `prompt` with its place, if it can be found. `now` is the time at which the prompt was
+/// rendered.
 pub(crate) fn located(work: &Work, prompt: usize, miss: CacheMiss, now: UnixNanos) -> CacheMiss {
     let place = match miss.reason {
         MissReason::BelowBlock | MissReason::Bypassed | MissReason::Disabled => None,
@@ -48,7 +50,8 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             let offset = offset_of(tokenizer, before, text, false)?;
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             let conversation = &*shown(&work.model, conversation);
-            // As the stage `render` did; a template that tells the time may tell another one, and then has no places.
+            // Rendered as in stage `render`. A template that prints the time may print another one, and then yields no
+            // places.
             let options =
                 RenderOptions { add_generation_prompt: true, now, reasoning: Some(&work.call.reasoning) };
             let places = match template {
@@ -60,7 +63,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             let found = in_conversation(conversation, places, text, offset);
             Some(in_the_callers_terms(found, &work.call, conversation.messages.len()))
         }
-        // What is sent on has no tokens here that could be missed.
+        // These prompts have no cached tokens here that could be missed.
         Prompt::Relayed(_) | Prompt::Encode(_) => None,
         Prompt::Raw(items) => {
             let index = count(prompt);
@@ -77,8 +80,8 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
     }
 }
 
-/// The byte of `text` at which the token after `before` begins. `None`: the tokenizer does not give the text back, so
-/// that nothing can be said.
+/// The byte of `text` at which the token after `before` begins. `None` if the tokenizer does not reproduce the text, so
+/// that the byte is unknown.
 fn offset_of(tokenizer: &Tokenizer, before: &[u32], text: &str, skip_special: bool) -> Option<usize> {
     let decoded = tokenizer.decode(before, skip_special);
     let shared = text.bytes().zip(decoded.bytes()).take_while(|(a, b)| a == b).count();
@@ -88,9 +91,9 @@ fn offset_of(tokenizer: &Tokenizer, before: &[u32], text: &str, skip_special: bo
     Some(floor_char_boundary(text, shared))
 }
 
-/// How many bytes two tokens have in common, from the first on, where they follow the same ones.
+/// How many leading bytes two tokens have in common after the same preceding tokens.
 fn bytes_in_common(tokenizer: &Tokenizer, before: &[u32], own: u32, other: u32) -> usize {
-    // What a token says depends at most on the few before it.
+    // The text of a token depends on at most the few tokens before it.
     let before = before.get(before.len().saturating_sub(TOKENS_LOOKED_BACK)..).unwrap_or(before);
     let with = |token: u32| {
         let mut ids = before.to_vec();
@@ -101,24 +104,24 @@ fn bytes_in_common(tokenizer: &Tokenizer, before: &[u32], own: u32, other: u32) 
     shared.saturating_sub(tokenizer.decode(before, false).len())
 }
 
-/// The last place at which `text` may be cut that is not behind `at`.
+/// The last character boundary of `text` at or before byte `at`.
 fn floor_char_boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// Where a byte of a rendered conversation stands in it.
+/// The place of a byte of a rendered conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// In a part; which character of a text.
+    /// In a part, at this character of its text.
     In(Part, u32),
-    /// Where the list of tools begins or ends.
+    /// At the beginning or end of the list of tools.
     Tools,
     /// In the template's own words, before a message.
     Before(usize),
 }
 
-/// Which part holds the byte `offset` of a rendered conversation, by the places of its parts. A message without a place, where
-/// a template changes its text, is looked for behind the one before it.
+/// Finds the part that holds the byte `offset` of a rendered conversation, by the places of its parts. A message
+/// without a place, because a template changes its text, is searched for after the previous one.
 fn in_conversation(conversation: &Conversation, places: Vec<Place>, text: &str, offset: usize) -> Found {
     let places = with_messages_looked_for(conversation, places, text);
     let next = places.iter().position(|place| offset < place.range.end);
@@ -128,12 +131,12 @@ fn in_conversation(conversation: &Conversation, places: Vec<Place>, text: &str, 
         (_, Some(place)) if place.range.start <= offset => {
             Found::In(place.part, character_of(conversation, place, text, offset))
         }
-        // Between two tools stands what leads to the second one.
+        // The text between two tools leads to the second one.
         (Some(Place { part: Part::Tool(_), .. }), Some(Place { part: part @ Part::Tool(_), .. })) => {
             Found::In(*part, 0)
         }
         (_, Some(Place { part: Part::Tool(_), .. })) => Found::Tools,
-        // Behind the last tool, before anything else was said: the nearest prompt goes on with one more.
+        // After the last tool and before any other words: the most similar prompt has one more tool.
         (Some(Place { part: Part::Tool(_), range }), _) if !says_something(text.get(range.end..offset)) => {
             Found::Tools
         }
@@ -149,7 +152,7 @@ fn says_something(text: Option<&str>) -> bool {
     text.is_some_and(|text| text.chars().any(char::is_alphanumeric))
 }
 
-/// The places in the order of the text, with those of messages that have none.
+/// The places in the order of the text, including those found for messages that had none.
 fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>, text: &str) -> Vec<Place> {
     let mut told: Vec<Option<usize>> = vec![None; conversation.messages.len()];
     for place in &places {
@@ -180,7 +183,7 @@ fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>,
     places
 }
 
-/// Which character of its part's text stands at a byte. A template may have trimmed that text.
+/// The character of a part's own text at a byte of the prompt. A template may have trimmed that text.
 fn character_of(conversation: &Conversation, place: &Place, text: &str, offset: usize) -> u32 {
     let message = |at: usize| conversation.messages.get(at);
     let whole = match place.part {
@@ -193,9 +196,9 @@ fn character_of(conversation: &Conversation, place: &Place, text: &str, offset: 
     characters(cut).saturating_add(characters(text.get(place.range.start..offset).unwrap_or("")))
 }
 
-/// A place as the caller would name it, of a conversation with so many messages.
+/// A place as the caller would name it. `messages` is the length of the conversation.
 fn in_the_callers_terms(found: Found, call: &Call, messages: usize) -> PromptPlace {
-    // Nothing stands before `system` but the template's first words.
+    // Only the template's first words precede `system`.
     let index_of = |at: usize| match call.origin(at) {
         MessageOrigin::System => 0,
         MessageOrigin::Message { index, .. } => index,
@@ -221,7 +224,7 @@ fn in_the_callers_terms(found: Found, call: &Call, messages: usize) -> PromptPla
     }
 }
 
-/// The first place of a message's text, or of it trimmed, from byte `from` on.
+/// The first occurrence of a message's text, or of the trimmed text, from byte `from` on.
 fn search(content: &str, text: &str, from: usize) -> Option<Range<usize>> {
     let rest = text.get(from..)?;
     let (at, shown) = [content, content.trim()].into_iter().find_map(|way| Some((rest.find(way)?, way)))?;

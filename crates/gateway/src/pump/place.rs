@@ -1,7 +1,7 @@
-//! Stage `place`: a worker for each prompt of a call. It is a loop over the workers, until one has given the first thing that a
-//! client could see. A worker that refuses or fails before that is passed over, unseen. Behind that, only a worker takes an answer up
-//! that goes on with it as the lost one would have. Each try is an attempt in the trace.
-//! A bounded queue refuses honestly. Must not know what an answer says.
+//! Stage `place`: picks a worker for each prompt of a call. Tries workers until one produces the first visible output;
+//! earlier failures are invisible to the client. After that point another worker must continue the answer as the lost
+//! one would have. The model's policy may allow other workers that can continue. Every try is an attempt in the trace.
+//! A full queue rejects at once. Must not know the content of an answer.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,35 +29,37 @@ use super::source::jobs::Handed;
 use super::source::said::Lost;
 use super::source::tokens::Begun;
 
-/// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
+/// The least that each of a call's jobs may leave unread, however many jobs there are: some tokens with their
+/// log-probabilities.
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
-/// Attempts of a call that its trace tells; of more, the first.
+/// The most attempts that a call's trace lists. Later ones are left out.
 const ATTEMPTS_KEPT: usize = 64;
 /// Workers that may break over a prompt. After that the prompt is taken for the cause, and no other worker gets it.
 const MOST_BROKEN: usize = 2;
 
-/// Its prompts are with workers. Only who has one may wait for what they say.
+/// Proof that every prompt was placed. Required to read events.
 pub(crate) struct Placed(());
 
-/// Who was tried in vain, for each prompt that has moved on. All tries stand in the call's record; one that is under way stands
-/// there as cut short.
+/// The failed attempts of each prompt that has moved on. The call's record lists all attempts; one that is in progress
+/// is listed as cut short.
 #[derive(Default)]
 pub(crate) struct Tries {
     in_vain: BTreeMap<usize, InVain>,
-    /// What whoever has a job charges us, by its place among the call's jobs, where that is known.
+    /// What the worker of each job charges us, by the index of the job. Only known prices are present.
     costs: BTreeMap<usize, Quote>,
-    /// Who has the call as a second one, in the second place among its jobs.
+    /// The worker that races as the second one, at job index 1.
     second: Option<Arc<str>>,
 }
 
 impl Tries {
-    /// The call is put to this one, too.
+    /// Adds a second worker that races for the call.
     pub(super) fn race(&mut self, second: &Placement, gateway: &Gateway, work: &Work) {
         self.costed(1, second, gateway, work);
         self.second = Some(Arc::clone(second.worker_id()));
     }
 
-    /// Of the two who have a call, this one has it no longer, and the other one is in the first place. What it charges for what it did.
+    /// Removes one of two racing workers. The remaining one moves to job index 0. Returns what the removed worker
+    /// charges for its work.
     pub(super) fn left(&mut self, who: &Placement, used: &Usage, tier: PriceTier) -> Option<NanoDollars> {
         let is_second = self.second.take().is_some_and(|second| second == *who.worker_id());
         let mut costs = [self.costs.remove(&0), self.costs.remove(&1)];
@@ -71,7 +73,7 @@ impl Tries {
         left?.rates(tier, used.prompt_tokens()).cost(used).ok()
     }
 
-    /// A job is put to this one.
+    /// Notes the price of the worker that gets a job.
     fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &Work) {
         let quote = placement.target().and_then(|(upstream, model)| {
             work.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
@@ -82,18 +84,19 @@ impl Tries {
         }
     }
 
-    /// What whoever has a job charges for what it did.
+    /// What the worker of a job charges for its work.
     fn paid(&self, source: &Source, job: usize) -> Option<NanoDollars> {
         let (quote, usage) = (self.costs.get(&job)?, source.usage_of(job));
         quote.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
     }
 
-    /// Those with whom a prompt was tried.
+    /// The workers that were tried with a prompt.
     pub(super) fn of(&mut self, part: usize) -> &mut Tried {
         &mut self.in_vain.entry(part).or_default().tried
     }
 
-    /// One more, which may have broken over it. How many have?
+    /// Adds a failed attempt. `broke` says whether the worker may have broken over the prompt. Returns how many workers
+    /// have.
     pub(super) fn add(&mut self, part: usize, placement: Placement, broke: bool) -> usize {
         let in_vain = self.in_vain.entry(part).or_default();
         in_vain.tried.add(placement);
@@ -102,7 +105,7 @@ impl Tries {
     }
 }
 
-/// Of one prompt.
+/// The failed attempts of one prompt.
 #[derive(Default)]
 struct InVain {
     tried: Tried,
@@ -110,30 +113,30 @@ struct InVain {
     broken: usize,
 }
 
-/// What is handed to a worker.
+/// A prompt that is submitted to a worker.
 pub(super) struct Handing<'a> {
     pub(super) part: usize,
-    /// In whose place among the call's jobs.
+    /// Index of the job slot that this submission fills.
     pub(super) at: usize,
     pub(super) prompt: &'a Arc<[u32]>,
-    /// Of the prompt's blocks.
+    /// The keys of the prompt's blocks.
     pub(super) keys: &'a PrefixKeys,
     pub(super) onward: Option<Onward<'a>>,
 }
 
-/// It is an answer that has been begun.
+/// An answer that another worker began and this one is to continue.
 pub(super) struct Onward<'a> {
     choice: u32,
-    /// How many of the last ids of its prompt are its own.
+    /// How many of the last ids of the prompt belong to the answer.
     generated: u32,
     /// The engine that began it.
     began: &'a Capabilities,
 }
 
 impl Onward<'_> {
-    /// Whether this one goes on with it as the other one would have.
+    /// Whether this worker continues the answer as the first one would have.
     fn is_unchanged_by(&self, placement: &Placement, work: &Work) -> bool {
-        // Who is told a form in words begins with it anew.
+        // A server that receives the form as text would apply it from its beginning again.
         let goes_on = |engine: &Capabilities| {
             engine.continue_of(self.began, &work.sampling) && (engine.grammars || work.grammar.is_none())
         };
@@ -141,7 +144,7 @@ impl Onward<'_> {
     }
 }
 
-/// All that placing needs.
+/// Everything that placing needs.
 pub(super) struct Placing<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) dossier: &'a mut Dossier,
@@ -151,10 +154,11 @@ pub(super) struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
+    /// Submits every prompt to a worker. After an error some prompts may have been taken nevertheless, so the source
+    /// must be cancelled.
     pub(super) fn all(mut self) -> Result<Placed, Why> {
         self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
-        // An engine that panics here has failed by its own name, and not the call.
+        // A panic of an engine here is the engine's failure, not the call's.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.parts()).try_for_each(|part| self.part(part, None))
         }));
@@ -165,10 +169,10 @@ impl Placing<'_> {
         Ok(Placed(()))
     }
 
-    /// Hands a lost prompt to the next worker.
+    /// Submits a lost prompt to the next worker.
     ///
     /// # Errors
-    /// What the client is told: where nobody else takes the prompt, and where another try would be seen, or do harm.
+    /// The rejection for the client: no other worker takes the prompt, or another attempt would be visible or do harm.
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
         let Lost { part, job, why, cause, may_move, broke, .. } = lost;
         let paid = self.tries.paid(self.source, job);
@@ -181,7 +185,7 @@ impl Placing<'_> {
         }
         let began = placement.capabilities().cloned();
         let broken = self.tries.add(part, placement, broke);
-        // What it computed is lost: a load that is too much must not be multiplied.
+        // The lost work must be computed again, and retries must not multiply an overload.
         let may_retry = || self.work.catalog.fleet().may_retry(&self.work.model.name);
         if broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
@@ -193,7 +197,7 @@ impl Placing<'_> {
         placed.unwrap_or_else(|_| Err(panicked()))
     }
 
-    /// Hands answers that have been begun to workers that go on with them as the one would have that began them.
+    /// Submits unfinished answers to workers that continue them.
     fn onward(
         &mut self,
         part: usize,
@@ -212,8 +216,8 @@ impl Placing<'_> {
         Ok(())
     }
 
-    /// Hands a prompt to the worker that suits it best. If that one does not take it, the next one is asked, until nobody is left.
-    /// The client is told `told` then, if something is to be told already.
+    /// Submits a prompt to the most suitable worker, and to the next one whenever one refuses it. If no worker is left,
+    /// `told` is the rejection for the client, if there is one already.
     fn part(&mut self, part: usize, told: Option<Why>) -> Result<(), Why> {
         let work = self.work;
         if let Some(messages) = &work.messages {
@@ -229,9 +233,9 @@ impl Placing<'_> {
         while let Some(placement) = self.candidate(handing) {
             let mut placement = placement.called_by(self.work.tenant.0);
             let mut job = self.job(handing);
-            // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
+            // The engine's time begins here, on its own threads. This task may learn only later that the job was taken.
             let submitted_ns = self.dossier.elapsed_ns();
-            // Nobody else works for the call meanwhile: all the time until here has gone into placing it.
+            // No other worker has a part of the call yet, so all the time until here was spent on placing it.
             if handing.onward.is_none() && (self.source.is_empty() || prompts == 1) {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
@@ -267,7 +271,8 @@ impl Placing<'_> {
             }
             self.tries.of(part).add(placement);
             told = Some(match told {
-                // It is better news that waiting helps. Otherwise the word of the worker that suited best stands.
+                // A refusal that says when to try again is more useful. Otherwise the refusal of the most suitable
+                // worker remains.
                 Some(first) if first.retry_after.is_some() || why.retry_after.is_none() => first,
                 _ => why,
             });
@@ -275,7 +280,7 @@ impl Placing<'_> {
         Err(told.unwrap_or_else(|| nobody(work)))
     }
 
-    /// Notes where somebody goes on in another way.
+    /// Records that a worker continues an answer, but not as the lost worker would have.
     fn note_continued(&mut self, handing: &Handing<'_>, placement: &Placement) {
         let other = |onward: &&Onward<'_>| !onward.is_unchanged_by(placement, self.work);
         if let Some(onward) = handing.onward.as_ref().filter(other) {
@@ -285,7 +290,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Asks the target that suits a call in messages best. Whether it answers shows later.
+    /// Asks the most suitable target for a relayed call. Whether it answers shows later.
     fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
         let (work, nobody_yet) = (self.work, Tried::default());
         loop {
@@ -353,7 +358,7 @@ impl Placing<'_> {
         if work.model.policy.on_break == OnBreak::Error {
             return None;
         }
-        // It is better than no end at all that whoever takes ids goes on.
+        // Any worker that accepts generated ids is better than no end of the answer.
         loop {
             let placement = fleet.place(model, handing.keys, tried, within)?;
             if placement.capabilities().is_some_and(|engine| engine.continues != Continues::Never) {
@@ -393,7 +398,7 @@ impl Placing<'_> {
         self.end(part, placement, AttemptOutcome::Failed { code, why: cause }, paid);
     }
 
-    /// Of a prompt with this worker.
+    /// Ends the attempt in progress of a prompt with this worker.
     pub(super) fn end(
         &mut self,
         part: usize,
@@ -412,8 +417,7 @@ impl Placing<'_> {
         }
     }
 
-    /// What whoever is asked for the attempt that has just begun is told of the trace that it works in, where that is not an engine
-    /// of ours.
+    /// The `traceparent` that the worker of the latest attempt gets. `None` if the worker is not a configured upstream.
     pub(super) fn trace(&self, placement: &Placement) -> Option<Arc<str>> {
         placement.target()?;
         self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)
@@ -426,7 +430,7 @@ impl Placing<'_> {
         let deadline = || work.call.timeout.map(|timeout| dossier.deadline_ns(timeout));
         let (first_choice, generated, sampling, keys, start_deadline_ns) = match &handing.onward {
             None => (first, 0, sampling, Some(handing.keys.clone()), deadline()),
-            // The prompt's scores are told, and the time to begin has been kept.
+            // The prompt's scores have been sent already, and the start deadline was met.
             Some(onward) => {
                 let one = Sampling { n: 1, prompt_logprobs: None, ..sampling };
                 (onward.choice, onward.generated, one, None, None)
@@ -458,12 +462,12 @@ impl Placing<'_> {
     }
 }
 
-/// Nothing more comes from the source: attempts that are under way have answered, or are cut short now.
+/// Ends all attempts when nothing more comes from the source: each one either has answered or is cut short now.
 pub(super) fn close(attempts: &mut [Attempt], source: &Source, tries: &Tries, now_ns: u64) {
     let mut jobs = if tries.costs.is_empty() { Vec::new() } else { source.running() };
     for attempt in attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
         let part = attempt.prompt as usize;
-        // Of several that go on with a prompt's answers, one after the other.
+        // If several jobs continue answers of one prompt, each attempt takes one of them, in order.
         let job = jobs.iter().position(|(of, _)| *of == part).map(|at| jobs.remove(at).1);
         let paid = job.and_then(|job| tries.paid(source, job));
         match source.answered_ns(part) {
@@ -483,11 +487,11 @@ fn finish(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome, paid: Opt
     attempt.outcome = outcome;
 }
 
-/// Whether every worker would refuse the same.
+/// Whether every worker would refuse for the same reason.
 fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
     match refusal {
         SubmitRefusal::Invalid { .. } => true,
-        // Another one may have a shorter queue, more memory, the prefix in its cache.
+        // Another worker may have a shorter queue, more memory, or the prefix in its cache.
         SubmitRefusal::QueueFull { .. }
         | SubmitRefusal::DoesNotFit { .. }
         | SubmitRefusal::TooLate { .. }
@@ -502,7 +506,7 @@ pub(super) fn nobody(work: &Work) -> Why {
     Why::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
-/// All targets of a model failed lately, or are full, or were taken out of service.
+/// The rejection if all targets of a model failed recently, are full, or were taken out of service.
 fn no_target(work: &Work) -> Why {
     let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
     let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));

@@ -1,5 +1,6 @@
-//! A call that waits for its first word longer than others of its model do is put to a second worker: whoever of the two speaks first
-//! has it. Only before anything came: a client never hears two. Must not know what an answer says, or who pays.
+//! Hedging: a call that waits longer for its first output than other calls of its model is also sent to a second
+//! worker. The worker that produces output first keeps the call. A race starts only before any output, so a client
+//! never sees two answers. Must not know what an answer says, or who pays.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::source::jobs::Handed;
 use super::source::said::Outrun;
 
 impl Placing<'_> {
-    /// How long it waits for its first word until a second worker is asked; `None`: nobody is.
+    /// How long the call waits for its first output before a second worker is asked. `None` if none is asked.
     pub(super) fn patience(&self) -> Option<Duration> {
         let model = &self.work.model;
         let hedge = model.policy.hedge.as_ref()?;
@@ -26,7 +27,7 @@ impl Placing<'_> {
         fleet.patience(&model.name, first, hedge, &self.work.residency)
     }
 
-    /// Puts the call to a second worker, if one takes it. Whatever comes of that, the first one goes on.
+    /// Sends the call to a second worker, if one takes it. The first worker continues in any case.
     pub(super) fn race(mut self) {
         let work = self.work;
         let (fleet, model) = (work.catalog.fleet(), &work.model.name);
@@ -103,7 +104,7 @@ impl Placing<'_> {
         self.tries.of(0).add(placement);
     }
 
-    /// One of the two has the call no longer.
+    /// Ends the race for the worker that no longer has the call.
     pub(super) fn outrun(mut self, outrun: Outrun) {
         let Outrun { mut placement, used, failed } = outrun;
         let paid = self.tries.left(&placement, &used, self.source.price_tier());

@@ -1,5 +1,5 @@
-//! Stage `deliver`: reply events to bytes in the caller's dialect. One machine for streamed and whole answers, so that they
-//! cannot differ. Must not know where the events come from.
+//! Stage `deliver`: encodes reply events as bytes in the caller's dialect. Streamed and whole answers share one
+//! encoder, so they cannot differ. Must not know where the events come from.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::state::Work;
 
 use super::source::said::{More, Passed};
 
-/// Log-probabilities and ids that are written as JSON on the event loop; more of them take milliseconds.
+/// The most log-probabilities and ids that are written as JSON on the event loop. More of them take milliseconds.
 const ENCODED_INLINE: usize = 4096;
-/// What one of them takes as JSON, mostly: a buffer made so large at once does not grow by copying itself.
+/// Bytes that one of them usually takes as JSON. A buffer of the final size does not have to grow by copying.
 const WRITTEN_BYTES: usize = 80;
 
-/// The answer in the making.
+/// The answer while it is being made.
 pub(super) struct Reply {
     encoder: Encoding,
     stream: bool,
@@ -27,31 +27,31 @@ pub(super) struct Reply {
     begun: bool,
     meaningful: bool,
     written: Written,
-    /// Log-probabilities and ids that the encoder has taken in: what its work goes by.
+    /// Log-probabilities and ids that the encoder has received. They determine how much work it has.
     taken_in: usize,
     content_type: &'static str,
     deliver_ns: u64,
-    /// What ends an answer that is passed on as it came; `None`: the encoder writes the answer.
+    /// The end of an answer that is passed on as it came. `None` if the encoder writes the answer.
     passed_end: Option<BytesMut>,
 }
 
-/// Who writes the answer.
+/// The state of the encoder.
 enum Encoding {
-    /// Nobody yet: an answer that is passed on as it came needs one only where it fails.
+    /// Not made yet: an answer that is passed on as it came needs an encoder only if it fails.
     Ahead(Making),
     Here(Box<dyn ReplyEncoder>),
     /// The answer is over.
     Over,
 }
 
-/// What an encoder is made of.
+/// What an encoder is made from.
 struct Making {
     work: Arc<Work>,
     request: RequestId,
     started: UnixNanos,
-    /// Somebody goes on from the answer.
+    /// A later call continues from the answer.
     keeps: bool,
-    /// The answer goes out as somebody else wrote it.
+    /// The answer goes out as the upstream wrote it.
     is_passed: bool,
 }
 
@@ -70,12 +70,12 @@ impl Making {
 }
 
 impl Encoding {
-    /// What is left of one that wrote; `None`: the answer is over.
+    /// The state after a write. `None` means that the answer is over.
     fn of(encoder: Option<Box<dyn ReplyEncoder>>) -> Self {
         encoder.map_or(Self::Over, Self::Here)
     }
 
-    /// The encoder, made by now; `None` only once the answer is over.
+    /// The encoder, which is made if necessary. `None` only if the answer is over.
     fn get(&mut self) -> Option<&mut (dyn ReplyEncoder + 'static)> {
         if let Self::Ahead(making) = self {
             *self = Self::Here(making.make());
@@ -86,7 +86,7 @@ impl Encoding {
         }
     }
 
-    /// The same, of an answer that is over from now on.
+    /// Like [`Self::get`], and ends the answer.
     fn take(&mut self) -> Option<Box<dyn ReplyEncoder>> {
         match std::mem::replace(self, Self::Over) {
             Self::Ahead(making) => Some(making.make()),
@@ -108,18 +108,18 @@ impl Encoding {
 #[derive(Default)]
 struct Written {
     bytes: BytesMut,
-    /// Ids that show in what was written, from the answer's start: by their text, or by themselves.
+    /// Ids from the answer's start that are visible in what was written, as text or as ids.
     tokens: u64,
-    /// Ids of each choice that do not show yet: their text is held back, as it may be a stop string or a tool call, or is half
-    /// a character.
+    /// Ids of each choice that are not visible yet. Their text is held back: it may become a stop string or a tool
+    /// call, or it is half a character.
     unseen: Vec<u64>,
-    /// Ids are written as such.
+    /// The answer contains the ids themselves.
     with_ids: bool,
-    /// What is to be stored of the answer.
+    /// The part of the answer that is to be stored.
     kept: Option<Bytes>,
 }
 
-/// What an answer to a call says of itself.
+/// The metadata in an answer to a call.
 pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
     meta_of(work, dossier.id, dossier.record.started)
 }
@@ -141,8 +141,8 @@ impl Written {
         Self { unseen: vec![0; choices], with_ids: call.return_token_ids, ..Self::default() }
     }
 
-    /// Writes an event. It completes the tokens of its choice up to here where the bytes show something of the answer: what
-    /// opens a choice does not.
+    /// Writes an event. It completes all earlier tokens of its choice if the bytes show something of the answer. The
+    /// opening of a choice does not.
     fn event(&mut self, encoder: &mut dyn ReplyEncoder, event: &ReplyEvent) {
         let before = self.bytes.len();
         encoder.event(event, &mut self.bytes);
@@ -167,7 +167,8 @@ impl Written {
         }
     }
 
-    /// The end of the answer completes whatever did not show by itself.
+    /// Counts the tokens that never became visible by themselves. Called at the end of the answer, which completes
+    /// them.
     fn all(&mut self) {
         self.tokens += self.unseen.iter_mut().map(std::mem::take).sum::<u64>();
     }
@@ -197,7 +198,7 @@ impl Reply {
         }
     }
 
-    /// Encodes what a source has said.
+    /// Encodes what a source has yielded.
     pub(super) async fn take(&mut self, more: &More, events: &mut Vec<ReplyEvent>, dossier: &Dossier) {
         if let Some(prompt) = &more.prompt {
             self.begin(prompt);
@@ -208,7 +209,7 @@ impl Reply {
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(more.at_ns);
     }
 
-    /// Takes a piece of an answer that is in the caller's dialect already. Its end is kept for the answer's.
+    /// Takes a piece of an answer that is already in the caller's dialect. Its end is kept as the answer's end.
     pub(super) fn pass(&mut self, passed: Passed, dossier: &Dossier) {
         let Passed { bytes, tokens, last, meaningful, at_ns } = passed;
         if self.passed_end.is_none() {
@@ -228,7 +229,7 @@ impl Reply {
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(at_ns);
     }
 
-    /// Gives what is encoded to the transport. Of a whole answer nothing is, before its end.
+    /// Hands encoded bytes to the transport. A whole answer has none before its end.
     pub(super) fn hand_over(&mut self, sender: &DeliverySender, dossier: &Dossier) {
         if self.written.bytes.is_empty() {
             return;
@@ -245,7 +246,7 @@ impl Reply {
         sender.push(&mut self.written.bytes, self.written.tokens);
     }
 
-    /// Says in a stream where another worker goes on with an answer in its own way.
+    /// Notes in a stream that another worker continues an answer in its own way.
     pub(super) fn remark(&mut self, continued: &[Continued], sender: &DeliverySender) {
         let Some(encoder) = self.encoder.get() else { return };
         for Continued { choice, after_tokens, .. } in continued {
@@ -257,7 +258,7 @@ impl Reply {
         }
     }
 
-    /// The end of an answer that ended well; of a whole answer, all of it.
+    /// Encodes the end of an answer that ended well. If the answer is not streamed, that is all of it.
     pub(super) async fn finish(
         &mut self,
         usage: &Usage,
@@ -273,7 +274,7 @@ impl Reply {
         }
         self.begin(&Usage { output: 0, reasoning: 0, ..*usage });
         let usage = *usage;
-        // A stream has written what it took in; a whole answer is written here.
+        // A stream has already written what it received. A whole answer is written here.
         let large = !self.stream && self.taken_in > ENCODED_INLINE;
         let bytes = if large { self.taken_in.saturating_mul(WRITTEN_BYTES) } else { 0 };
         let end = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut Written| {
@@ -281,7 +282,7 @@ impl Reply {
             encoder.finish(&usage, explained.as_ref(), &mut written.bytes);
             written.kept = encoder.kept();
             written.all();
-            // What it took in is let go of here, too.
+            // The encoder's data is freed here too.
             drop(encoder);
             None
         };
@@ -289,9 +290,9 @@ impl Reply {
         std::mem::take(&mut self.written.bytes)
     }
 
-    /// The end of one that failed after it began.
+    /// Encodes the end of an answer that failed after it began.
     pub(super) fn fail(&mut self, facts: &ErrorFacts) -> BytesMut {
-        // What a panic left here was settled as not delivered.
+        // Bytes left here by a panic were settled as not delivered.
         self.written.bytes.clear();
         if let Some(encoder) = self.encoder.get() {
             encoder.fail(facts, &mut self.written.bytes);
@@ -300,7 +301,7 @@ impl Reply {
         std::mem::take(&mut self.written.bytes)
     }
 
-    /// What is to be stored of an answer that ended well, once.
+    /// Takes the part that is to be stored of an answer. Later calls return `None`.
     pub(super) fn kept(&mut self) -> Option<Bytes> {
         self.written.kept.take()
     }
@@ -314,12 +315,12 @@ impl Reply {
         self.meaningful
     }
 
-    /// Tokens of the answer that what was encoded completes.
+    /// The number of the answer's tokens that the encoded bytes complete.
     pub(super) fn written(&self) -> u64 {
         self.written.tokens
     }
 
-    /// Nanoseconds spent on encoding and handing over, since this was asked before.
+    /// Takes the nanoseconds spent on encoding and handing over since the last call.
     pub(super) fn take_deliver_ns(&mut self) -> u64 {
         std::mem::take(&mut self.deliver_ns)
     }
@@ -354,7 +355,7 @@ impl Reply {
                 | ReplyEvent::RedactedReasoning { .. }
                 | ReplyEvent::ToolCallStart { .. }
                 | ReplyEvent::ToolCallArguments { .. } => {}
-                // As many numbers to write as a text of so many tokens has.
+                // As many numbers to write as a text of this many tokens has.
                 ReplyEvent::Encoded { values, .. } => self.taken_in += values.len(),
             }
         }
@@ -377,8 +378,8 @@ impl Reply {
         self.with_encoder(true, large).await;
     }
 
-    /// Lets `write` have the encoder and what it has written so far; where it is `large`, off the event loop. What panics
-    /// there panics here.
+    /// Runs `write` with the encoder and what it has written so far. If `large`, it runs off the event loop. A panic
+    /// there is resumed here.
     async fn with_encoder<W>(&mut self, large: bool, write: W)
     where
         W: FnOnce(Box<dyn ReplyEncoder>, &mut Written) -> Option<Box<dyn ReplyEncoder>> + Send + 'static,
@@ -404,7 +405,7 @@ impl Reply {
     }
 }
 
-/// Log-probabilities, alternatives included.
+/// Counts log-probabilities, including alternatives.
 fn scores(tokens: &[TokenLogprob]) -> usize {
     tokens.iter().map(|token| token.top.len() + 1).sum()
 }
@@ -418,7 +419,7 @@ mod tests {
 
     use super::*;
 
-    /// Text of a choice that came with so many ids.
+    /// Text of a choice that came with this many ids.
     fn text(choice: u32, text: &str, ids: usize) -> ReplyEvent {
         ReplyEvent::Text { choice, text: text.to_owned(), ids: vec![65; ids], logprobs: Vec::new() }
     }
@@ -440,7 +441,7 @@ mod tests {
         ReplyEvent::Finish { choice, reason: FinishReason::Length }
     }
 
-    /// Tokens that are written after each event, and then after the end.
+    /// The number of tokens written after each event, and then after the end.
     fn written(endpoint: Endpoint, with: &Value, events: &[ReplyEvent]) -> Vec<u64> {
         let mut body = json!({"model": "m", "max_tokens": 9, "stream": true});
         match endpoint {
@@ -478,9 +479,10 @@ mod tests {
     fn a_token_is_written_when_it_shows_and_not_when_it_was_generated() {
         use Endpoint::{ChatCompletions, Completions, Messages};
         let none = json!({});
-        // Half a character, or what may become a stop string, shows with what follows it, or with the end of its choice.
+        // Half a character, or text that may become a stop string, becomes visible with the next text or with the end
+        // of its choice.
         let held = [text(0, "", 1), text(0, "a", 1), text(0, "", 2), finish(0)];
-        // The text of a tool call is kept until the call is whole.
+        // The text of a tool call is held back until the call is complete.
         let tool = [text(0, "", 3), text(0, "", 3), call_begins(), arguments(), finish(0)];
         let two = [text(0, "", 1), text(1, "b", 2), text(0, "a", 4), finish(1), finish(0)];
         let logprobs = json!({"logprobs": true});
@@ -492,13 +494,13 @@ mod tests {
             (ChatCompletions, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
             (Messages, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
             (ChatCompletions, &none, &two[..], &[0, 2, 7, 7, 7, 7][..]),
-            // What shows by itself is written although its text is held back.
+            // Ids and log-probabilities are visible although their text is held back.
             (ChatCompletions, &ids, &held[..], &[1, 2, 4, 4, 4][..]),
             (ChatCompletions, &logprobs, &[scored(2), text(0, "", 1), finish(0)][..], &[2, 2, 3, 3][..]),
             // A whole answer is not written before its end.
             (ChatCompletions, &json!({"stream": false}), &held[..], &[0, 0, 0, 0, 4][..]),
             (Messages, &json!({"stream": false}), &tool[..], &[0, 0, 0, 0, 0, 6][..]),
-            // A choice that never ends by an event, as of a dialect that has none for it.
+            // A choice that no event ends, as in a dialect that has none for it.
             (Messages, &none, &[text(0, "", 2)][..], &[0, 2][..]),
         ] {
             assert_eq!(written(endpoint, with, events), expected, "{endpoint:?} {with} {events:?}");

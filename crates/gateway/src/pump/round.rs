@@ -1,5 +1,6 @@
-//! A round of a call: one rendering of its prompts, and whoever answers them. What a call has only once (its file, its hold, the
-//! line to its client, its settlement) stands outside, and rounds add to it. Must not know money, or what follows a round.
+//! A round of a call: one rendering of its prompts, and the workers that answer them. What a call has only once (its
+//! record, its hold, the line to its client, its settlement) is kept outside, and rounds add to it. Must not know
+//! money, or what follows a round.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +25,11 @@ pub(super) struct Round {
     pub(super) work: Arc<Work>,
     pub(super) source: Source,
     tries: Tries,
-    /// When the client took nothing, so that the task took no events.
+    /// When the task took no events because the client took nothing.
     pub(super) pauses: Pauses,
-    /// The call's file has what it took.
+    /// Its usage has been added to the call's record.
     noted: bool,
-    /// And its times.
+    /// Its times have been added too.
     timed: bool,
 }
 
@@ -38,12 +39,12 @@ impl Round {
         Self { work, source, tries: Tries::default(), pauses: Pauses::default(), noted: false, timed: false }
     }
 
-    /// Hands its prompts to workers.
+    /// Submits its prompts to workers.
     pub(super) fn place(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Placed, Why> {
         self.placing(gateway, dossier).all()
     }
 
-    /// Hands a lost prompt to another worker, where the client cannot see it.
+    /// Submits a lost prompt to another worker.
     pub(super) fn place_again(
         &mut self,
         gateway: &Gateway,
@@ -53,17 +54,17 @@ impl Round {
         self.placing(gateway, dossier).again(lost)
     }
 
-    /// How long its call may wait for a first word, until a second worker is asked as well.
+    /// How long its call may wait for the first output before a second worker is asked as well.
     pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Option<Duration> {
         self.placing(gateway, dossier).patience()
     }
 
-    /// Puts its call to a second worker, which races with the first.
+    /// Sends its call to a second worker, which races with the first.
     pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut Dossier) {
         self.placing(gateway, dossier).race();
     }
 
-    /// One of the two has it no longer.
+    /// Ends the race for the worker that no longer has the call.
     pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut Dossier, outrun: Outrun) {
         self.placing(gateway, dossier).outrun(outrun);
     }
@@ -73,17 +74,17 @@ impl Round {
         Placing { gateway, dossier, work, source, tries }
     }
 
-    /// Adds the round to the call's file, once: what it took, how the tries ended, and the engines' part of the time, as they tell
-    /// it, between what was seen here.
+    /// Adds the round to the call's record, once: its usage, how its attempts ended, and the engines' own times, placed
+    /// between what was seen here.
     pub(super) fn note(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
         let source = &self.source;
         let record = &mut dossier.record;
-        // This comes first, before anything that could fail: it is what is paid for.
+        // First, before anything that could fail: this is what the client pays for.
         record.usage = record.usage.plus(&source.usage());
-        // A batch has its price whoever answers, and whatever that calls it.
+        // A batch request has the batch price, even if the upstream reports another tier.
         let is_batch = self.work.call.tier == ServiceTier::Batch;
         record.price_tier = if is_batch { PriceTier::Batch } else { source.price_tier() };
         record.usage_source = source.usage_source();
@@ -102,8 +103,8 @@ impl Round {
         self.time(dossier, reply);
     }
 
-    /// Adds to the call's file, once, how the tries ended and where the time went: all that there is to say of a round of which
-    /// nothing has gone out, where another model's follows.
+    /// Adds to the call's record, once, how the attempts ended and how the time was spent. Of a round that another
+    /// model replaces unseen, nothing more is recorded.
     pub(super) fn time(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
         if std::mem::replace(&mut self.timed, true) {
             return;
@@ -127,7 +128,7 @@ impl Round {
             None => dossier.line.upstream(&seen),
         }
         let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, Reply::take_deliver_ns));
-        // Done beside decoding, and what is left when that ended, after it.
+        // This work ran beside decoding. What exceeds the decoding time ran after it.
         for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
             let left = dossier.line.share(stage, Stage::Decode, took);
             dossier.line.share(stage, Stage::Handover, left);
@@ -140,11 +141,11 @@ impl Round {
     }
 }
 
-/// What is at fault in the call itself: an upstream that says so may repeat the call's words.
+/// Faults of the call itself: the upstream's message about them may repeat the call's words.
 const FAULTS_OF_CALLS: [Code; 4] =
     [Code::UpstreamRefused, Code::ContextLengthExceeded, Code::ContentPolicy, Code::RequestTooLarge];
 
-/// Leaves out of what an upstream said what the call says, too.
+/// Removes the call's own words from an upstream's message.
 fn without_own_words(outcome: &mut AttemptOutcome, call: &Call) {
     let (AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why }) = outcome else {
         return;

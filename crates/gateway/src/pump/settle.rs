@@ -1,4 +1,4 @@
-//! Stage `settle`: what a request took is paid or given back, exactly once, whatever happened to it.
+//! Stage `settle`: what a request took is paid or given back, exactly once, however the request ended.
 
 use std::time::Duration;
 
@@ -15,49 +15,49 @@ use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 
-/// Between two tries to write a settlement that the disk refused.
+/// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
-/// How long a settlement that the disk refuses is tried for after the time for a shutdown is over. Before, it is tried
-/// for as long as it takes. A hold that stays open is released at the next start, and nothing is charged.
+/// How long a refused settlement is retried after the time for a shutdown is over. Before that it is retried without
+/// limit. A hold that remains open is released at the next start, and nothing is charged.
 const LAST_TRIES: Duration = Duration::from_secs(10);
 
-/// What a request has taken: a lease of its limits and a hold on money. It is kept in one place from the hold to the
-/// end of the task, and every step on it can be taken again: a panic in one does not lose it.
+/// What a request has taken: a lease of its limits and a hold on money. It stays in one place from the hold to the end
+/// of the task. Every step on it can be repeated, so a panic in a step does not lose it.
 pub(crate) struct Settlement {
     hold: HoldId,
     lease: Option<Lease>,
     quote: Quote,
     /// When they were taken, in nanoseconds of the clock's monotonic time.
     pub(crate) taken_ns: u64,
-    /// Resolves when the hold is on the disk. No byte of a success leaves before.
+    /// Resolves when the hold is on the disk. No byte of a successful answer leaves before.
     pub(crate) durable: Durable,
     sent: Option<Pending>,
 }
 
-/// The hold's end is decided. Whoever tells the client how its call ended must show one.
+/// Proof that the end of the hold is decided. Required to tell the client how its call ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settled(());
 
-/// Whether somebody waits until an end is on the disk.
+/// How urgently the end of a hold must reach the disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Haste {
-    /// Somebody does.
+    /// The call waits for it.
     Waits,
-    /// It is only seen to.
+    /// It is only observed.
     Watches,
 }
 
 /// What is to be paid.
 pub(crate) struct Bill {
-    /// What the customer is charged for.
+    /// The usage that the customer is charged for.
     pub(crate) charged: Usage,
-    /// What was used beyond that: its list price goes to the loss account.
+    /// The usage beyond that. Its list price goes to the loss account.
     pub(crate) lost: Usage,
     pub(crate) outcome: SettleOutcome,
 }
 
 impl Bill {
-    /// The same, of which nobody is charged anything.
+    /// The same usage as a loss: nothing of it is charged.
     pub(crate) fn on_the_house(self) -> Self {
         let Self { charged, lost, outcome } = self;
         Self { charged: Usage::default(), lost: charged.plus(&lost), outcome }
@@ -66,16 +66,16 @@ impl Bill {
 
 impl Settlement {
     pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, mut durable: Durable) -> Self {
-        // Nobody waits for it before there is something to say.
+        // The call has nothing to send yet, so the hold may be written together with other entries.
         durable.at_leisure();
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
     }
 
-    /// Goes over from the prices and limits of a model that failed to those of another one, which may cost so much. The hold grows,
-    /// where that is more.
+    /// Replaces the prices and limits of a model that failed by those of another one, whose call may cost `amount`. The
+    /// hold grows if that is more.
     ///
     /// # Errors
-    /// Money or limits refuse: then the hold and its prices stay as they were.
+    /// Money or limits refuse. The hold and its prices are then unchanged.
     pub(crate) async fn go_over(
         &mut self,
         gateway: &Gateway,
@@ -101,7 +101,7 @@ impl Settlement {
                 self.leave(&scope, now);
                 return Err(refusal.into());
             }
-            // What was written before it is on the disk with it.
+            // Entries that were written before it reach the disk with it, so it covers the hold as well.
             self.durable = transacted.durable;
             self.durable.at_leisure();
             dossier.record.held = amount;
@@ -118,30 +118,30 @@ impl Settlement {
         (&mut self.durable).await
     }
 
-    /// A model that does not handle the call keeps nothing of its limits.
+    /// Returns the limits of a model that does not serve the call.
     fn leave(&mut self, scope: &Scope, now: UnixNanos) {
         if let Some(lease) = &mut self.lease {
             lease.leave(scope, now);
         }
     }
 
-    /// Which hold it is.
+    /// The id of the hold.
     pub(crate) const fn hold(&self) -> HoldId {
         self.hold
     }
 
-    /// What a usage costs, which is never more than was held.
+    /// The price of a usage, which is never more than the hold.
     pub(crate) fn price(&self, usage: &Usage, dossier: &Dossier) -> NanoDollars {
         let rates = self.quote.rates(dossier.record.price_tier, usage.prompt_tokens());
         rates.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
     }
 
-    /// How the hold had ended before the call did, if it had: nobody paid for the call.
+    /// How the hold had ended before the call did, which means that the call was not paid for. `None` if it had not.
     pub(crate) fn unpaid(&self) -> Option<String> {
         self.sent.as_ref().and_then(Pending::unpaid)
     }
 
-    /// Whether the hold's end is decided.
+    /// A [`Settled`] if the end of the hold is decided.
     pub(crate) fn settled(&self) -> Option<Settled> {
         self.sent.as_ref().is_some_and(Pending::is_decided).then_some(Settled(()))
     }
@@ -156,11 +156,12 @@ impl Settlement {
         Settled(())
     }
 
-    /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
+    /// Charges the bill, gives the unused part of the limits back and writes both into the dossier.
     pub(crate) async fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
         dossier.is_in(Stage::Settle);
         let used = bill.charged.plus(&bill.lost);
-        // What is charged and what is lost of one call are priced alike, by the length of its whole prompt.
+        // The charged and the lost part of one call have the same prices, which depend on the length of its whole
+        // prompt.
         let rates = self.quote.rates(dossier.record.price_tier, used.prompt_tokens());
         let cost = |usage: &Usage| rates.cost(usage).unwrap_or(NanoDollars::MAX);
         let (expected, loss, all) =
@@ -174,7 +175,7 @@ impl Settlement {
         let hold = self.hold;
         self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None }).await;
         dossier.record.usage = used;
-        // Where the ledger cannot take it now it will, and then it is what it would be now.
+        // If the ledger cannot take the settlement now, it takes it later with the amounts computed here.
         (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().and_then(Pending::verdict) {
             Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
             Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
@@ -187,13 +188,14 @@ impl Settlement {
             lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
         }
         if dossier.batch.is_some() {
-            // Who reads the end of this answer writes down that the request ended: by then it is paid for, whatever happens.
+            // The reader of this answer's end records that the request ended. The charge must be on the disk before
+            // that.
             self.written(gateway, Haste::Waits).await;
         }
         Settled(())
     }
 
-    /// Waits until the end of the hold is on the disk, and sends it again for as long as the disk refuses it.
+    /// Waits until the end of the hold is on the disk, and sends it again as long as the disk refuses it.
     pub(crate) async fn written(&mut self, gateway: &Gateway, haste: Haste) {
         let hold = self.hold;
         let Some(sent) = &mut self.sent else { return };
@@ -203,13 +205,14 @@ impl Settlement {
         }
     }
 
-    /// Sends the hold's end, unless one was sent, and waits until it is decided.
+    /// Sends the end of the hold unless one was sent, and waits until it is decided.
     async fn send(&mut self, gateway: &Gateway, command: Command) {
         self.sent.get_or_insert_with(|| Pending::send(gateway, command)).decided().await;
     }
 }
 
-/// A usage that overflows its price cannot have been held for: nothing is charged then, and the log says so.
+/// The charge for a usage. If its price overflows, no hold can have covered it: nothing is charged, and the log says
+/// so.
 fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
     rates.lines(usage).unwrap_or_else(|error| {
         tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
@@ -217,7 +220,7 @@ fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
     })
 }
 
-/// The bill as the trace keeps it: what was charged and what was lost, class by class.
+/// The bill as the trace keeps it: what was charged and what was lost, by token class.
 fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
     let line = |class: TokenClass| {
         let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
@@ -234,13 +237,13 @@ fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
     TokenClass::BILLED.into_iter().filter_map(line).collect()
 }
 
-/// Ends a hold of which nobody knows whether it was taken, without a charge.
+/// Ends a hold without a charge if it is unknown whether it was taken.
 pub(crate) async fn let_go(gateway: &Gateway, hold: HoldId) {
     let mut release = Pending::send(gateway, Command::Release { hold, why: ReleaseReason::Failed });
     write(gateway, hold, &mut release, Haste::Watches).await;
 }
 
-/// Waits until the end of a hold is on the disk, and sends it again for as long as the disk refuses it.
+/// Waits until the end of a hold is on the disk, and sends it again as long as the disk refuses it.
 async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending, haste: Haste) {
     let tries = async {
         while !sent.is_written(haste).await {
@@ -259,7 +262,7 @@ async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending, haste: Haste
     }
 }
 
-/// A settlement on its way to the books, and from there to the disk.
+/// A settlement on its way to the ledger, and from there to the disk.
 struct Pending {
     command: Command,
     progress: Progress,
@@ -293,7 +296,7 @@ impl Pending {
         self.verdict().is_some()
     }
 
-    /// `None` until it is decided.
+    /// The verdict. `None` until it is decided.
     fn verdict(&self) -> Option<&Result<Receipt, LedgerRefusal>> {
         match &self.progress {
             Progress::Deciding(_) => None,
@@ -301,7 +304,7 @@ impl Pending {
         }
     }
 
-    /// Whether it is on the disk, now or after a wait; false: it must be sent again.
+    /// Waits until it is on the disk. Returns `false` if it must be sent again.
     async fn is_written(&mut self, haste: Haste) -> bool {
         self.decided().await;
         let Progress::Decided { verdict, durable } = &mut self.progress else { return false };
@@ -310,10 +313,10 @@ impl Pending {
         }
         match verdict {
             Ok(_) => durable.await.is_ok(),
-            // Either an earlier try reached the disk, or the hold never did, or it ended otherwise: nothing is left to do.
+            // An earlier try reached the disk, the hold never did, or it ended otherwise: nothing is left to do.
             Err(LedgerRefusal::AlreadyResolved { .. } | LedgerRefusal::UnknownHold { .. }) => true,
             Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. }) => false,
-            // The ledger will never take it. The hold must end all the same.
+            // The ledger will never take it, but the hold must end nevertheless.
             Err(refusal) => {
                 tracing::error!(%refusal, "the ledger refused a settlement; its hold is released, not charged");
                 if let Command::Settle { hold, .. } = self.command {
@@ -325,7 +328,8 @@ impl Pending {
         }
     }
 
-    /// How the hold had ended, where it was neither by this settlement nor by an earlier try to write it: nobody paid.
+    /// How the hold had ended, if neither this settlement nor an earlier try to write it ended it. The call was then
+    /// not paid for.
     fn unpaid(&self) -> Option<String> {
         let Command::Settle { .. } = self.command else { return None };
         match self.verdict() {

@@ -1,5 +1,5 @@
-//! What answers a call: a source of reply events. One kind for each lane; whoever reads one does not see which it is.
-//! Must not know dialects, bytes or money.
+//! A source of reply events: what answers a call. There is one kind for each backend, and its reader does not see
+//! which. Must not know dialects, bytes or money.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ use tokens::{Begun, TokenSource};
 
 /// See the top of the file.
 pub(crate) enum Source {
-    /// Engines that give ids and text: their replies are parsed here.
+    /// Engines that yield ids and text. Their replies are parsed here.
     Tokens(Box<TokenSource>),
-    /// Somebody else's server, which answers in a dialect.
+    /// An upstream server that answers in a dialect.
     Messages(Box<MessageSource>),
 }
 
 impl Source {
-    /// Of a call that nobody works on yet.
+    /// The source of a call that no worker has yet.
     pub(crate) fn new(work: &Arc<Work>) -> Self {
         match work.messages {
             None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work)))),
@@ -57,14 +57,15 @@ impl Source {
         }
     }
 
-    /// A worker has taken a prompt of the call. Prompts come in their order; one that was lost is put once more.
+    /// Adds a job for a prompt that a worker has taken. Prompts come in order; a lost one is added again.
     pub(crate) fn put(&mut self, handed: Handed) {
         if let Self::Tokens(source) = self {
             source.put(handed);
         }
     }
 
-    /// What there is of the answers of a lost job that are not at their end; `None`: it can begin anew, unseen.
+    /// The unfinished answers of a lost job, which another worker can continue. `None` if the job can start again
+    /// unseen.
     pub(crate) fn begun(&mut self, job: usize, dossier: &Dossier) -> Option<Vec<Begun>> {
         match self {
             Self::Tokens(source) => source.begun(job, dossier),
@@ -72,7 +73,7 @@ impl Source {
         }
     }
 
-    /// How many jobs the call has by now.
+    /// How many jobs the call has so far.
     pub(crate) fn jobs(&self) -> usize {
         match self {
             Self::Tokens(source) => source.jobs(),
@@ -80,14 +81,14 @@ impl Source {
         }
     }
 
-    /// Somebody's server was asked, after nobody or somebody who gave nothing.
+    /// Sets the upstream that was asked: the first one, or the successor of one that failed.
     pub(crate) fn ask(&mut self, asked: Asked) {
         if let Self::Messages(source) = self {
             source.ask(asked);
         }
     }
 
-    /// Who has the call, where it is one alone and nothing of an answer is here.
+    /// The worker that has the call, if it is the only one and nothing of an answer has come.
     pub(crate) fn only_one(&self) -> Option<&Placement> {
         match self {
             Self::Tokens(source) => source.only_one(),
@@ -95,21 +96,21 @@ impl Source {
         }
     }
 
-    /// A second worker has taken the call: whoever of the two says the first word has it.
+    /// Adds a second worker that has taken the call. The worker that produces the first output keeps it.
     pub(crate) fn race(&mut self, handed: Handed) {
         if let Self::Tokens(source) = self {
             source.race(handed);
         }
     }
 
-    /// A second server was asked: whoever of the two says the first word has the call.
+    /// Adds a second upstream that was asked. The one that produces the first output keeps the call.
     pub(crate) fn ask_too(&mut self, asked: Asked) {
         if let Self::Messages(source) = self {
             source.ask_too(asked);
         }
     }
 
-    /// Whose server has the call, by its name.
+    /// The name of the upstream that has the call.
     pub(crate) fn upstream(&self) -> Option<&Arc<str>> {
         match self {
             Self::Tokens(_) => None,
@@ -117,7 +118,7 @@ impl Source {
         }
     }
 
-    /// What there is of an answer in messages that broke off, for somebody else to go on with.
+    /// The text of a relayed answer that broke off, for another upstream to continue.
     pub(crate) fn text_begun(&self) -> Option<resume::Begun> {
         match self {
             Self::Tokens(_) => None,
@@ -125,7 +126,7 @@ impl Source {
         }
     }
 
-    /// The placement of a job that is lost.
+    /// Takes the placement of a lost job.
     pub(crate) fn take_back(&mut self, job: usize) -> Option<Placement> {
         match self {
             Self::Tokens(source) => source.take_back(job),
@@ -141,14 +142,14 @@ impl Source {
         }
     }
 
-    /// Nothing that was said has left, and all of it was taken back.
+    /// Resets the source after its whole output was taken back before any of it left.
     pub(crate) fn unsaid(&mut self) {
         if let Self::Messages(source) = self {
             source.unsaid();
         }
     }
 
-    /// Whether nobody has taken any part of the call.
+    /// Whether no worker has taken any part of the call.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::Tokens(source) => source.is_empty(),
@@ -156,14 +157,14 @@ impl Source {
         }
     }
 
-    /// Makes ready to read. Those who took the call are at work already.
+    /// Prepares for reading. The workers that took the call are already running.
     pub(crate) fn listen(&mut self, request: RequestId) {
         if let Self::Tokens(source) = self {
             source.listen(request);
         }
     }
 
-    /// Waits for the next thing that is said, and adds its reply events to `events`. The wait may be given up at any time.
+    /// Waits for the next item, and adds its reply events to `events`. Cancelling the wait loses nothing.
     pub(crate) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
         match self {
             Self::Tokens(source) => poll_fn(|cx| source.poll_next(cx, None, dossier, events)).await,
@@ -171,8 +172,9 @@ impl Source {
         }
     }
 
-    /// As [`Self::next`], where it is said already. Of engines' jobs, all that is taken in since `from_ns` of the clock's monotonic time
-    /// is timed together ([`Self::took_in`]): a reading of the clock takes as long as many a token.
+    /// Like [`Self::next`], if the item is already there. For engine jobs, everything taken since `from_ns` of the
+    /// clock's monotonic time is timed together ([`Self::took_in`]): reading the clock can cost as much as processing a
+    /// token.
     pub(crate) fn said_already(
         &mut self,
         from_ns: u64,
@@ -191,8 +193,8 @@ impl Source {
         }
     }
 
-    /// All that was said already is taken in; the last of it was here at `at_ns`, if that is known. Returns when it was there to be
-    /// written.
+    /// Times what [`Self::said_already`] took since `from_ns`. `at_ns` is when its last item arrived, if the source
+    /// knows that. Returns when the output was ready to be written.
     pub(crate) fn took_in(&mut self, from_ns: u64, at_ns: u64, dossier: &Dossier) -> u64 {
         match self {
             Self::Tokens(source) => source.took_in(from_ns, dossier),
@@ -200,7 +202,7 @@ impl Source {
         }
     }
 
-    /// Cancels what still runs, and waits a bounded time until it is let go of.
+    /// Cancels what still runs, and waits a bounded time until the workers have stopped.
     pub(crate) async fn cancel(&mut self) {
         match self {
             Self::Tokens(source) => source.cancel().await,
@@ -208,7 +210,7 @@ impl Source {
         }
     }
 
-    /// The answers, now that they are whole, where they are to be judged.
+    /// The complete answers, if they are to be checked against a form.
     pub(crate) fn heard(&mut self) -> Option<Box<Heard>> {
         match self {
             Self::Tokens(source) => source.heard(),
@@ -216,7 +218,7 @@ impl Source {
         }
     }
 
-    /// What the call took, as far as it is known.
+    /// The usage of the call, as far as it is known.
     pub(crate) fn usage(&self) -> Usage {
         match self {
             Self::Tokens(source) => source.usage(),
@@ -224,7 +226,7 @@ impl Source {
         }
     }
 
-    /// What one of its jobs took where it is, or was last: what whoever has it charges for.
+    /// The usage of one job at its latest worker: what that worker charges for.
     pub(crate) fn usage_of(&self, job: usize) -> Usage {
         match self {
             Self::Tokens(source) => source.usage_of(job),
@@ -232,7 +234,7 @@ impl Source {
         }
     }
 
-    /// The jobs that were not taken back: of which prompt, and the place among all.
+    /// The jobs that were not taken back, each as prompt index and job index.
     pub(crate) fn running(&self) -> Vec<(usize, usize)> {
         match self {
             Self::Tokens(source) => source.running(),
@@ -240,7 +242,7 @@ impl Source {
         }
     }
 
-    /// How that is known.
+    /// How the usage is known.
     pub(crate) fn usage_source(&self) -> UsageSource {
         match self {
             Self::Tokens(_) => UsageSource::Counted,
@@ -248,7 +250,7 @@ impl Source {
         }
     }
 
-    /// Says why a part of the usage is an estimate.
+    /// Says why a part of the usage is an estimate. `None` if no part is.
     pub(crate) fn why_estimated(&self) -> Option<&'static str> {
         match self {
             Self::Tokens(_) => None,
@@ -264,7 +266,8 @@ impl Source {
         }
     }
 
-    /// The class of service that it is priced in: what whoever answered says, and otherwise what the caller asked for.
+    /// The tier that determines the price: the one that the upstream reports, otherwise the one that the caller asked
+    /// for.
     pub(crate) fn price_tier(&self) -> PriceTier {
         match self {
             Self::Tokens(source) => source.price_tier(),
@@ -272,7 +275,7 @@ impl Source {
         }
     }
 
-    /// What engines saw of the call.
+    /// What engines report about the call.
     pub(crate) fn engine(&self) -> Option<EngineTrace> {
         match self {
             Self::Tokens(source) => source.engine(),
@@ -280,7 +283,7 @@ impl Source {
         }
     }
 
-    /// How engines timed what has ended; `None`: no engine of ours answers.
+    /// How engines timed the jobs that have ended. `None` if a relay answers.
     pub(crate) fn runs(&self) -> Option<impl Iterator<Item = EngineRun> + Clone> {
         match self {
             Self::Tokens(source) => Some(source.runs()),
@@ -296,7 +299,7 @@ impl Source {
         }
     }
 
-    /// When the first token was here, in nanoseconds from the call's first byte.
+    /// When the first token arrived, in nanoseconds from the call's first byte.
     pub(crate) fn first_token_ns(&self) -> Option<u64> {
         match self {
             Self::Tokens(source) => source.first_token_ns(),
@@ -304,7 +307,7 @@ impl Source {
         }
     }
 
-    /// Nanoseconds spent on parsing what was said.
+    /// Nanoseconds spent on parsing the output.
     pub(crate) fn postprocess_ns(&self) -> u64 {
         match self {
             Self::Tokens(source) => source.postprocess_ns(),
@@ -312,7 +315,8 @@ impl Source {
         }
     }
 
-    /// Why something in an answer looked like a tool call, and was given out as text; or that a stop string ended its thought.
+    /// Why a text that looked like a tool call was sent as text, or that a stop string ended the choice within its
+    /// reasoning.
     pub(crate) fn fault(&self, choice: usize) -> Option<&'static str> {
         match self {
             Self::Tokens(source) => source.fault(choice),
@@ -320,7 +324,7 @@ impl Source {
         }
     }
 
-    /// How a choice ended that was passed on as it came.
+    /// How a choice ended if its answer was passed on as it came.
     pub(crate) fn finish_name(&self, choice: usize) -> Option<&'static str> {
         match self {
             Self::Tokens(_) => None,
@@ -336,7 +340,7 @@ impl Source {
         }
     }
 
-    /// The model that somebody else's server says answered.
+    /// The model that answered, according to the upstream.
     pub(crate) fn answered_as(&self) -> Option<&str> {
         match self {
             Self::Tokens(_) => None,

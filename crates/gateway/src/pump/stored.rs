@@ -1,5 +1,5 @@
-//! What a call's task stores of its answer, where its caller wants that: that a stream has begun, before the client learns its id; and
-//! how the answer ended, before its last word goes out. Must not know what keeps it.
+//! What a call task stores of its answer if the caller wants that: that a stream has begun, before the client learns
+//! its id; and how the answer ended, before its last event goes out. Must not know where it is stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,15 @@ use super::place::Placed;
 use super::reply::{Reply, reply_meta};
 use super::{Carried, Ended, Ending};
 
-/// How long a stream waits until it is stored that it has begun.
+/// How long a stream waits until its beginning is stored.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The longest answer to a request of a batch.
+/// The longest answer to a batch request, in bytes.
 const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
 
 impl Carried {
-    /// What a copy of all that goes out is kept in, where somebody needs it when the call has ended: a batch, or a comparison.
+    /// A buffer for a copy of everything that goes out, if it is needed when the call has ended: for a batch, or to
+    /// compare a shadow copy.
     pub(super) fn keeps(dossier: &Dossier, work: &Work) -> Option<Kept> {
         match &dossier.batch {
             Some(_) => Some(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
@@ -34,11 +35,12 @@ impl Carried {
         }
     }
 
-    /// [`Self::run`], once it is stored that a stream has begun: its first event tells the id. What it waits for goes on meanwhile.
+    /// Like [`Self::run`], after the beginning of a stream is stored, because its first event contains the id. The
+    /// workers continue meanwhile.
     pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> Ending {
         let work = &self.round.work;
         let notes = self.noted == Noted::Nothing && work.call.stream && keep::is_kept(&self.dossier, work);
-        // Apart, so that no other call has room for it.
+        // Boxed, so that the futures of other calls reserve no space for it.
         if notes && let Err(why) = Box::pin(self.note(gateway)).await {
             return Ending::Failed(why);
         }
@@ -59,7 +61,7 @@ impl Carried {
         Ok(())
     }
 
-    /// Encodes the end of an answer and stores it before it goes out: what cannot be stored is not told as if it were.
+    /// Encodes the end of an answer and stores it before it goes out. An answer that cannot be stored fails.
     pub(super) async fn complete(&mut self, gateway: &Gateway) -> Ending {
         match self.complete_response(gateway).await {
             Ending::Completed if self.dossier.batch.is_some() => {
@@ -70,7 +72,7 @@ impl Carried {
         }
     }
 
-    /// Writes down the answer to a request of a batch, whole, before it is paid for: what a crash cuts off behind this is not lost.
+    /// Stores the whole answer to a batch request before it is paid for, so that a crash after this does not lose it.
     async fn note_line(&mut self, gateway: &Gateway) -> Result<(), Why> {
         let Some(line) = &self.dossier.batch else { return Ok(()) };
         let Some(begun) = self.line.sender.kept() else {

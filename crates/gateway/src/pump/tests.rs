@@ -1,5 +1,5 @@
-//! What a call has but once, over several rounds. No call of the program has more than one yet: here the test decides that there
-//! is another one, and takes the call through its steps itself.
+//! What a call has only once, over several rounds. No call has more than one round yet. Here the test starts a second
+//! one, and drives the call through its steps itself.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let once = call.dossier.record.usage;
     assert!(once.input > 0 && once.output > 0, "{once:?}");
 
-    // Another round of the same prompts costs as much at most: the hold grows under its own id.
+    // Another round of the same prompts costs at most as much again: the hold grows under its own id.
     let amount = call.dossier.record.held;
     let extend = Command::Extend { hold: call.settlement.hold(), amount };
     let extended = world.ledger.transact(vec![extend], world.clock.now());

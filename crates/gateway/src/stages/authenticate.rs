@@ -1,5 +1,5 @@
-//! Stage `authenticate`: credential to principal, and the door: a place among the caller's limits, and a look at whether it
-//! could pay.
+//! Stage `authenticate`: from the credential to the principal, then the admission check: one place among the caller's
+//! limits, and whether the caller has any funds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::refused::{Why, unauthenticated};
 use crate::state::{Admitted, Arrived, Authenticated, Caller, caller_scopes};
 
 impl Arrived {
-    /// The caller, by one keyed hash and one look-up; every bad key costs the same and is answered alike.
+    /// Identifies the caller with one keyed hash and one look-up. Every invalid key costs the same and gets the same
+    /// answer.
     pub(crate) fn authenticate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Authenticated, Why> {
         if gateway.is_draining() {
             return Err(draining());
@@ -24,14 +25,14 @@ impl Arrived {
             credential(self.credentials.authorization.as_deref(), self.credentials.x_api_key.as_deref());
         let now = gateway.parts().clock.now();
         let directory = &gateway.parts().directory;
-        // Before the look: a revocation behind it shows.
+        // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
         let found = shown.and_then(|key| directory.authenticate(key, now));
         let principal = found.map_err(|refusal| unauthenticated(&refusal))?;
         Ok(self.identified(principal, revocations, dossier))
     }
 
-    /// The same of a caller inside the house, for whom somebody vouches.
+    /// Like [`Arrived::authenticate`], for an in-process caller that supplies the principal.
     pub(crate) fn vouched(
         self,
         principal: Arc<Principal>,
@@ -57,8 +58,8 @@ impl Arrived {
 }
 
 impl Authenticated {
-    /// The door: takes a request and a place in flight from the caller's limits, and turns away whom no balance could let
-    /// through. How many tokens and how much money a call needs is not known yet: `hold` takes those.
+    /// The admission check: takes one request and one in-flight place from the caller's limits, and rejects a caller
+    /// without any funds. The call's tokens and cost are not known yet: stage `hold` takes those.
     pub(crate) fn admit(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Admitted, Why> {
         let admitted = admit(gateway, &self.principal, dossier);
         dossier.mark(Stage::Authenticate);
@@ -69,10 +70,10 @@ impl Authenticated {
 }
 
 impl Caller {
-    /// That the key is still good. Its body may have taken long to come.
+    /// Checks that the key is still valid, because the body may have taken long to arrive.
     ///
     /// # Errors
-    /// It was revoked since the call came in, or has expired.
+    /// The key was revoked since the request arrived, or has expired.
     pub(crate) fn check_key(&self, directory: &Directory, now: UnixNanos) -> Result<(), Why> {
         let has_expired = self.principal.expires.is_some_and(|end| now >= end);
         if self.revocations == directory.revocations() && !has_expired {
@@ -89,7 +90,7 @@ impl Caller {
 fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<Lease, Why> {
     let parts = gateway.parts();
     let (scopes, now) = (caller_scopes(principal), parts.clock.now());
-    // A copy has bounds of its own, and counts against nobody's limits.
+    // A shadow copy has bounds of its own, and counts against no limits.
     let counted = if dossier.copy().is_some() { &[][..] } else { &scopes };
     let lease = parts.limits.enter(counted, dossier.id, now).map_err(|refusal| {
         Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
@@ -100,7 +101,7 @@ fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<
     could_pay(gateway, principal).map(|()| lease)
 }
 
-/// Refuses a caller whose organisation could not pay for any call.
+/// Rejects a caller whose organisation could not pay for any call. Passes if any model is free.
 pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
     let parts = gateway.parts();
     if gateway.catalog().has_free_model() {

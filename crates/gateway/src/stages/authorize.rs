@@ -1,4 +1,4 @@
-//! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
+//! Stage `authorize`: whether the key may use the endpoint, and the model by the name it asked for.
 
 use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
@@ -18,7 +18,7 @@ impl Parsed {
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
-            // Told apart from a model that does not exist, it would tell which models do.
+            // Gets the same answer as a model that does not exist: a different one would reveal which models exist.
             EntitlementRefusal::Model => unknown(),
         });
         let asked = match (asked, may) {
@@ -37,13 +37,13 @@ impl Parsed {
     }
 }
 
-/// Most characters that are kept of a name that is none.
+/// Most characters that are recorded of a name that matches no model.
 const MOST_CHARS_KEPT: usize = 80;
-/// API keys of most providers begin so, those of this one too.
+/// Prefix of API keys at most providers, including this one.
 const KEY_PREFIX: &str = "sk-";
 
-/// What the record keeps of the name that was asked for, whether or not there is such a model: no control characters, and nothing of
-/// what may be an API key that was pasted in the wrong place.
+/// What the record keeps of the requested name, whether or not the model exists. Control characters are dropped. `None`
+/// if the name may contain an API key that was pasted in the wrong place.
 pub(super) fn name_kept(asked: &str) -> Option<String> {
     if asked.split_whitespace().any(|word| word.starts_with(KEY_PREFIX)) {
         return None;
@@ -52,7 +52,7 @@ pub(super) fn name_kept(asked: &str) -> Option<String> {
     Some(kept).filter(|kept| !kept.is_empty())
 }
 
-/// The same with the name that the caller probably meant, if there is one among those that it may use.
+/// Like [`unknown_model`], with the name that the caller probably meant, if the caller may use one that is similar.
 pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Why {
     let mut why = unknown_model(name);
     if let Some(meant) = likely(name, principal, catalog) {
@@ -61,7 +61,8 @@ pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Cata
     why
 }
 
-/// A model that does not exist. The name is shown back cut and without control characters; it is a name only.
+/// The rejection of a model that does not exist. Its message repeats the name without control characters, cut to 80
+/// characters.
 pub(crate) fn unknown_model(name: &str) -> Why {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
     Why::new(

@@ -1,6 +1,6 @@
-//! Stage `cache`: the keys of the prompts' blocks, by which placement and engines find what was computed before. They are
-//! hashed once and travel on with the request. Asks no worker: placement does. What a call changed since
-//! an answer that it names is looked for here.
+//! Stage `cache`: hashes the keys of the prompts' blocks, by which placement and engines find cached prefixes. They are
+//! computed once and stay with the request. Asks no worker: placement does. Also finds what a call changed since the
+//! answer that it names.
 
 use std::sync::Arc;
 

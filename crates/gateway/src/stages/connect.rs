@@ -1,4 +1,4 @@
-//! Stage `connect`: the head is here. What was done for it is the edge's; here its trace begins.
+//! Stage `connect`: the request head has arrived. The edge has already checked it; the trace begins here.
 
 use headrace_call_api::Head;
 use headrace_domain::Stage;

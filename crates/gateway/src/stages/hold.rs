@@ -1,5 +1,5 @@
-//! Stage `hold`: limits and money, all or nothing. The hold covers the dearest outcome: every prompt token in its dearest class,
-//! every choice at its full length.
+//! Stage `hold`: takes limits and money, all or nothing. The hold covers the most expensive outcome: every prompt token
+//! in its most expensive class, every choice at full length.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::shadows::Shadow;
 use crate::state::{Funded, Keyed, Work, caller_scopes};
 
 impl Keyed {
-    /// The books may take their time, and a hold that nobody waits for would stay: only a task that nobody drops calls this.
+    /// Only a task that is never dropped may call this. The ledger may take its time, and a hold granted to a dropped
+    /// future would never be released.
     pub(crate) async fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Funded, Why> {
         let parts = gateway.parts();
         let model = &self.work.model;
@@ -25,7 +26,7 @@ impl Keyed {
         self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
         let copy = dossier.shadow.as_deref_mut().and_then(Shadow::copy_mut);
-        // A copy costs its caller nothing: its hold stands for what the house loses by it.
+        // A shadow copy costs its caller nothing, so its hold is zero. The shadow's budget pays for it.
         let (amount, is_copy) = match copy {
             None => (most, false),
             Some(copy) => {
@@ -36,7 +37,8 @@ impl Keyed {
             }
         };
 
-        // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
+        // Limits first: the lease from the admission check receives the call's tokens. If the ledger then refuses, they
+        // are returned.
         let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
         let model_scope = (Scope::Model(model.name.clone()), model.limits);
         if !is_copy
@@ -54,7 +56,7 @@ impl Keyed {
             amount,
             owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
-            // A request of a batch is paid for once, however often it is begun.
+            // A batch request is paid for once, however often it is started.
             idempotency: dossier.batch.as_ref().map(|line| line.claim()),
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), dossier.dialect, now);
@@ -75,11 +77,11 @@ impl Keyed {
     }
 }
 
-/// The prices of the model that the work is for, and the most that it can cost.
+/// The prices of the work's model, and the most that the work can cost.
 pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars), Why> {
     let name = &work.model.name;
     let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
-    // Whoever answers in messages says in which class of service it did; a batch is one of ours, whoever answers.
+    // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
     let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
     let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);

@@ -1,16 +1,18 @@
-//! The model that a caller probably meant by a name that is none's. Knows only the names that the caller may use.
+//! Finds the model that a caller probably meant by a name that matches no model. Knows only the names that the caller
+//! may use.
 
 use headrace_identity::Principal;
 use strsim::levenshtein;
 
 use crate::catalog::Catalog;
 
-/// Names that are compared, at most.
+/// The most names that are compared.
 const MOST_COMPARED: usize = 200;
-/// A longer name is compared with none, in bytes.
+/// Longest name that is compared, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The name nearest to the one that was asked for, among those that `GET /v1/models` lists for the caller. `None` if none is near.
+/// The name most similar to the requested one, among those that `GET /v1/models` lists for the caller. `None` if none
+/// is similar.
 pub(crate) fn likely(asked: &str, principal: &Principal, catalog: &Catalog) -> Option<String> {
     let own = catalog
         .names()
@@ -20,7 +22,8 @@ pub(crate) fn likely(asked: &str, principal: &Principal, catalog: &Catalog) -> O
     nearest(asked, own.map(|name| name.as_str())).map(str::to_owned)
 }
 
-/// The nearest of some names: one that differs in case, in what stands before a slash or behind a dot, or in a few letters.
+/// The most similar of some names. Similar names differ in case, in the path before the last slash, in the extension
+/// `.gguf`, or in a few letters.
 fn nearest<'a>(asked: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if asked.is_empty() || asked.len() > MAX_NAME_BYTES {
         return None;
@@ -31,7 +34,7 @@ fn nearest<'a>(asked: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a 
     near.min().map(|(_, name)| name)
 }
 
-/// How far two names are from each other. `None` if they are not alike.
+/// The edit distance of two names in bytes. `None` if they are not similar.
 fn distance_of(asked: &str, name: &str) -> Option<usize> {
     if asked == name || core(asked) == core(name) {
         return Some(0);
@@ -44,7 +47,7 @@ fn distance_of(asked: &str, name: &str) -> Option<usize> {
     far(asked, name).into_iter().chain(far(core(asked), core(name))).min()
 }
 
-/// A name without the folders before it and the ending of a file.
+/// A name without leading folders and without the extension `.gguf`.
 fn core(name: &str) -> &str {
     let last = name.rsplit('/').next().unwrap_or(name);
     last.strip_suffix(".gguf").unwrap_or(last)

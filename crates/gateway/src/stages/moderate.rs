@@ -1,5 +1,5 @@
-//! Stage `moderate`: everything that the caller wrote and the model may see, against the rules. The verdict names a rule,
-//! never the words.
+//! Stage `moderate`: checks everything that the caller wrote and the model may see against the rules. The verdict names
+//! a rule, never the caller's words.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Routed {
         let Some(judge) = self.catalog.judge().cloned() else { return Ok(Moderated(self)) };
         let Self { principal, call, taken, catalog, model } = self;
         let (call, taken, verdict) = if taken.turn.is_some() {
-            // As in the stage `render`: the event loop's threads must stay free.
+            // As in stage `render`: the threads of the event loop must stay free.
             let model = Arc::clone(&model);
             let judging = tokio::task::spawn_blocking(move || {
                 let verdict = verdict(&*judge, &model, &call);
@@ -37,7 +37,7 @@ impl Routed {
     }
 }
 
-/// Whether the rules let pass what is no call, and goes where one would.
+/// Checks content that is not a call, but goes to the same model as one.
 pub(crate) fn may_pass(catalog: &Catalog, model: &ServedModel, call: &Call) -> Result<(), Why> {
     catalog.judge().map_or(Ok(()), |judge| not_blocked(verdict(&**judge, model, call)?))
 }
@@ -71,8 +71,8 @@ fn between_messages(judge: &dyn Judge, conversation: &Conversation) -> Verdict {
     gravest
 }
 
-/// The verdict on all texts of a call, each by itself, and on phrases that are split over messages. Not on the rendered prompt: the
-/// words of the template would be judged with the caller's, and a rule on `user` would turn every call away.
+/// The verdict on each text of a call by itself, and on phrases that are split over messages. The rendered prompt is
+/// not judged: it also contains the template's words, and a rule on `user` would reject every call.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
         could_fit(model, call)?;
@@ -125,7 +125,7 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
     })
 }
 
-/// Rules stand over the model, and the prompt is in ids of a tokenizer that is not here.
+/// The rejection of a prompt in token ids, for a model with content rules whose tokenizer is not available here.
 fn unreadable(model: &ServedModel) -> Why {
     let message = format!(
         "Rules on content look at what is sent to `{}`, and a prompt in token ids cannot be read here: its tokenizer is its \

@@ -1,5 +1,5 @@
-//! Stage `parse`: the body's one meaning, and with it the model that takes it: how a body is read depends on that. All rules are
-//! `wire`'s and the catalogue's; here only the trace learns of it.
+//! Stage `parse`: gives the body its one meaning, and finds the model that takes it, because the reading depends on the
+//! model. `wire` and the catalogue hold all rules; this file only calls them and updates the trace.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::state::{Parsed, Received, Taken};
 
 use super::render::estimate;
 
-/// How much longer a body may be that is only looked through, at a gigabyte a second, than one that is rendered.
+/// How many times longer a body may be if it is only scanned, at a gigabyte per second, instead of rendered.
 const LOOKED_THROUGH: usize = 16;
 
 impl Received {
@@ -30,7 +30,7 @@ impl Received {
         let catalog = gateway.catalog();
         let WithState { body, may_pass, memory } =
             match endpoint == Endpoint::Responses && references::concern(&body, &catalog) {
-                // Apart, so that no other call has room for it.
+                // Boxed, so that the futures of other calls reserve no space for it.
                 true => Box::pin(gateway.with_state(body, &catalog, &principal)).await?,
                 false => WithState { body, may_pass: false, memory: None },
             };
@@ -52,8 +52,8 @@ impl Received {
         let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
         let whole_body = catalog.looks().then(|| body.clone());
         let (read, mut taken) = if taken.turn.is_some() {
-            // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
-            // stays there while it is read, also when the client goes away.
+            // A long body takes milliseconds: the threads of the event loop must stay free for health checks. `taken`
+            // stays reserved while the body is read, even if the client goes away.
             let (limits, catalog) = (config.wire.clone(), Arc::clone(&catalog));
             let reading = tokio::task::spawn_blocking(move || {
                 let mut taken = taken;
@@ -101,7 +101,7 @@ impl Received {
             turns.begun();
         }
         let (mut call, taken) = match goes_on {
-            // Apart, so that no other call has room for it.
+            // Boxed, so that the futures of other calls reserve no space for it.
             true => Box::pin(gateway.with_history(call, taken, &principal, turns)).await?,
             false => (call, taken),
         };
@@ -125,7 +125,7 @@ impl Taken {
     }
 }
 
-/// Lets go of an input as it was sent where nobody will go on from it.
+/// Drops the input as it was sent if no later call can continue from it.
 fn forget_input(call: &mut Call, is_kept: bool) {
     let Some(ask) = call.response.as_mut().and_then(Arc::get_mut) else { return };
     if !ask.store && ask.conversation.is_none() && !is_kept {
@@ -133,7 +133,7 @@ fn forget_input(call: &mut Call, is_kept: bool) {
     }
 }
 
-/// A request of a batch is answered once, whole, when there is time for it.
+/// Requires that a batch request is answered whole and in the foreground, and puts it in the batch tier.
 fn in_batch(call: &mut Call) -> Result<(), Why> {
     let never = |param: &str| {
         let message = format!("`{param}`: a request of a batch is answered whole, and waited for.");
@@ -149,24 +149,24 @@ fn in_batch(call: &mut Call) -> Result<(), Why> {
     Ok(())
 }
 
-/// What a body says.
+/// A body that was read.
 struct Read {
-    /// Apart, so that the stages that follow hand it on without a copy.
+    /// Boxed, so that later stages pass it on without a copy.
     call: Box<Call>,
-    /// `None`: what it asks for could be no model's name.
+    /// The requested model. `None` if the text cannot be the name of a model.
     asked: Option<ModelName>,
-    /// Who takes it, if that name leads to anybody.
+    /// The model that takes the call. `None` if the name leads to no model.
     model: Option<Arc<ServedModel>>,
 }
 
-/// The model that a body asks for, as far as that is known before it is read.
+/// The model that a body asks for, as far as it is known before the body is read.
 struct Named {
     asked: Option<ModelName>,
     model: Option<Arc<ServedModel>>,
 }
 
 impl Named {
-    /// Whether a call goes out as it came: nothing reads its words, and nothing says them in another dialect.
+    /// Whether a call is sent on unchanged: no stage reads its words, and none translates it into another dialect.
     fn goes_as_it_is(&self, catalog: &Catalog, endpoint: Endpoint) -> bool {
         let Some(model) = self.model.as_ref().filter(|model| model.lane.is_messages()) else { return false };
         let own = endpoint.dialect();
@@ -183,8 +183,8 @@ fn named(catalog: &Catalog, asker: &Asker, body: &[u8]) -> Named {
     Named { asked, model }
 }
 
-/// How a body is read depends on who takes it: what is sent on means what its receiver says, and of that only what limits, money
-/// and rules need is read.
+/// Reads a body for the model that takes it. A body that is sent on means what its receiver makes of it, so only what
+/// limits, money and rules need is read.
 fn read(
     catalog: &Catalog,
     asker: &Asker,
@@ -195,7 +195,7 @@ fn read(
 ) -> Result<Read, BadRequest> {
     let Named { asked, model } = named;
     let sent_on = model.as_ref().is_some_and(|model| match endpoint {
-        // A response is read where what is sent on of it is a chat, or where it goes on from what is kept here.
+        // A response is parsed if it is sent on as a chat, or if it continues from something stored here.
         Endpoint::Responses => may_pass && model.lane.passes_responses(),
         _ => model.lane.is_messages(),
     });
@@ -209,13 +209,13 @@ fn read(
     Ok(Read { call, asked, model })
 }
 
-/// The memory for reading a body and, for one whose reading is long, its turn. A body with a turn is read off the event loop:
-/// [`Taken::reserve_trees`] reserves there what its elements take.
+/// Takes the memory for reading a body, and a place in the render gate if the reading is long. A body with such a place
+/// is read off the event loop, where [`Taken::reserve_trees`] reserves the memory of its elements.
 pub(crate) async fn take(gateway: &Gateway, key: &KeyId, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
     take_with(gateway, gateway.memory().none_yet(key), body, as_it_is).await
 }
 
-/// As [`take`], with memory that the call has reserved before.
+/// Like [`take`], with memory that the call has already reserved.
 async fn take_with(gateway: &Gateway, memory: Reserved, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
     let body_bytes = body.len();
     let has_turn = body_bytes > gateway.config().render_inline_bytes && !as_it_is;

@@ -1,5 +1,5 @@
-//! Stage `receive`: the body, now that it is known who sends it and that it could be paid for. How it comes in, and what
-//! bounds its bytes and its time, is the edge's.
+//! Stage `receive`: reads the body, once it is known who sends it and that the caller has funds. The edge decides how
+//! it is read and bounds its bytes and time.
 
 use headrace_call_api::BodySource;
 use headrace_domain::Stage;
@@ -22,7 +22,7 @@ impl Admitted {
         let read = tokio::select! {
             biased;
             read = body.read() => read,
-            // A call whose body is still on its way when the drain's time is over ends here.
+            // If the drain's time ends while the body is still arriving, the call ends here.
             () = gateway.cut_off().cancelled() => return Err(draining()),
         };
         let body = read.map_err(|refusal| Why::of_body(&refusal))?;

@@ -1,6 +1,6 @@
-//! Stage `render`: template and tokenizer make ids of the caller's words; the context window is checked with counts.
-//! Control ids come only from the template: message text is encoded as literal text. What goes in messages is put into the
-//! dialect of those who answer (`messages`).
+//! Stage `render`: template and tokenizer turn the caller's text into ids, and the counts are checked against the
+//! context window. Control ids come only from the template: message text is encoded as literal text. A relayed call is
+//! put into the dialect of its upstreams (`messages`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -60,9 +60,9 @@ pub(crate) use texts::{encodes, text_ids};
 pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
-/// Prompt tokens of what one web search finds, at most: they are held for as those of the prompt.
+/// The most prompt tokens that the results of one web search add. The hold includes them as prompt tokens.
 const TOKENS_OF_A_SEARCH: u64 = 10_000;
-/// What is told where another model answers than the one that was looked at.
+/// The cache diagnosis if another model answers than the one that was compared.
 const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
 
 impl Moderated {
@@ -78,7 +78,7 @@ impl Moderated {
             (call, taken) = (written.call, written.kept);
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
                 Ok(written) => break (written, salt),
-                // What is too long for one model may not be for another one that the name leads to.
+                // A prompt that is too long for one model may fit another one that the name leads to.
                 Err(why) => loop {
                     let (ending, within) = ((why.code, why.stage), &principal.regions);
                     let next = catalog.fallback(&call.model, ending, &model, &passed_over, within);
@@ -143,7 +143,7 @@ impl Moderated {
 }
 
 impl Work {
-    /// The same call put to another model, with the memory that it may take there.
+    /// Renders the same call for another model, and reserves the memory that it may take there.
     pub(crate) async fn for_model(
         &self,
         gateway: &Gateway,
@@ -204,7 +204,7 @@ impl Work {
     }
 }
 
-/// Judges what a relayed call asks for beside tokens, and notes which servers may be sent it.
+/// Judges what a relayed call asks for besides tokens, and notes which servers it may be sent to.
 async fn screened(
     gateway: &Gateway,
     (catalog, model): (&Catalog, &ServedModel),
@@ -219,7 +219,7 @@ async fn screened(
     let Some(relayed) = Cleared::body(messages.chat.as_deref().unwrap_or(call)) else { return Ok(()) };
     let headers = if messages.chat.is_none() { &*dossier.dialect_headers } else { &[] };
     let screen = Screen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
-    // Most calls ask for nothing that is to be judged; of the others, names may be looked up.
+    // Most calls have nothing to judge. For the others, host names may have to be looked up.
     if screen.is_needed() {
         let cleared = Box::pin(screen.clear()).await?;
         (messages.cleared, messages.most_searches) = (Some(cleared.upstreams), cleared.most_searches);
@@ -229,7 +229,7 @@ async fn screened(
     Ok(())
 }
 
-/// A call as it is put to a model, or why it cannot be; and what was kept meanwhile.
+/// A call as it is sent to a model, or why it cannot be sent, with the value `kept` for the caller meanwhile.
 struct Written<T> {
     call: Box<Call>,
     encoded: Result<Encoded, Why>,
@@ -256,14 +256,13 @@ async fn write<T: Send + 'static>(
         tenant,
         compiling: Mutex::new(compiling),
     };
-    // What an answer is held to is compiled, and what is to be shortened is rendered several times, which may take as long as a
-    // long prompt.
+    // Compiling a grammar, and rendering several times to shorten a conversation, may take as long as a long prompt.
     if !long && !form::is_held(&call) && !shorten::is_asked(&call) {
         let (call, encoded) = put(model, call, &means);
         return Ok(Written { call, encoded, kept });
     }
-    // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken stays there
-    // meanwhile, also when the client goes away.
+    // A long prompt takes milliseconds: the threads of the event loop must stay free for health checks. What was taken
+    // stays reserved meanwhile, even if the client goes away.
     let model = Arc::clone(model);
     let rendering = tokio::task::spawn_blocking(move || {
         let (call, encoded) = put(&model, call, &means);
@@ -272,16 +271,16 @@ async fn write<T: Send + 'static>(
     rendering.await.map_err(|_| failed("the rendering was stopped"))
 }
 
-/// By what a call is put to a model.
+/// What rendering a call for a model needs.
 struct Means {
     fleet: Arc<Fleet>,
     kept: Arc<KeptIds>,
     salt: CacheSalt,
     memory: Arc<Reserved>,
-    /// Tokens of an answer, and of all texts that are encoded.
+    /// The most tokens of an answer, and of all encoded texts together.
     bounds: (u32, u32),
     now: UnixNanos,
-    /// For whom a form is compiled, and the reservation that the memory for it is added to.
+    /// The tenant that a form is compiled for, and the reservation to which its memory is added.
     tenant: u64,
     compiling: Mutex<Option<Reserved>>,
 }
@@ -301,7 +300,7 @@ impl Means {
         Ok((grammar, nanos))
     }
 
-    /// What `compile` makes in the tenant's name, with memory of the call's key.
+    /// Runs `compile` in the tenant's name, with memory of the call's key.
     fn form_of<T>(&self, compile: impl FnOnce(&FormOwner<'_>) -> T) -> T {
         let reserve = |bytes| -> Option<Box<dyn Send>> {
             let memory = self.compiling.lock().take()?;
@@ -316,12 +315,12 @@ fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call
     salt_of(&gateway.parts().cache_secret, project, model, call)
 }
 
-/// Whose cached prefixes it may share.
+/// The cache salt of a call. Calls with the same salt may share cached prefixes.
 pub(crate) fn salt_of(secret: &[u8; 32], project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
     CacheSalt::derive(secret, project.as_str(), model.name.as_str(), call.cache_salt.as_deref())
 }
 
-/// Takes the memory that the call may need, instead of what its reading took.
+/// Reserves the memory that the call may need, in place of what reading it took.
 fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
     let estimate = Estimate::of(work, gateway.config().delivery_buffer_bytes);
     let bound = gateway.memory().bounds().call;
@@ -331,23 +330,23 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
     gateway.memory().resize(&work.memory, estimate.bytes()).map_err(|full| full.at(Stage::Render))
 }
 
-/// What is sent to those who answer.
+/// The rendered call, ready to send.
 struct Encoded {
-    /// Prompts as ids.
+    /// The prompts as ids.
     prompts: Vec<Arc<[u32]>>,
     /// A conversation as the template wrote it.
     text: Option<String>,
-    /// What its answers are held to.
+    /// The grammar that constrains its answers.
     grammar: Option<SharedGrammar>,
-    /// Nanoseconds that compiling it took.
+    /// Nanoseconds that compiling `grammar` took.
     form_ns: u64,
-    /// What ends their thoughts.
+    /// Reasoning budget, if the call has one.
     thought: Option<Arc<ThoughtCap>>,
-    /// What of the prompt is to be kept in a cache.
+    /// The prefixes of the prompt that are to be kept in a cache.
     pins: Arc<[CachePin]>,
-    /// What is kept of former answers, and for its own.
+    /// Reused ids of earlier answers, and where to keep the ids of its own.
     past: Kept,
-    /// What goes in messages.
+    /// The relayed call.
     messages: Option<Messages>,
 }
 
@@ -365,7 +364,7 @@ impl Encoded {
         Self { prompts, text: None, grammar: None, form_ns: 0, thought: None, pins, past, messages: None }
     }
 
-    /// With how tokens are chosen.
+    /// Adds the sampling parameters, resolved for the model.
     fn resolved(
         self,
         gateway: &Gateway,
@@ -375,7 +374,7 @@ impl Encoded {
     ) -> Result<(Self, Sampling), Why> {
         let sampling = match &model.lane {
             Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?,
-            // Nothing is chosen.
+            // An encoder samples nothing.
             Lane::Vectors(_) => call.sampling.resolve(&SamplingDefaults::default(), 0, 0),
             Lane::Messages(_) => messages::resolve(gateway, model, call),
         };
@@ -383,7 +382,7 @@ impl Encoded {
     }
 }
 
-/// The call with as much of its conversation as there is room for, and what is sent of it.
+/// Shortens the conversation to the available space if the call asks for that, and encodes it.
 fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Result<Encoded, Why>) {
     match text_alone(model, &call) {
         Ok(()) => {}
@@ -443,7 +442,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
     }
 }
 
-/// Fills in what the caller left open and checks it against the model: the window, the vocabulary.
+/// Fills in what the caller left open and checks it against the model's window and vocabulary.
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
@@ -486,14 +485,14 @@ fn resolve(
     if let Some(id) = call.sampling.stop_token_ids.iter().find(|id| **id >= vocab) {
         return Err(out_of_vocabulary("stop_token_ids", *id, model, &lane.capabilities));
     }
-    // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
+    // The low bits of a UUID v7 are random. They seed a call that names no seed.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
     let mut sampling = call.sampling.resolve(&lane.defaults, max_tokens, drawn);
     sampling.stop_token_ids.extend(raw::end_of_fill(lane, call));
     Ok(sampling)
 }
 
-/// A number that stands for the tenant in the engine's fair queue (FNV-1a of its name).
+/// The tenant's number in the engine's fair queue: the FNV-1a hash of its name.
 pub(crate) fn tenant_number(org: &str) -> u64 {
     org.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

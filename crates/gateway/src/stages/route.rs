@@ -1,5 +1,5 @@
-//! Stage `route`: the name asked for to the model that serves, where the call may be worked on. Which one that is was settled when the
-//! body was read; only who may use the name learns of it.
+//! Stage `route`: from the requested name to the model that serves it, in a region where the call may run. The model
+//! was chosen when the body was read. Only callers that may use the name learn the choice.
 
 use headrace_domain::{Code, ModelName, Residency, Stage};
 use headrace_identity::Principal;
@@ -19,7 +19,7 @@ impl Authorized {
             dossier.record.model_asked = name_kept(asked.as_str());
             return Err(unknown_model_of(asked.as_str(), &principal, &catalog));
         };
-        // The name as it is: it leads to a model, and answers name it.
+        // The name is recorded unchanged: it leads to a model, and answers contain it.
         dossier.record.model_asked = Some(asked.to_string());
         if let Some((name, notice)) = catalog.notice(&asked, &model.name)
             && notice.is_over(gateway.parts().clock.now())
@@ -28,7 +28,7 @@ impl Authorized {
             return Err(Why::retired(notice.refusal(name)));
         }
         dossier.served_by(&model);
-        // Who is asked obeys it whatever is said here: this says why nobody would be.
+        // Placement enforces the regions in any case. This check explains the rejection to the caller.
         if !catalog.fleet().serves_within(&model.name, &principal.regions) {
             return Err(region_not_allowed(&principal, &catalog, &asked));
         }
@@ -37,7 +37,7 @@ impl Authorized {
     }
 }
 
-/// What is asked for is offered nowhere that the caller's calls may be worked on.
+/// The rejection of a model that is offered in no region where the caller's calls may run.
 pub(crate) fn region_not_allowed(principal: &Principal, catalog: &Catalog, asked: &ModelName) -> Why {
     let Principal { org, regions, org_regions, .. } = principal;
     let pin = match org_regions {

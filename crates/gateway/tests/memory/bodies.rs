@@ -1,5 +1,5 @@
-//! What bodies take while they are read, held against what was reserved for them: many elements of few bytes, in each place that has
-//! a list.
+//! Compares the memory that bodies take while they are read with the reserved amount: many elements of few bytes, in
+//! each place that has a list.
 
 use headrace_domain::Endpoint;
 use headrace_gateway::MemoryBounds;

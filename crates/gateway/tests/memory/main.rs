@@ -1,5 +1,5 @@
-//! What calls really take of the memory, held against what was estimated for them. A program of its own: every allocation
-//! in it is counted.
+//! Compares the memory that calls really take with their estimates. This is a program of its own, because every
+//! allocation in it is counted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ fn rounded(bytes: usize) -> usize {
     bytes.next_multiple_of(16) + 16
 }
 
-// SAFETY: every call goes to the system's allocator as it is; what is counted beside it decides nothing.
+// SAFETY: every call goes unchanged to the system's allocator. The counters affect nothing.
 #[allow(unsafe_code, reason = "the only way to see allocations")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -54,22 +54,23 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Every allocation of the program counts: one test at a time.
+/// Every allocation of the program counts, so one test runs at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Calls `body` and reads the answer; gives its status, the most bytes allocated meanwhile and the most that were taken
-/// for it.
+/// Sends `body` and reads the answer. Returns its status, the most bytes allocated meanwhile and the most memory
+/// reserved for it.
 async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usize, u64) {
     let arrival = world.arrival(endpoint, body.to_string());
-    // The bytes of a body are counted by whoever read it: they stay, so that nothing is allocated in their place.
+    // The reader of a body accounts for its bytes. They are kept alive here, so that nothing else is allocated in their
+    // place.
     let _body = arrival.body.clone();
     of_answer(world, ask(&world.gateway, arrival)).await
 }
 
-/// The status of an answer that is read, the most bytes allocated meanwhile, and the most that were taken for it.
+/// The status of an answer that is read, the most bytes allocated meanwhile, and the most memory reserved for it.
 async fn of_answer(world: &World, answer: impl Future<Output = Answer>) -> (u16, usize, u64) {
     world.gateway.take_memory_peak();
     let before = NOW.load(Ordering::Relaxed);
@@ -77,7 +78,7 @@ async fn of_answer(world: &World, answer: impl Future<Output = Answer>) -> (u16,
     let Answer { status, body, .. } = answer.await;
     match body {
         AnswerBody::Stream(mut delivery) => while poll_fn(|cx| delivery.poll_frame(cx)).await.is_some() {},
-        // It was read.
+        // Other answers are dropped at once.
         other => drop(other),
     }
     let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before);
@@ -123,7 +124,7 @@ async fn no_call_takes_more_than_its_estimate() {
     hold_to_estimates(&world, &rows).await;
 }
 
-/// What goes on to somebody else's server is looked through, not read and rendered.
+/// A body that is sent on is scanned, not parsed and rendered.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_that_goes_on_takes_more_than_its_estimate() {
     let _alone = ALONE.lock().await;
@@ -147,7 +148,8 @@ async fn no_call_that_goes_on_takes_more_than_its_estimate() {
             assert!(taken < 4 * bytes + (128 << 10), "{taken} bytes to look through {bytes}");
         }
     }
-    // What is said in another dialect is read for that, with what reading takes, and off the event loop.
+    // A body that is translated into another dialect is parsed for that, with the memory of parsing, off the event
+    // loop.
     let world = told::world(&[server("a", Dialect::Anthropic, Vec::new())]);
     for row in [chat(100_000, false), chat(400_000, false)] {
         let [taken] = hold_to_estimates(&world, std::slice::from_ref(&row)).await[..] else { unreachable!() };
@@ -160,10 +162,11 @@ fn rich() -> NanoDollars {
     NanoDollars::from_dollars("100000").unwrap()
 }
 
-/// A process makes some things once, and a task that ends late may still hold memory of the call before.
+/// Measurements per row: a process makes some things once, and a task that ends late may still hold memory of the
+/// previous call.
 const TRIES: usize = 5;
 
-/// Gives what was taken for each.
+/// Checks every row against its estimate. Returns the memory reserved for each.
 async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) -> Vec<u64> {
     let (mut too_low, mut most) = (Vec::new(), Vec::new());
     measured(world, rows[0].0, &rows[0].1).await;

@@ -1,4 +1,4 @@
-//! What requests on stored objects take of the memory, held against what was reserved for them: each endpoint with the input that
+//! Compares the memory that requests on stored objects take with the reserved amount: each endpoint with the input that
 //! takes the most.
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn roomy() -> MemoryBounds {
     MemoryBounds { call: 4 << 30, key: 8 << 30, all: 8 << 30 }
 }
 
-/// A world whose model takes long texts, with a conversation and a response that are long.
+/// A world whose model takes long texts, with a long conversation and a long response.
 async fn world(dir: &TempDir, bounds: MemoryBounds) -> (World, String, String) {
     let capabilities = headrace_engine_api::Capabilities { context_window: 1 << 20, ..capabilities() };
     let path = dir.path().join("objects.sqlite");
@@ -118,7 +118,7 @@ async fn no_look_up_takes_more_than_was_reserved_for_it() {
         post("moderations", &json!({"input": vec![""; 1_000]})),
         post("moderations", &json!({"input": vec!["a"; 1 << 20]})),
     ];
-    // What is made once in a process is none of theirs.
+    // Things made once per process do not count.
     for row in &rows {
         drop(look(&world, row.clone()).await);
     }
@@ -176,7 +176,7 @@ async fn no_call_on_stored_items_takes_more_than_was_reserved_for_it() {
     super::hold_to_estimates(&world, &rows).await;
 }
 
-/// A request of some bytes on a conversation of more than its key may take: refused by its size alone.
+/// A short request on a conversation that is too large for its key is rejected by the stored size alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_much_is_refused_before_it_is_read() {
     let _alone = ALONE.lock().await;
@@ -203,7 +203,7 @@ async fn what_is_too_much_is_refused_before_it_is_read() {
         assert!(status == 400 && peak < 1 << 20, "round {round}: {status}, {peak} bytes");
         let (status, peak, _) = of_answer(&world, look(&world, counted)).await;
         assert!(status == 400 && peak < 1 << 20, "round {round}: {status}, {peak} bytes");
-        // One item named often is as long as all of them.
+        // One item referenced many times is as long as all of them.
         let listed: Value = serde_json::from_str(
             &read(look(&world, get(&format!("conversations/{conversation}/items"), &[])).await).await,
         )

@@ -1,4 +1,4 @@
-//! What texts take while a tokenizer works on them, held against what was reserved for them: the texts that cost each kind of
+//! Compares the memory that texts take in a tokenizer with the reserved amount: the texts that cost each kind of
 //! tokenizer the most.
 
 use headrace_call_api::{Front, Question};
@@ -16,7 +16,7 @@ const TOKENIZERS: [(&str, &[u8]); 4] = [
     ("marked pairs", include_bytes!("../../../tokenizer/tests/data/spbpe-gemma/tokenizer.json")),
 ];
 
-/// Texts of so many bytes, near enough.
+/// Texts of about this many bytes.
 fn texts(bytes: usize) -> Vec<String> {
     let parts = [
         "word ",

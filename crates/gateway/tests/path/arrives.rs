@@ -1,4 +1,4 @@
-//! What is asked of a request before its body is: who sends it, and whether it could be paid for.
+//! What the gateway checks before it asks for a body: the sender, and whether the sender has funds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use headrace_identity::RateLimits;
 
 use crate::world::{Arrival, Setup, World, ask, chat_body, header, read};
 
-/// How long a body is on its way here.
+/// How long the upload of a body takes.
 const UPLOAD: Duration = Duration::from_millis(500);
 
-/// A body that takes its time, and notes that somebody asked for it.
+/// A body with a slow upload, which notes that it was asked for.
 struct Slow {
     asked: Arc<AtomicBool>,
     body: Result<Bytes, BodyRefusal>,

@@ -1,5 +1,5 @@
-//! Questions about words and tokens: the numbers are those of the calls they stand for, they cost nothing, and they count as
-//! requests. And what Anthropic's dialect has besides: prompts read ahead, answers begun by their caller, who pays.
+//! Questions about text and tokens. The counts equal those of the corresponding calls, cost nothing, and count as
+//! requests. Also features of Anthropic's dialect: prompts read ahead, answers begun by their caller, billing headers.
 
 use headrace_call_api::{Front, Question};
 use headrace_domain::{Endpoint, NanoDollars};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World, header, read};
 
-/// The status of an answer to a question, and what it says.
+/// The status and body of the answer to a question.
 async fn ask(world: &World, question: Question, body: &Value) -> (u16, Value) {
     let answer = match world.gateway.admit_question(question, &world.credentials(), Vec::new()) {
         Ok(asked) => {
@@ -145,7 +145,7 @@ async fn a_prompt_is_read_ahead_without_an_answer() {
         let text = read(answer).await;
         assert!(!text.contains("\"type\":\"text\"") && text.contains("\"output_tokens\":0"), "{text}");
     }
-    // The reason to end is the engine's word.
+    // Only the engine decides the finish reason.
     assert!(world.engine.jobs.lock().unwrap().iter().all(|job| job.sampling.max_tokens == 0));
 }
 
@@ -169,7 +169,7 @@ async fn an_answer_goes_on_where_its_caller_began_it() {
         prompts.push(world.engine.jobs.lock().unwrap().pop().unwrap().prompt);
     }
     assert_eq!(prompts[0], prompts[1]);
-    // The prompt of an answer that nobody began, and then its beginning.
+    // The prompt without a begun answer, followed by the beginning.
     assert!(prompts[0].len() > prompts[2].len() && prompts[0].starts_with(&prompts[2]));
     let tail = json!({"model": MODEL, "tokens": prompts[0][prompts[2].len()..]});
     assert_eq!(ask(&world, Question::Detokenize, &tail).await.1, json!({"prompt": "The answer is"}));
@@ -194,7 +194,7 @@ async fn who_pays_does_not_change_the_prompt() {
 }
 
 impl World {
-    /// The tokens of a chat's prompt, as the engine gets them.
+    /// The tokens of a chat's prompt, as the engine receives them.
     async fn chat_prompt(&self, messages: &Value) -> Value {
         let body = json!({"model": MODEL, "max_tokens": 2, "messages": messages});
         let _ = read(self.call(Endpoint::ChatCompletions, body).await).await;

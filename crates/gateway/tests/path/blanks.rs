@@ -1,4 +1,5 @@
-//! Calls that say nothing, and calls for models that do not exist: refused before anything is held, sent on or charged.
+//! Calls without content, and calls for models that do not exist. They are rejected before anything is held, sent on or
+//! charged.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::world::{Setup, World, read};
 
 const BLANK: &[&str] = &["", " \n\t", "\u{200b}\u{feff}", "\u{3164}"];
 
-/// Calls in every dialect that say nothing, with code and parameter of the refusal.
+/// Calls without content in every dialect, with the code and parameter of the rejection.
 fn calls(model: &str, blank: &str) -> Vec<(Endpoint, Value, &'static str, &'static str)> {
     let hi = json!({"role": "user", "content": "hi"});
     let user = json!({"role": "user", "content": blank});
@@ -79,7 +80,7 @@ async fn what_says_nothing_is_not_sent_on() {
     }
     assert!(server.asked.lock().unwrap().is_empty());
     assert_eq!((world.ledger.totals().open_holds, spent(world.balance_when_idle().await)), (0, 0));
-    // An answer that was empty, and a message whose instructions are, are no fault of the caller.
+    // An earlier empty answer, or empty instructions beside other messages, are acceptable.
     let history = json!([{"role": "system", "content": ""}, {"role": "user", "content": "a"},
         {"role": "assistant", "content": ""}, {"role": "user", "content": "b"}]);
     let body = json!({"model": "far", "max_tokens": 10, "messages": history});

@@ -1,5 +1,5 @@
-//! Models on trial: one that is worse than the models beside it gets no more calls, with the evidence, until an operator or another
-//! entry puts it on trial again.
+//! Canary models. A canary that is worse than the models beside it gets no more calls, with evidence, until an operator
+//! or another entry starts a new trial.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// The model `a-1` answers well, and `a-2` as it is told.
+    /// The model `a-1` answers well, and `a-2` by the script.
     fn new(canary: impl Fn() -> Script) -> Self {
         let many = |script: &dyn Fn() -> Script| (0..400).map(|_| script()).collect();
         let good = || whole(&answer_of("Hi you"));
@@ -58,7 +58,7 @@ impl Trial {
         offer(&self.world, &models, route(weight));
     }
 
-    /// Makes so many calls; how many of them the canary was asked.
+    /// Makes this many calls. Returns how many of them reached the canary.
     async fn ask(&self, calls: usize) -> usize {
         let asked = || self.servers[1].asked.lock().unwrap().len();
         let before = asked();
@@ -84,7 +84,7 @@ async fn a_canary_that_fails_is_taken_out_and_stays_out_until_it_is_put_on_trial
     let trial = Trial::new(|| failed(RelayError::Connect { why: "refused".to_owned() }));
     assert!(trial.ask(80).await > 0);
     let view = trial.view();
-    // Also those that the breaker in front of its server turned away.
+    // This includes calls that the breaker of its server rejected.
     assert!((16..=24).contains(&view.calls[0]), "{view:?}");
     let why = view.rolled_back.clone().unwrap().why;
     assert!(why.starts_with("calls that fail: ") && why.contains("beside 0 of"), "{why}");
@@ -97,21 +97,21 @@ async fn a_canary_that_fails_is_taken_out_and_stays_out_until_it_is_put_on_trial
     );
     assert!(trial.world.gateway.canary_news().is_empty());
 
-    // A catalogue with the same entry goes on with what was seen.
+    // A catalogue with the same entry continues the trial with its results.
     trial.offer(2);
     assert_eq!((trial.ask(30).await, trial.view()), (0, view.clone()));
-    // Another entry is another trial.
+    // Another entry starts another trial.
     trial.offer(3);
     assert_eq!(trial.view().rolled_back, None);
     assert!(trial.ask(15).await > 0);
-    // What is known from before a restart holds for the same entry only.
+    // Results from before a restart apply to the same entry only.
     trial.world.gateway.roll_back(news[0].clone());
     assert_eq!(trial.view().rolled_back, None);
     trial.offer(2);
     trial.world.gateway.roll_back(news[0].clone());
     assert_eq!((trial.ask(10).await, trial.view().rolled_back.unwrap().why), (0, why));
     assert!(trial.world.gateway.canary_news().is_empty(), "that is no news");
-    // So does an operator's word.
+    // An operator can start a new trial too.
     assert_eq!(trial.world.gateway.resume_canaries(&name("moving")), [name("a-2")]);
     assert!(trial.ask(15).await > 0);
     assert!(trial.world.gateway.resume_canaries(&name("moving")).is_empty());

@@ -1,4 +1,5 @@
-//! What a call changed since the answer that it names: to the character, and only to whose answer it was.
+//! What a call changed since the answer that it names, to the character. Only the caller who received that answer can
+//! ask.
 
 use headrace_domain::{Endpoint, PromptPlace};
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ async fn ask(world: &World, body: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The reason that a second call is told.
+/// The cache-miss reason in the second answer.
 async fn told(first: Value, second: impl FnOnce(Value) -> Value) -> Value {
     let world = World::new(Setup::default());
     let before = ask(&world, &first).await;
@@ -76,7 +77,7 @@ async fn an_answer_that_nobody_knows_is_said_to_be_none() {
         let answer = ask(&world, &body(LONG, &["Why?"], json!([]), json!(id))).await;
         assert_eq!(answer["diagnostics"]["cache_miss_reason"], json!({"type": "previous_message_not_found"}));
     }
-    // Who does not ask is told nothing, and nothing is kept of it.
+    // If the caller does not ask, the answer says nothing and nothing is stored.
     let mut silent = body(LONG, &["Why?"], json!([]), Value::Null);
     silent.as_object_mut().unwrap().remove("diagnostics");
     let before = ask(&world, &silent).await;
@@ -85,7 +86,7 @@ async fn an_answer_that_nobody_knows_is_said_to_be_none() {
     assert_eq!(after["diagnostics"]["cache_miss_reason"]["type"], "previous_message_not_found");
 }
 
-/// The same in OpenAI's words, of responses.
+/// The same in OpenAI's terms, for responses.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_is_told_what_it_changed_since_the_one_that_it_names() {
     let world = World::new(Setup::default());
@@ -119,7 +120,7 @@ async fn a_response_is_told_what_it_changed_since_the_one_that_it_names() {
         ("system_changed", Some(PromptPlace::System { character: 12 }))
     );
     assert_eq!(traced.missed_tokens, miss["cache_missed_tokens"]);
-    // The same prompt again is cached no longer, as far as this engine says.
+    // The same prompt again. It is no longer cached, according to this engine.
     let same = ask(body(LONG, json!("The first question."), with(&before["id"]))).await;
     assert_eq!(same["prompt_cache_diagnostics"]["type"], "unavailable");
     assert_eq!(world.last_trace().told_of_cache.clone().unwrap().word, "same");

@@ -1,5 +1,5 @@
-//! The end of an answer is decided by its content: once every choice has its finish reason, and usage is here or two seconds have
-//! passed, the call is over, whatever the upstream's transport does.
+//! The content decides the end of an answer. Once every choice has its finish reason, and the usage has arrived or two
+//! seconds have passed, the call is over. What the upstream's transport does then is irrelevant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::told::{
 };
 use crate::world::read;
 
-/// What a transport does once the content is whole.
+/// What a transport does once the content is complete.
 fn afterwards() -> Vec<(&'static str, Script)> {
     let failed = |error| vec![Some(RelayEvent::Failed(error))];
     vec![
@@ -94,7 +94,7 @@ async fn is_whole(dialect: Dialect, endpoint: Endpoint, with_usage: bool, name: 
     assert_eq!(let_go(&server), 1, "{shown}");
 }
 
-/// The scripts never end by themselves: a wait without a bound is a test without an end. All rows wait at the same time.
+/// The scripts never end by themselves, so an unbounded wait would make this test hang. All rows wait at the same time.
 #[tokio::test]
 async fn a_whole_content_is_a_whole_answer_whatever_the_transport_does() {
     let mut rows = Vec::new();
@@ -165,7 +165,7 @@ async fn a_cut_answer_is_told_as_cut_and_a_server_that_gave_up_is_left() {
         let noted = record.answer_notes.iter().any(|note| note.contains(unknown));
         assert_eq!(noted, word == unknown, "{:?}", record.answer_notes);
     }
-    // Before anything shows, another upstream answers in the place of one that gave up.
+    // Before any output, another upstream answers in place of one that gave up.
     let gave_up = vec![head(), chunk(&finish("network_error")), data_event("", "[DONE]")];
     let other = server("b", Dialect::OpenAi, vec![crate::told::stream()]);
     let world = world(&[server("a", Dialect::OpenAi, vec![gave_up]), other]);

@@ -1,5 +1,5 @@
-//! An answer whose worker is lost in its middle is gone on with by another one that computes the same: whatever token it was cut
-//! at, the client gets the bytes of an undisturbed answer, pays for them once, and the trace tells both tries.
+//! An answer whose worker is lost midway is continued by another one that computes the same. At whichever token it was
+//! cut, the client gets the bytes of an undisturbed answer, pays for them once, and the trace lists both attempts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,19 +21,19 @@ use serde_json::{Value, json};
 use crate::moves::said;
 use crate::world::{MODEL, Setup, World, capabilities, header, read_to_the_end, score};
 
-/// What a token says, and how it leaves.
+/// Whether an engine reports that it leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Leaves {
     Silently,
     Saying,
 }
 
-/// An engine that generates what is written down for each choice, one character a token, behind whatever of it there is
-/// already. Text of every third token comes with the next one.
+/// An engine that generates a fixed text for each choice, one character per token, after the part that already exists.
+/// The text of every third token comes with the next one.
 struct Written {
     capabilities: Capabilities,
     text: &'static str,
-    /// After so many events with tokens or ends it leaves.
+    /// The number of token or finish events after which it leaves, and how.
     leaves: Option<(usize, Leaves)>,
     jobs: Mutex<Vec<Job>>,
 }
@@ -43,7 +43,7 @@ impl Written {
         self.text.bytes().map(|byte| u32::from(byte) + choice * 7).collect()
     }
 
-    /// What a choice says from its token number `from` on.
+    /// The events of a choice from its token number `from` on.
     fn events(&self, job: &Job, choice: u32, from: usize) -> Vec<Event> {
         let (ids, chars): (Vec<u32>, Vec<char>) = (self.ids(choice), self.text.chars().collect());
         let mut events = Vec::new();
@@ -81,7 +81,7 @@ impl Engine for Written {
             let usage = Usage { input, cached_input: 3, output, ..Usage::default() };
             Arc::new(JobReport { usage, ..JobReport::default() })
         };
-        // Choice by choice, one event each, until all have ended.
+        // One event per choice in turn, until all have ended.
         loop {
             let mut any = false;
             for choice in &mut choices {
@@ -138,7 +138,7 @@ fn world_where(
     world_of(text, engines, on_break, None, &[])
 }
 
-/// With costs, each engine is at an upstream of its own; those that have a region are there.
+/// With costs, each engine belongs to its own upstream. Engines with an entry in `regions` are in that region.
 fn world_of(
     text: &'static str,
     engines: &[(Continues, &str, Leaving)],
@@ -213,9 +213,9 @@ fn calls() -> Vec<(&'static str, Endpoint, Value)> {
     calls
 }
 
-/// The events of a stream, each choice's by themselves: which choice is ahead is nobody's promise.
+/// The events of a stream, sorted by choice: the order between choices is not guaranteed.
 fn by_choice((status, text): (u16, String)) -> (u16, Vec<String>) {
-    // A call of a tool has a name of its own in each answer.
+    // A tool call has a different id in each answer.
     let mut parts = text.split("\"call_");
     let mut bare = parts.next().unwrap_or_default().to_owned();
     parts.for_each(|part| bare.extend(["\"call", &part[32..]]));
@@ -320,7 +320,7 @@ async fn only_who_computes_the_same_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_worker_is_paid_for_what_it_computed() {
-    // A dollar a million of the prompt, a tenth of it from the cache, four of the answer.
+    // $1 per million prompt tokens, $0.10 if cached, $4 per million answer tokens.
     let costs = |upstreams: &[&str]| {
         let price = json!({"model": "theirs", "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
             "output": 4_000_000_000i64});
@@ -345,7 +345,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
         said(&world, Endpoint::ChatCompletions, body.clone()).await;
         let record = world.last_trace();
         let paid: Vec<_> = record.attempts.iter().map(|tried| tried.paid.unwrap().get()).collect();
-        // The second reads what the first had written, and writes the rest.
+        // The second worker reads what the first one had written, and writes the rest.
         assert_eq!(paid, [computed(prompt, 5), computed(prompt + 5, all - 5)], "{how:?}");
         assert_eq!(record.paid.map(|sum| sum.get()), Some(paid.iter().sum()));
         assert_eq!(record.cost, alone.last_trace().cost, "the caller pays once");
@@ -385,7 +385,7 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
                 .iter()
                 .map(|Continued { choice, after_tokens, worker }| (*choice, *after_tokens, &**worker))
                 .collect();
-            // Before anything showed it is a try like any other.
+            // Before any output this is an attempt like any other.
             if after == 0 {
                 assert!(text.contains("[DONE]") && told.is_empty() && !text.contains(": headrace"), "{text}");
                 continue;
@@ -400,7 +400,7 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
             assert!(trace.cost <= trace.held && trace.loss.get() == 0);
             assert!(matches!(trace.outcome, Outcome::Completed { .. }), "{:?}", trace.outcome);
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
-            // The head of a stream may have gone by then.
+            // The head of a stream may have been sent by then.
             assert!(header.as_deref() == Some("1") || stream && header.is_none(), "{header:?}");
             if !stream {
                 assert!(text.contains(TEXT), "{text}");

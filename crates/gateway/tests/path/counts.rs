@@ -1,5 +1,5 @@
-//! How many tokens a message has for a model that somebody else has: asked there where that is told, estimated where it is not, refused
-//! by name where nobody answers; free, and for nobody who may not call.
+//! Token counts of a message for a model of an upstream: asked there if the upstream counts, estimated if it does not,
+//! and rejected by name if no upstream answers. Counts are free, and only for keys that may call the model.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ async fn a_count_is_the_upstreams_own_and_free() {
         let [ask] = &asked[..] else { panic!("one question") };
         assert!(!ask.stream && ask.endpoint == Endpoint::Messages);
         assert_eq!(ask.headers, [("anthropic-beta", "token-counting-x".to_owned())]);
-        // What was asked goes out as it came, but for the model's name there and what is ours; no bound on an answer is put in.
+        // The request goes out as it came, except for the upstream's model name and our own fields. No bound on an
+        // answer is added.
         let mut expected = body();
         expected["model"] = json!("their-model");
         expected.as_object_mut().unwrap().remove("headrace");
@@ -92,7 +93,7 @@ async fn what_goes_wrong_is_told_and_never_guessed() {
         assert_eq!(error["error"]["code"], code, "{shown}: {error}");
         assert_eq!(spent(world.balance_when_idle().await), 0);
     }
-    // Another one that counts is asked where the first is lost, and not where the question is wrong.
+    // If the first upstream is lost, another one that counts is asked. If the question is wrong, none is.
     let good = ("b", Dialect::Anthropic, whole(&json!({"input_tokens": 3})));
     let both = servers(vec![("a", Dialect::Anthropic, no_connection()), good.clone()]);
     assert_eq!(told(&world(&both)).await.1, json!({"input_tokens": 3}));
@@ -102,7 +103,7 @@ async fn what_goes_wrong_is_told_and_never_guessed() {
     assert!(both[1].asked.lock().unwrap().is_empty());
 }
 
-/// A server that cannot count is well all the same: the calls of its model go on.
+/// A server that cannot count is still healthy: calls of its model continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_that_fails_shuts_nobody_out() {
     let lacks =

@@ -1,5 +1,6 @@
-//! A batch whose process ends in the middle of a request, at every step between two writes: the next process goes on, no answer that was
-//! paid for is lost, and none is paid for twice. Deterministic: the process ends within the store, at the step itself.
+//! A batch whose process ends in the middle of a request, at every step between two writes. The next process continues:
+//! no paid answer is lost, and none is paid for twice. Deterministic: the process ends inside the store, at the step
+//! itself.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,27 +23,27 @@ use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World, read};
 
-/// Which request of the batch is cut off.
+/// The index of the request that is cut off.
 const CUT_LINE: u64 = 1;
 const LINES: u64 = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the process ends.
+/// The step at which the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// The answer is here, and not written down.
+    /// The answer is complete, but not stored.
     BeforeNoted,
-    /// It is written down, and not paid for.
+    /// It is stored, but not paid for.
     BeforePaid,
-    /// It is paid for, and the request has not ended.
+    /// It is paid for, but the request has not ended.
     BeforeEnded,
-    /// The request has ended, and nobody was told.
+    /// The end is stored, but not yet confirmed to the gateway.
     AfterEnded,
 }
 
 type Stored<T> = Result<T, ObjectError>;
 
-/// How long the disk takes for an append: whoever does not wait for it is far ahead when the process ends.
+/// How long the disk takes for an append. A step that does not wait for it is far ahead when the process ends.
 const DISK: Duration = Duration::from_millis(50);
 
 /// A journal on a slow disk.
@@ -71,11 +72,11 @@ impl Journal for Slow {
     }
 }
 
-/// A store whose process ends at a step of it: whoever takes that step never comes back.
+/// A store whose process ends at one of its steps: the thread that reaches the step never returns.
 struct Cutting {
     store: SqliteFiles,
     cut: Option<(Cut, Sender<()>)>,
-    /// The answers that were written down, in their order.
+    /// The stored answers, in order.
     noted: Mutex<Vec<(u64, Value)>>,
 }
 
@@ -256,7 +257,7 @@ impl FileStore for Cutting {
     }
 }
 
-/// A process over the books and files that are handed from one to the next.
+/// A process that uses the ledger and files handed from one process to the next.
 struct Process {
     runtime: tokio::runtime::Runtime,
     gateway: Arc<Gateway>,
@@ -306,7 +307,7 @@ impl Process {
         serde_json::from_str::<Value>(&batch).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// What became of each request, once the batch is over.
+    /// The result of each request, once the batch is over.
     fn results(&self, world: &World, id: &str) -> Vec<Value> {
         let path = format!("messages/batches/{id}");
         let began = std::time::Instant::now();
@@ -332,12 +333,12 @@ fn spent(world: &World, books: &Ledger) -> NanoDollars {
 }
 
 fn world() -> World {
-    // One request of the batch at a time, so that what ran before the cut is known.
+    // One request of the batch at a time, so that it is known what ran before the cut.
     let limits = RateLimits { concurrency: Some(2), ..RateLimits::default() };
     World::new(Setup { limits, ..Setup::default() })
 }
 
-/// What the whole batch costs where nothing is cut off, and the prompt of each of its requests.
+/// The cost of the whole batch if nothing is cut off, and the prompt of each of its requests.
 fn undisturbed() -> (NanoDollars, Vec<Arc<[u32]>>) {
     let (world, dir) = (world(), tempfile::tempdir().unwrap());
     let process = Process::start(&world, world.ledger.clone(), 1, dir.path(), None);
@@ -357,7 +358,7 @@ fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
     let first = Process::start(&world, books, 1, dir.path(), Some((cut, dead)));
     let id = first.create(&world);
     died.recv_timeout(PATIENCE).unwrap();
-    // What is on the disk now is all that the next process finds.
+    // The next process finds only what is on the disk now.
     let journal = MemoryJournal::with(journal.contents());
     let mut noted = first.store.noted.lock().unwrap().clone();
     let Process { runtime, gateway, store: _ } = first;
@@ -386,7 +387,7 @@ fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
         Cut::BeforeNoted | Cut::BeforePaid => 2,
         Cut::BeforeEnded | Cut::AfterEnded => 1,
     };
-    // What comes behind the cut may have begun beside it: a request that is paid for leaves its place to the next.
+    // The request after the cut may have begun in parallel: a paid request makes way for the next one.
     assert_eq!((asked(CUT_LINE - 1), asked(CUT_LINE)), (1, times), "{cut:?}");
     assert_eq!(spent(&world, &books), cost, "{cut:?}: each request is paid for once");
 }

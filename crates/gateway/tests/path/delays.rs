@@ -1,5 +1,5 @@
-//! A delay at any moment of a call is named by the stage that it was in: the clock is late from its first reading on, from its second,
-//! and so on to its last; and a client that sends or reads slowly is waited for in real time.
+//! A delay at any moment of a call is attributed to the stage in which it happens. The clock is late from its first
+//! reading on, from its second, and so on to its last. Clients that send or read slowly are waited for in real time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,15 +27,15 @@ async fn a_delay_at_any_reading_of_the_clock_is_named_by_its_stage() {
     let rules: Vec<headrace_moderation::RuleConfig> = serde_json::from_str(rules).unwrap();
     let mut found = BTreeSet::new();
     for n in 1.. {
-        // A reader who is looked for meanwhile is not given up.
+        // The stall timeout is much longer than the delay, so the reader is not given up.
         let world = World::new(Setup { stall: 10 * LATE, rules: rules.clone(), ..Setup::default() });
         world.clock.late_at(n, late_ns);
         read(world.chat(true).await).await;
         world.balance_when_idle().await;
         let in_time = world.clock.is_still_in_time();
         let record = world.traces.0.lock().unwrap().pop().unwrap();
-        // What held the delay, by the record alone: a share of a stage rather than the stage around it. A reading that is no part of
-        // the call's time delays nothing.
+        // The span that contains the delay, according to the record alone. A share inside a stage wins over the stage
+        // around it. A reading outside of the call's time delays nothing.
         let held = record
             .stages
             .iter()

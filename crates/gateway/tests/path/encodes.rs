@@ -1,4 +1,5 @@
-//! Calls for encoders take the whole governed path: read, rendered, held for and charged by their input, refused by name.
+//! Calls for encoders take the whole governed path: they are read, rendered, held for and charged by their input, and
+//! rejected by name.
 
 use bytes::Bytes;
 use headrace_call_api::{Front, Question};
@@ -18,7 +19,7 @@ fn body(input: Value) -> Value {
     json!({"model": MODEL, "input": input})
 }
 
-/// Status, error code and parameter.
+/// The status, error code and parameter.
 async fn refusal(world: &World, endpoint: Endpoint, body: Value) -> (u16, String, Value) {
     let answer = world.call(endpoint, body).await;
     let status = answer.status;
@@ -38,7 +39,7 @@ async fn vectors_are_charged_by_their_input_and_traced() {
         (record.endpoint, &record.outcome),
         (Some(Endpoint::Embeddings), &Outcome::Completed { finish: vec!["stop".to_owned(); 2] })
     );
-    // A dollar a million tokens.
+    // $1 per million tokens.
     assert_eq!(record.cost, NanoDollars::new(5_000));
     assert!(record.held >= record.cost && record.loss == NanoDollars::ZERO);
     assert_eq!(world.balance_when_idle().await, NanoDollars::new(1_000_000_000 - 5_000));
@@ -47,7 +48,7 @@ async fn vectors_are_charged_by_their_input_and_traced() {
     assert!(jobs.iter().all(|job| job.sampling.max_tokens == 0 && job.sampling.n == 1));
 }
 
-/// An encoder's tokens are told like any model's, as its own calls would have them, to keys that may use it.
+/// An encoder's tokens can be listed like any model's, as its own calls would have them, by keys that may use it.
 #[tokio::test]
 async fn tokens_of_an_encoder_are_told() {
     let world = world(Setup::default());

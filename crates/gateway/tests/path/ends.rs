@@ -1,4 +1,4 @@
-//! How calls end: well, cancelled, stalled, failed, panicked. Each is settled once and traced once.
+//! How calls end: completed, cancelled, stalled, failed, panicked. Each is settled once and traced once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use headrace_ledger::{Command, Receipt};
 
 use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
 
-/// Nano-dollars of a token at $1 per million; output is four times that.
+/// Nano-dollars per token at $1 per million. Output costs four times that.
 const INPUT: i64 = 1_000;
 const OUTPUT: i64 = 4_000;
 
@@ -112,14 +112,14 @@ async fn a_client_that_goes_away_before_the_head_cancels_too() {
 async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     let world = World::new(Setup::default());
     world.script(Script::ThenWait(400));
-    // Held for all of it, so that not the hold but what was written bounds the charge.
+    // The hold covers all of it, so that the charge is bounded by what was written and not by the hold.
     let mut body = chat_body(true);
     body["max_tokens"] = 400.into();
     let answer = world.call(Endpoint::ChatCompletions, body).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
     let first = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap().unwrap();
     assert!(!first.is_empty());
-    // Reads nothing more, but stays.
+    // The client reads nothing more, but stays connected.
     let _ = world.balance_when_idle().await;
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
     let trace = world.last_trace();
@@ -132,7 +132,8 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     assert_eq!(after, Some(Err(Broken)), "what nobody paid for is not handed out, and it does not end well");
 }
 
-/// What the transport took has not left it: its reader has stalled as one that takes nothing here, and no sooner.
+/// Frames that the transport took have not left it. Its reader counts as stalled like one that takes nothing here, and
+/// no sooner.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well() {
     struct Full(std::time::Instant);
@@ -146,7 +147,7 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
     let answer = world.chat(true).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
     delivery.leads_to(std::sync::Arc::new(Full(std::time::Instant::now())));
-    // The transport takes whatever comes, so that nothing ever waits here.
+    // The transport takes every frame, so nothing ever waits here.
     let mut last = None;
     while let Some(frame) = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await {
         let ended = frame.is_err();
@@ -162,7 +163,8 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
 }
 
-/// The engine is done and the money settled; what waits for a reader that takes nothing is still let go.
+/// The engine is done and the money is settled. Bytes that wait for a reader that takes nothing are discarded all the
+/// same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_answer_that_nobody_reads_is_let_go() {
     for stream in [false, true] {
@@ -177,7 +179,8 @@ async fn a_whole_answer_that_nobody_reads_is_let_go() {
     }
 }
 
-/// What waits or runs for longer than its money is held ends while it still is: work without a hold would be free.
+/// A call that waits or runs longer than its money is held ends before its hold does. Work without a hold would be
+/// free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_ends_before_its_hold_does_and_is_settled() {
     let world = World::new(Setup { hold: Duration::from_millis(800), ..Setup::default() });
@@ -232,7 +235,7 @@ async fn a_failure_after_the_first_byte_is_an_error_event_and_never_looks_like_s
     let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
     assert!(matches!(trace.outcome, Outcome::Failed { .. }));
-    // The same answer, not streamed: an error's status, and not charged.
+    // The same answer, not streamed: an error status, and no charge.
     let answer = world.chat(false).await;
     assert_eq!(answer.status, 500);
     let _ = world.balance_when_idle().await;
@@ -254,7 +257,7 @@ async fn an_engine_that_panics_or_is_full_costs_nothing_and_the_next_call_is_ser
     assert_eq!(world.chat(false).await.status, 200);
 }
 
-/// Tokens are paid for as they are shown: what opens an answer shows none of those whose text is held back.
+/// Tokens are charged when they become visible. The opening of an answer shows none of those whose text is held back.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_seen_the_head_of_an_answer_and_no_text_pays_nothing() {
     for (script, pays) in [(Script::HeldThenFail(3), false), (Script::ThenFail(3), true)] {

@@ -1,5 +1,5 @@
-//! What callers are told about waiting and about the cache: a `timeout` reaches the engine and its refusal comes back with
-//! an honest way out; a miss names the message and character, and never what other tenants asked.
+//! What callers learn about waiting and about the cache. A `timeout` reaches the engine, and its refusal comes back
+//! with useful advice. A miss names the message and character, and never what other tenants asked.
 
 use headrace_domain::{CacheMiss, Endpoint, MissReason, PromptPlace};
 use headrace_engine_api::Priority;
@@ -70,7 +70,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
         ],
     });
     world.call(Endpoint::ChatCompletions, body.clone()).await;
-    // Its trace must not come behind that of the next.
+    // Its trace must be written before that of the next call.
     world.balance_when_idle().await;
     let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
     let mut places = Vec::new();
@@ -99,7 +99,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
             places.push(kept.place.expect("this tokenizer gives its text back"));
         }
     }
-    // From the template into the first message, out of it, into the second and out again; characters ascend.
+    // From the template into the first message, out of it, into the second and out again, with ascending characters.
     assert!(matches!(places.first(), Some(PromptPlace::Template { before_message: 0 })), "{places:?}");
     assert!(matches!(places.last(), Some(PromptPlace::Template { before_message: 2 })), "{places:?}");
     let of = |message: u32| -> Vec<u32> {
@@ -117,7 +117,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
     }
 }
 
-/// On the event loop, and as for long prompts beside it.
+/// On the event loop, and off it as for long prompts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_says_what_the_template_says_is_told_from_it() {
     for render_inline_bytes in [32 << 10, 0] {
@@ -128,7 +128,7 @@ async fn a_message_that_says_what_the_template_says_is_told_from_it() {
 async fn check_a_word_of_the_template(world: World) {
     let body = json!({"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "user"}]});
     read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
-    // A call's trace is written behind its last word: the first one's must not come last.
+    // A call's trace is written after its last byte: the first call's trace must not come last.
     world.balance_when_idle().await;
     let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
     let mut found = Vec::new();
@@ -142,7 +142,7 @@ async fn check_a_word_of_the_template(world: World) {
     }
     let template = |before_message| PromptPlace::Template { before_message };
     let (first, last) = (found.iter().position(|place| *place != template(0)), found.last());
-    // Behind the mark of a beginning and the role, which is the same word.
+    // After the begin mark and the role, which is the same word.
     assert!(first.is_some_and(|at| at >= 3), "{found:?}");
     assert_eq!(
         found.get(first.unwrap()),

@@ -1,5 +1,5 @@
-//! What a call in messages asks for beside tokens: each server is sent what it may be sent, its cache tells no tenant of another, and
-//! what costs extra is held for and charged, or refused by name.
+//! What a relayed call asks for besides tokens. Each server receives only what it may receive, and its cache reveals
+//! nothing to other tenants. Extras that cost money are held for and charged, or rejected by name.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::told::{
 };
 use crate::world::{World, read, read_to_the_end};
 
-/// A second organisation: from then on upstreams are shared.
+/// Adds a second organisation. From then on upstreams are shared.
 fn second_org(world: &World) -> (OrgId, ProjectId) {
     let now = world.clock.now();
     let (org, project) = (OrgId::new("other").unwrap(), ProjectId::new("po").unwrap());
@@ -42,7 +42,7 @@ fn asked(server: &Told) -> usize {
     server.asked.lock().unwrap().len()
 }
 
-/// An answer of Anthropic's with this usage.
+/// An answer in Anthropic's dialect with this usage.
 fn message(usage: &Value) -> Value {
     json!({"id": "m", "type": "message", "role": "assistant", "model": "claude-x",
         "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "stop_sequence": null, "usage": usage})
@@ -97,7 +97,7 @@ async fn every_body_carries_its_tenants_label_and_no_salt_of_a_caller() {
             })
             .collect();
         assert!(labels.iter().all(|label| label.len() == 32), "{labels:?}");
-        // Whatever the endpoint, one tenant has one label; its own salts split that further.
+        // On every endpoint, one tenant has one label. Its own salts divide that further.
         assert!(labels[0] == labels[1] && labels[0] == labels[4] && labels[0] == labels[5], "{labels:?}");
         assert!(labels[0] != labels[2] && labels[0] != labels[3] && labels[2] != labels[3], "{labels:?}");
     }
@@ -128,7 +128,8 @@ async fn two_tenants_with_one_word_have_two_labels() {
     assert_ne!(sent(&server, 0)["cache_salt"], sent(&server, 1)["cache_salt"]);
 }
 
-/// Prices a million: $1 in, $0.10 cached, $4 out. 20 prompt tokens and 2 of the answer, whatever the cache had.
+/// Prices per million: $1 input, $0.10 cached, $4 output. 20 prompt tokens and 2 answer tokens, however many were
+/// cached.
 #[tokio::test]
 async fn a_shared_cache_shows_in_no_answer_no_bill_and_no_trace() {
     let openai = |cached: u64| {
@@ -152,10 +153,10 @@ async fn a_shared_cache_shows_in_no_answer_no_bill_and_no_trace() {
         shown.push((whole, stream));
     }
     assert!(shown[0].0 == shown[1].0, "{shown:?}");
-    // Events that are rewritten are spelled anew in both.
+    // Rewritten events are formatted anew in both streams.
     assert!(shown[0].1 == shown[1].1 && shown[0].1.contains("\"cached_tokens\":0"), "{shown:?}");
 
-    // With one organisation, or where the operator says so, nothing is hidden.
+    // With one organisation, or if the operator discloses the cache, nothing is hidden.
     for (cache, several) in [(PrefixCache::Hidden, false), (PrefixCache::Disclosed, true)] {
         let server = server_with(cache, Dialect::OpenAi, openai(16));
         let world = world(&[server]);
@@ -170,7 +171,7 @@ async fn a_shared_cache_shows_in_no_answer_no_bill_and_no_trace() {
 
 #[tokio::test]
 async fn a_shared_cache_shows_in_neither_dialect() {
-    // A hit, a miss that is written, and half of each.
+    // A hit, a miss that is written to the cache, and half of each.
     let usages = [(16, 0), (0, 16), (6, 10)].map(|(read, written)| {
         json!({"input_tokens": 4, "cache_read_input_tokens": read, "cache_creation_input_tokens": written,
             "output_tokens": 2})
@@ -199,7 +200,7 @@ async fn a_shared_cache_shows_in_neither_dialect() {
                         body["stream_options"] = json!({"include_usage": true});
                     }
                     let text = read(world.call(endpoint, body).await).await;
-                    // Ids and times of answers that are written here differ.
+                    // Answers that are written here differ in ids and times.
                     let usage = text.rfind("\"usage\"").unwrap();
                     texts.push(if endpoint == Endpoint::Messages { text } else { text[usage..].to_owned() });
                 }
@@ -260,7 +261,7 @@ async fn an_extra_without_a_price_is_refused_by_name_unless_the_upstream_allows_
             "{message}"
         );
         assert_eq!((asked(&strict), spent(world.balance_when_idle().await)), (0, 0), "{more}");
-        // Beside one that does not allow it, only the one that does is asked.
+        // If only one of two upstreams allows it, only that one is asked.
         let strict = server("strict", dialect, vec![]);
         let lax = altered(server("lax", dialect, vec![whole(&answer)]), "https://", |facts| {
             facts.allow_unpriced = Arc::from([name]);
@@ -273,7 +274,7 @@ async fn an_extra_without_a_price_is_refused_by_name_unless_the_upstream_allows_
 
 #[tokio::test]
 async fn searches_are_held_for_and_charged_to_the_nano_dollar() {
-    // $0.01 for each search.
+    // $0.01 per search.
     let prices = json!([{"model": "far", "input": 1_000_000_000, "output": 4_000_000_000_i64, "per_search": 10_000_000_000_000_i64}]);
     let used = json!({"input_tokens": 20, "output_tokens": 2, "server_tool_use": {"web_search_requests": 3}});
     let beyond =
@@ -291,13 +292,13 @@ async fn searches_are_held_for_and_charged_to_the_nano_dollar() {
     assert!(record.held.get() >= 5 * 10_000_000 && record.usage.web_searches == 3, "{record:?}");
     let line = record.billed.as_ref().unwrap().lines.iter().find(|line| line.class == TokenClass::WebSearch);
     assert_eq!(line.map(|line| (line.tokens, line.amount.get())), Some((3, 30_000_000)));
-    // What is reported beyond the hold is the operator's loss.
+    // Reported usage beyond the hold is the operator's loss.
     assert_eq!(said(world.call(Endpoint::Messages, body(false, &tool(json!(1)))).await).await.0, 200);
     let record = world.last_trace();
     assert_eq!(spent(world.balance_when_idle().await), 2 * each + record.held.get());
     assert_eq!(record.cost, record.held);
     assert_eq!(record.cost.get() + record.loss.get(), 28_000 + 50 * 10_000_000);
-    // Without a bound there is nothing to hold for.
+    // Without a bound, there is no amount to hold.
     let (status, told) = said(world.call(Endpoint::Messages, body(false, &tool(Value::Null))).await).await;
     assert!(status == 400 && told.to_string().contains("tools[0].max_uses"), "{told}");
     assert_eq!(asked(&server), 3);
@@ -360,7 +361,7 @@ async fn an_address_goes_to_servers_that_may_be_handed_it() {
     messages.dedup();
     assert_eq!(messages.len(), 1, "{messages:?}");
     assert_eq!((asked(&off), asked(&public), spent(world.balance_when_idle().await)), (0, 1, 28_000));
-    // A response that is put into a chat, and a count, take the same way.
+    // A response that is turned into a chat, and a count, are judged in the same way.
     let response = json!({"model": "far", "input": [{"role": "user", "content": [
         {"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "http://10.0.0.1/"}]}]});
     let (status, told) = said(world.call(Endpoint::Responses, response).await).await;

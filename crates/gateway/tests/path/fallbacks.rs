@@ -1,5 +1,6 @@
-//! What fails with one model is answered by another one, where the route says so for that kind of failure: once each, over one hold,
-//! at the price of whoever answers, and never behind words that a client has.
+//! A call that fails with one model is answered by another one, if the route says so for that kind of failure. Each
+//! model is tried once, over one hold, at the price of the model that answers, and never after output that a client
+//! has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::told::{
 };
 use crate::world::{MODEL, Script as Engines, Scripted, Setup, World, header, read};
 
-/// `moving` leads to `a-1`, and from there on to others by what goes wrong.
+/// `moving` leads to `a-1`, and from there to other models by the kind of failure.
 fn falling(fallbacks: Fallbacks) -> BTreeMap<ModelName, Route> {
     let arms = vec![Arm { model: name("a-1"), weight: 1, canary: None }];
     BTreeMap::from([(name("moving"), Route { arms, fallbacks, ..Route::default() })])
@@ -43,7 +44,8 @@ async fn another_model_answers_by_what_went_wrong_with_the_first() {
     ];
     let connect = || failed(RelayError::Connect { why: "refused".to_owned() });
     let broken = || vec![head(), Some(RelayEvent::Failed(RelayError::Cut { why: "reset".to_owned() }))];
-    // What happens, after which of the kinds above another one answers, and what a caller is told where none does.
+    // What happens, the index of the kind after which another model answers, and the status that the caller gets if
+    // none does.
     for (script, kind, code) in [
         (refusal(400, "context_length_exceeded"), Some(0), 400),
         (refusal(429, "rate_limit_exceeded"), Some(1), 503),
@@ -69,7 +71,8 @@ async fn another_model_answers_by_what_went_wrong_with_the_first() {
                 continue;
             }
             assert_eq!((status, model.as_deref()), (200, Some("a-2")), "{told}: {at}");
-            // At the price of who answered, out of one hold that grew: 64 + 22 tokens at most, and 10.
+            // At the price of the model that answered, out of one hold that grew: for at most 64 + 22 prompt tokens and
+            // 10 of the answer.
             assert_eq!((balance, record.cost.get()), (2 * 28_000, 2 * 28_000));
             assert!(record.held.get() >= 2 * (64_000 + 40_000), "{}", record.held);
             assert_eq!(record.model_served.as_deref(), Some("a-2"));
@@ -142,7 +145,7 @@ async fn what_has_gone_out_is_not_taken_back() {
 async fn who_cannot_pay_for_the_dearer_one_is_told_of_the_first() {
     let one = server("one", Dialect::OpenAi, vec![failed(RelayError::Connect { why: "refused".to_owned() })]);
     let two = server("two", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
-    // Enough for the first, whatever comes, and not for twice as much.
+    // Enough for the first model in every case, but not for twice as much.
     let world = World::new(Setup { credit: NanoDollars::new(160_000), ..Setup::default() });
     let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", std::slice::from_ref(&two))];
     offer(&world, &models, falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }));
@@ -183,7 +186,7 @@ async fn nothing_of_the_first_model_s_stays() {
     }
 }
 
-/// A world whose callers are limited by model, with these limits.
+/// Limits every model of a world.
 fn limited(world: &World, limits: LimitSpec) {
     let catalog = world.gateway.catalog();
     let models =
@@ -231,7 +234,7 @@ async fn a_model_that_failed_keeps_nothing_of_its_limits() {
     let answers = [call().await, call().await];
     assert!(answers.iter().all(|answer| header(answer, "x-headrace-model") == Some("a-2")));
     assert_eq!((left("a-1"), left("a-2") < 900), (1_000, true));
-    // The other one has no place left, and of the first it is told what is wrong there.
+    // The second model has no place left, so the caller gets the first model's error.
     let third = call().await;
     let text = read(third).await;
     assert!(text.contains("upstream_unreachable"), "{text}");
@@ -240,7 +243,7 @@ async fn a_model_that_failed_keeps_nothing_of_its_limits() {
         assert!(read(answer).await.contains("[DONE]"));
     }
     world.balance_when_idle().await;
-    // What a slow machine lets come back of a thousand tokens a minute meanwhile.
+    // On a slow machine, some of a thousand tokens per minute are replenished meanwhile.
     let charged = 1_000 - 2 * 22;
     let (left, back) = ((left("a-1"), left("a-2")), began.elapsed().as_secs() * 1_000 / 60 + 17);
     assert!(left.0 == 1_000 && (charged..=charged + back).contains(&left.1), "{left:?} {back}");
@@ -263,7 +266,8 @@ async fn where_nobody_takes_calls_any_more_it_goes_on_as_where_they_failed() {
     assert!(world.last_trace().attempts.iter().all(|attempt| attempt.model.is_none()), "it was not asked");
 }
 
-/// A world with a model of a longer window beside its own, and `moving`, which falls back from that one on the other.
+/// A world with a second model that has a longer window, and the name `moving`, which falls back from the world's own
+/// model to it.
 fn token_world() -> (World, Arc<Scripted>) {
     let world = World::new(Setup::default());
     let large = Scripted::new(Engines::Answer);

@@ -1,5 +1,5 @@
-//! Answers that are to be of a form: judged once they are whole, refused, asked for again or passed on as their model's operator wants;
-//! and calls that a grammar holds, told as they come.
+//! Answers in a requested form. They are checked once they are complete, then rejected, requested again or passed on,
+//! as the model's operator wants. Also tool calls that a grammar constrains, which are streamed as they are generated.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn number() -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "number", "schema": schema}}})
 }
 
-/// A world whose servers' model has this policy.
+/// A world whose upstream model has this policy.
 fn relayed(servers: &[Arc<Told>], off_form: OffForm) -> World {
     let world = world(servers);
     let fleet = Arc::clone(world.gateway.catalog().fleet());
@@ -28,7 +28,7 @@ fn relayed(servers: &[Arc<Told>], off_form: OffForm) -> World {
     world
 }
 
-/// A world whose engine takes grammars, and says what it is told to all the same.
+/// A world whose engine accepts grammars, but says whatever its script says.
 fn embedded(off_form: OffForm) -> World {
     let world = World::new(Setup::default());
     let mut offer = offer(&world, 1, "other");
@@ -55,7 +55,7 @@ fn failed_for_its_form(outcome: &AttemptOutcome) -> bool {
     matches!(outcome, AttemptOutcome::Failed { code, .. } if code == "answer_off_form")
 }
 
-/// Compiling is a part of rendering that has its own figure: it is nothing of the template and the tokenizer.
+/// Compiling is a part of rendering with a figure of its own. It is not counted as template or tokenizer time.
 #[tokio::test]
 async fn the_time_that_compiling_a_form_takes_is_recorded() {
     let world = embedded(OffForm::Pass);
@@ -88,7 +88,8 @@ async fn an_answer_of_somebody_elses_server_that_is_off_its_form_is_refused_and_
         assert!(message.contains("of the form that was asked for") && !message.contains("/n"), "{message}");
         assert!(failed_for_its_form(&record.attempts[0].outcome), "{:?}", record.attempts);
     }
-    // What has its form, ended early, refuses or calls a tool is passed on, and so is what nobody asked a form of.
+    // Answers that match, ended early, refuse or call a tool are passed on, and so are answers without a requested
+    // form.
     let mut cut = answer_of("{\"n\":");
     cut["choices"][0]["finish_reason"] = json!("length");
     let mut refuses = answer_of("");
@@ -149,7 +150,7 @@ async fn a_stream_off_its_form_ends_with_an_error_and_never_as_if_it_were_well()
         script.extend([chunk(&usage(20, 5, 2)), data_event("", "[DONE]")]);
         script
     };
-    // In the caller's dialect, passed on as it comes, and said in the other one.
+    // In the caller's dialect, passed on as it comes, and translated into the other one.
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Messages] {
         let server = server("gpu", Dialect::OpenAi, vec![script()]);
         let world = relayed(&[Arc::clone(&server)], OffForm::Retry);
@@ -201,10 +202,10 @@ async fn arguments_of_calls_that_a_grammar_holds_come_as_they_are_made() {
     let tool = |strict: bool, parameters: &Value| json!([{"type": "function", "function": {"name": "look", "strict": strict, "parameters": parameters}}]);
     let mut closed = look.clone();
     closed["additionalProperties"] = json!(false);
-    // A keyword that no grammar holds is left out.
+    // A keyword that no grammar can enforce is left out.
     let loose =
         json!({"type": "object", "properties": {"city": {"type": "string"}}, "not": {"required": ["x"]}});
-    // What no grammar holds at all is told once it is whole.
+    // Arguments of a schema that no grammar can enforce are sent once they are complete.
     let patterns: serde_json::Map<_, _> = (0..9).map(|at| (format!("^x{at}"), json!({}))).collect();
     let mut unheld = look.clone();
     unheld["patternProperties"] = patterns.into();
@@ -234,7 +235,7 @@ async fn arguments_of_calls_that_a_grammar_holds_come_as_they_are_made() {
     }
 }
 
-/// A world whose engine is somebody else's server, which is told forms of these kinds.
+/// A world whose engine is an upstream that accepts forms of these kinds.
 fn told_forms(forms: FormKinds) -> World {
     let world = World::new(Setup::default());
     let mut offer = offer(&world, 1, "other");
@@ -259,7 +260,8 @@ async fn calls_that_must_come_are_told_in_gbnf_where_nobody_knows_lark() {
     let grammar = job.grammar.unwrap();
     let Form::Grammar { text, syntax: GrammarSyntax::Gbnf } = &**grammar.form() else { panic!() };
     assert!(text.contains("root ::= ") && text.contains(r#"("true" | "false")"#), "{text}");
-    // What cannot be said so is refused by its name, and so it is where there is no such notation.
+    // A schema that GBNF cannot express is rejected by name, and so is every call form if the server knows no such
+    // notation.
     let refused = async |world: &World, schema: Value| {
         let answer = world.call(Endpoint::ChatCompletions, asked(schema)).await;
         assert_eq!(answer.status, 400);
@@ -288,14 +290,14 @@ async fn calls_that_may_come_are_told_as_tags_where_nobody_knows_lark() {
     assert_eq!(tag.begin, "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
     assert_eq!((&tag.schema["required"], tag.end.as_str()), (&json!(["n"]), "}\n</tool_call>"));
     assert!(tag.schema.get("x-guidance").is_none(), "{}", tag.schema);
-    // Where a call must come it is GBNF that says so; where nothing is asked, nothing is said.
+    // If a call is required, GBNF is used. If nothing is required, no form is sent.
     let required = json!({"tools": [tool(true)], "tool_choice": "required"});
     world.call(Endpoint::ChatCompletions, with(&required, false)).await;
     let grammar = of_last(&world).unwrap();
     assert!(matches!(&**grammar.form(), Form::Grammar { syntax: GrammarSyntax::Gbnf, .. }));
     world.call(Endpoint::ChatCompletions, with(&json!({"tools": [tool(false)]}), false)).await;
     assert!(of_last(&world).is_none());
-    // At most one call cannot be said so.
+    // Tags cannot express "at most one call".
     let one = json!({"tools": [tool(true)], "parallel_tool_calls": false});
     let answer = world.call(Endpoint::ChatCompletions, with(&one, false)).await;
     assert_eq!(answer.status, 400);

@@ -46,8 +46,8 @@ async fn of_64_calls_at_once_with_balance_for_one_one_runs() {
     assert!(!world.balance_when_idle().await.is_negative());
 }
 
-/// A writer that is woken by each call for itself costs more than the call. On one thread all of them come before the first one's second
-/// turn.
+/// Waking the writer for each call alone costs more than the call. On one thread all calls request their holds before
+/// the first call's second turn.
 #[tokio::test]
 async fn what_calls_of_one_moment_hold_is_written_together_streamed_or_not() {
     for stream in [false, true] {
@@ -75,7 +75,7 @@ async fn an_empty_balance_is_402_without_retry_after() {
     assert!(body.contains("out_of_money") && body.contains("\"stage\":\"hold\""), "{body}");
 }
 
-/// Invariant 17: what the limits gave is returned when the ledger then refuses.
+/// Invariant 17: if the ledger refuses, what the limits gave is returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_by_the_ledger_gives_the_limits_back() {
     let limits =
@@ -93,7 +93,7 @@ async fn a_refusal_by_the_ledger_gives_the_limits_back() {
 async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
     let world = World::new(Setup::default());
     let before = world.balance_when_idle().await;
-    // An append that reports an error may have written all the same: the hold is open then, and has to be ended.
+    // An append that reports an error may have written nevertheless. Then the hold is open and must be ended.
     for (stream, fault) in [
         (false, AppendFault::NotWritten),
         (true, AppendFault::NotWritten),
@@ -106,7 +106,7 @@ async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
         assert!(header(&answer, "retry-after").is_some());
         let body = read(answer).await;
         assert!(body.contains("journal_unavailable") && !body.contains("ha "), "{body}");
-        // The ledger recovers by itself; its balance is what it was.
+        // The ledger recovers by itself, with the balance it had.
         for _ in 0..200 {
             if world.gateway.not_ready(None).is_empty() && world.gateway.in_flight() == 0 {
                 break;
@@ -119,7 +119,7 @@ async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
     assert_eq!(world.chat(false).await.status, 200, "the next call is served");
 }
 
-/// A hold that ended before its call did was not paid by it, and nothing says that it was.
+/// If a hold ended before its call did, the call was not paid for, and no record says that it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_hold_had_expired_is_traced_as_unpaid() {
     let world = World::new(Setup::default());

@@ -1,4 +1,4 @@
-//! Callers inside the house: they show no credentials, and are served as the principal that they act for.
+//! In-process callers: they show no credentials, and are served as the principal that they act for.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Former answers whose texts become other ids than were generated: the next prompt goes on with what was generated, for its own tenant and
-//! nobody else, and the trace says so.
+//! Earlier answers whose text encodes to other ids than were generated. The next prompt continues from the generated
+//! ids, only for the same tenant, and the trace says so.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::world::{MODEL, Script, Setup, World, read};
 
 const ANSWER: &str = "caches keep things";
 
-/// The answer, a token for each character, and the token that ends it.
+/// The answer with one token per character, and the token that ends it.
 fn spelt(world: &World) -> &'static [(u32, &'static str)] {
     let tokenizer = world.tokenizer();
     let characters = ANSWER.char_indices().map(|(at, c)| {
@@ -59,7 +59,7 @@ fn last_prompt(world: &World) -> Vec<u32> {
     world.engine.jobs.lock().unwrap().last().unwrap().prompt.to_vec()
 }
 
-/// What the second turn's prompt is for somebody who has heard nothing.
+/// The second turn's prompt in a world that generated no first answer.
 async fn as_text() -> Vec<u32> {
     let (world, _) = world(Policy::default());
     call(&world, Endpoint::ChatCompletions, second(ANSWER, &json!({}))).await;
@@ -123,7 +123,7 @@ async fn another_text_another_tenant_a_seed_or_the_operator_keep_the_text_as_it_
     assert_eq!((last_prompt(&world), world.last_trace().kept_answers), (fresh, None));
 }
 
-/// What is counted is what is charged.
+/// The counted tokens are those that are charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_knows_former_answers_too() {
     let (world, _) = world(Policy::default());

@@ -1,4 +1,4 @@
-//! No call, and no key's calls together, take more memory than is configured, whatever they ask for.
+//! No call, and not all calls of a key together, take more memory than is configured, for any request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ async fn an_answer_counts_until_it_is_read() {
     assert_eq!(world.gateway.memory_taken(), 0);
 }
 
-/// Large answers are written off the event loop, and once for all choices that repeat a prompt: what comes is the same.
+/// Large answers are written off the event loop, and once for all choices that repeat a prompt. The result is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_come_whole() {
     let world = world(256 << 20, 512 << 20);

@@ -1,5 +1,5 @@
-//! A route mixes engines, and upstreams that are asked in messages of either dialect. Whichever is dead, another one answers: the call is
-//! rendered or translated anew, over one hold, at the price of the model that answers.
+//! A route mixes engines and relay upstreams of either dialect. When one is dead, another one answers: the call
+//! is rendered or translated anew, over one hold, at the price of the model that answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::routes::name;
 use crate::told::{Script, Told, answer_of, failed, head, named, server, spent, stream, whole};
 use crate::world::{Script as Engines, Scripted, Setup, World, read};
 
-/// What serves a model.
+/// The kind of server of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The engine of this process.
     Engine,
-    /// An upstream that is asked by token ids.
+    /// An upstream that takes token ids.
     Ids,
-    /// An upstream that is asked in chats.
+    /// An upstream that speaks OpenAI's dialect.
     OpenAi,
-    /// An upstream that is asked in messages.
+    /// An upstream that speaks Anthropic's dialect.
     Anthropic,
 }
 
 const KINDS: [Kind; 4] = [Kind::Engine, Kind::Ids, Kind::OpenAi, Kind::Anthropic];
 
-/// Who serves a model in a test.
+/// The server of a model in a test.
 enum Server {
     Engine(Arc<Scripted>),
     Relay(Arc<Told>),
@@ -60,7 +60,7 @@ fn alive(kind: Kind, at: &str, streams: bool) -> Server {
     }
 }
 
-/// "Hi you" as Anthropic's servers answer it.
+/// "Hi you" in Anthropic's dialect.
 fn message(streams: bool) -> Script {
     let whole_message = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "their-model-2026",
         "content": [{"type": "text", "text": "Hi you"}], "stop_reason": "end_turn", "stop_sequence": null,
@@ -87,7 +87,7 @@ fn message(streams: bool) -> Script {
     ]
 }
 
-/// Has a world offer these models alone, each at twice the price of the one before, and `moving`.
+/// Makes a world offer only these models, each at twice the price of the one before, and the name `moving`.
 fn offer(world: &World, models: &[(&str, &Server)], route: Route) {
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let (mut served, mut workers, mut prices) = (Vec::new(), Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ fn arm(model: &str, weight: u32) -> Arm {
     Arm { model: name(model), weight, canary: None }
 }
 
-/// A route on which the dead model falls back, and one that the dead model shares with the other one.
+/// A route on which the dead model falls back to the other one, and a route that both models share.
 fn routes() -> [Route; 2] {
     let fallbacks = Fallbacks { failed: vec![name("good")], ..Fallbacks::default() };
     // One call in a million begins with the other model.

@@ -1,5 +1,5 @@
-//! A prompt that its worker refuses, or loses before anything of it can be seen, goes to the next one: the client sees an
-//! answer as from one, pays for one, and the trace tells both tries.
+//! A prompt that its worker refuses, or loses before any output, goes to the next worker. The client sees one answer
+//! and pays for one, and the trace lists both attempts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Scripted, Setup, World, chat_body, header, read, read_to_the_end};
 
-/// A world whose workers follow these scripts: `w0`, which ties go to, `w1` and so on.
+/// A world whose workers follow these scripts: `w0`, which wins ties, `w1` and so on.
 fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
     let world = World::new(Setup::default());
     let name = ModelName::new(MODEL).unwrap();
@@ -27,7 +27,7 @@ fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
     (world, engines)
 }
 
-/// Has the world's model served by these workers.
+/// Makes these workers serve the world's model.
 fn serve_by(world: &World, fleet: Fleet) {
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}]);
     let offer = Offer {
@@ -43,8 +43,8 @@ fn serve_by(world: &World, fleet: Fleet) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
-/// Engines at upstreams of others, which are asked by ids: the answer names the one that it came from, and no other, and each is told of
-/// the trace that it works in.
+/// Engines at upstreams that take ids: the answer names only the upstream that it came from, and each upstream receives
+/// its own trace context.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
     for (scripts, expected) in [
@@ -75,13 +75,13 @@ async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
             assert!(!asked.is_empty() && asked.iter().map(|told| told.to_string()).eq(expected), "{asked:?}");
         }
     }
-    // An engine of this process is no upstream, and keeps no trace.
+    // An engine of this process is no upstream, and records no trace.
     let (world, engines) = workers(&[Script::Answer]);
     assert_eq!(header(&world.chat(false).await, "x-headrace-upstream"), None);
     assert!(engines[0].jobs.lock().unwrap().iter().all(|job| job.trace.is_none()));
 }
 
-/// `0:w0 failed engine_unavailable`, of each attempt.
+/// `0:w0 failed engine_unavailable` for each attempt.
 fn told(attempts: &[Attempt]) -> Vec<String> {
     let told = |attempt: &Attempt| {
         let kind = attempt.outcome.name();
@@ -97,7 +97,7 @@ fn told(attempts: &[Attempt]) -> Vec<String> {
     attempts.iter().map(told).collect()
 }
 
-/// A call's answer without what differs between any two calls: its id and times.
+/// A call's answer without the parts that differ between any two calls: its id and times.
 pub(crate) async fn said(world: &World, endpoint: Endpoint, body: Value) -> (u16, String) {
     let answer = world.call(endpoint, body).await;
     let id = header(&answer, "x-request-id").unwrap().trim_start_matches("req_").to_owned();
@@ -150,7 +150,7 @@ async fn a_worker_that_fails_before_anything_shows_is_passed_over_unseen() {
             (Script::ThenStop(0), "failed shutting_down"),
         ] {
             if body.get("prompt_logprobs").is_some() && first.starts_with("failed") {
-                // Its scores are there before it fails: see below.
+                // Its scores come before it fails: see the next test but one.
                 continue;
             }
             let (world, engines) = workers(&[script, Script::Answer]);
@@ -184,7 +184,7 @@ async fn an_explained_answer_tells_the_tries() {
     assert_eq!(attempts[2]["worker"], "w2");
 }
 
-/// What may be the call's own doing breaks one worker, not one after the other; what was seen is not said twice.
+/// If the call itself may be the cause, it breaks one worker and not another. Output that was visible is not repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_does_not_move_on_where_that_would_show_or_spread() {
     let mut scored = chat_body(true);
@@ -234,7 +234,7 @@ async fn where_nobody_is_left_the_word_of_who_suited_best_stands_unless_another_
     }
 }
 
-/// A prompt over which two workers have broken may be what breaks them; one that shuts down is not broken.
+/// A prompt over which two workers have broken may be the cause. A worker that shuts down is not broken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_breaks_two_workers_at_most() {
     use Script::{Answer, ThenDie, ThenStop};
@@ -251,7 +251,7 @@ async fn a_prompt_breaks_two_workers_at_most() {
     }
 }
 
-/// Each prompt moves on by itself: the others keep their workers.
+/// Each prompt moves by itself: the others keep their workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_prompts_the_lost_one_moves_on() {
     for stream in [false, true] {
@@ -268,7 +268,7 @@ async fn of_several_prompts_the_lost_one_moves_on() {
         assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
         assert_eq!(trace.usage, good.last_trace().usage);
         if stream {
-            // Which prompt's pieces come first is open.
+            // The order of the prompts' pieces is not fixed.
             let sorted = |text: &str| {
                 let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
                 lines.sort();
@@ -281,7 +281,8 @@ async fn of_several_prompts_the_lost_one_moves_on() {
     }
 }
 
-/// Without end a worker that dies on everything would double the load; a tenth of the calls, and what was saved up, may be sent again.
+/// Without a limit, a worker that always dies would double the load. A tenth of the calls, and a saved budget, may be
+/// retried.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fleet_hears_how_calls_end_and_lends_no_more_tries_than_it_has() {
     let (world, _) = workers(&[Script::ThenDie(0), Script::Answer]);

@@ -1,4 +1,5 @@
-//! What a trace keeps of an upstream: the id of its answer, and its sentence about a call without the words of the call.
+//! What a trace keeps of an upstream: the id of its answer, and its message about a failed call without the words of
+//! the call.
 
 use headrace_domain::{AttemptOutcome, Dialect, TracedFailure};
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Names that move and end: answers say where a name led and when it ends; from that day on its calls are refused, or go to what
-//! comes after it.
+//! Names that lead elsewhere and names that are retired. Answers say where a name led and when it ends. After that date
+//! its calls are rejected, or go to its successor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn notice(retires: UnixNanos, successor: Option<&str>) -> Notice {
     Notice { retires, deprecated: None, successor: successor.map(name), link: None, moves: false }
 }
 
-/// Models `a-1`, `a-2` and `a-3`, of which the first has the further name `chat`; with notices.
+/// A world with notices and the models `a-1`, `a-2` and `a-3`. The first is also called `chat`.
 fn world(notices: impl Fn(&World) -> Vec<(&'static str, Notice)>, tell_aliases: bool) -> World {
     let world = World::new(Setup::default());
     let servers = ["one", "two", "three"]
@@ -141,7 +141,7 @@ async fn a_name_that_has_ended_is_refused_by_what_comes_after_it() {
     assert_eq!(world.gateway.show_model(&world.credentials(), "a-1", Dialect::OpenAi).status, 404);
     assert_eq!(world.gateway.show_model(&world.credentials(), "a-2", Dialect::OpenAi).status, 200);
 
-    // Who may not use it does not learn that there was one.
+    // A caller that may not use the name does not learn that it existed.
     let models = ModelAccess::Only(BTreeSet::from([name("a-2")]));
     let new = NewKey { models, ..NewKey::new(world.org.clone(), world.project.clone(), "second") };
     let (_, secret) = world.directory.create_key(new, "test", world.clock.now()).unwrap();
@@ -157,7 +157,7 @@ async fn calls_move_on_to_what_comes_after_a_name_and_after_that() {
         vec![
             ("a-1", moves(notice(in_hours(world, -2), Some("a-2")))),
             ("a-2", moves(notice(in_hours(world, -1), Some("a-3")))),
-            // Not yet.
+            // Its date is still to come.
             ("a-3", moves(notice(in_hours(world, 1), Some("a-1")))),
         ]
     };

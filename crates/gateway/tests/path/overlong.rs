@@ -1,5 +1,5 @@
-//! Answers of upstreams that are more than was asked for: the caller's memory is charged before bytes are kept, the answer is cut, its end
-//! has a name, and the bill stays within the hold.
+//! Upstream answers that exceed what was requested. The caller's memory is charged before bytes are kept, the answer is
+//! cut, its end has a name, and the bill stays within the hold.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ async fn an_answer_that_grows_is_charged_to_its_key_before_it_is_kept_and_given_
     }
 }
 
-/// Two answers at once are charged both, and another key's calls go on.
+/// Two concurrent answers are both charged, and calls of another key continue.
 #[tokio::test]
 async fn answers_of_one_key_share_its_memory() {
     let script = || vec![head(), None, Some(RelayEvent::Failed(RelayError::NoMemory))];
@@ -102,7 +102,7 @@ async fn an_answer_far_beyond_what_was_asked_for_is_cut_by_name() {
     };
     for (endpoint, dialect) in [
         (Endpoint::ChatCompletions, Dialect::OpenAi),
-        // Its answer is read and written anew.
+        // Its answer is parsed and written again.
         (Endpoint::Messages, Dialect::OpenAi),
     ] {
         let server = server("gpu", dialect, vec![endless()]);
@@ -128,7 +128,7 @@ async fn an_answer_far_beyond_what_was_asked_for_is_cut_by_name() {
     assert_eq!(crate::told::spent(world.balance_when_idle().await), 0, "nothing was delivered");
 }
 
-/// Numbers by chance, from a seed: splitmix64.
+/// Seeded random numbers (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -142,7 +142,7 @@ impl Dice {
     }
 }
 
-/// A script by chance: text in pieces of any size, pings, lies about usage, and an end, none, or two.
+/// A random script: text in pieces of any size, pings, false usage, and no end, one or two.
 fn by_chance(dice: &mut Dice, stream: bool) -> Script {
     let text = |dice: &mut Dice| {
         let bytes = if dice.roll(10) == 0 { dice.roll(200_000) } else { dice.roll(200) };
@@ -188,7 +188,7 @@ async fn whatever_an_upstream_sends_there_is_one_end_and_the_bill_is_within_the_
     for seed in 0..300 {
         let mut dice = Dice(seed);
         let (stream, translated) = (dice.roll(10) < 7, dice.roll(2) == 0);
-        // An upstream may answer whole although a stream was asked for.
+        // An upstream may send a whole answer although a stream was requested.
         let streams = stream && dice.roll(5) > 0;
         let server = server("gpu", Dialect::OpenAi, vec![by_chance(&mut dice, streams)]);
         let world = world(&[server]);

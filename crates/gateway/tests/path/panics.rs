@@ -12,7 +12,7 @@ use headrace_ledger::AppendFault;
 
 use crate::world::{Script, Setup, World, chat_body, header, read_to_the_end};
 
-/// How a call goes in which something panics.
+/// The course of a call during which something panics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Course {
     Whole,
@@ -67,7 +67,7 @@ fn one_at_a_time() -> Setup {
     Setup { limits, stall: Duration::from_millis(40), ..Setup::default() }
 }
 
-/// Takes the answer as the course has it, waits until everything is settled and checks the books.
+/// Reads the answer as the course requires, waits until everything is settled and checks the balance.
 async fn finish_and_check(world: &World, course: Course, answer: Answer, before: NanoDollars, what: &str) {
     let id = header(&answer, "x-request-id").expect("every answer names its request").to_owned();
     let status = answer.status;
@@ -125,7 +125,7 @@ async fn a_panic_at_any_reading_of_the_clock_loses_no_money_no_trace_and_no_answ
             world.script(Script::Answer);
             let mut next = Course::Whole.call(&world).await;
             if course == Course::NotHeld && next.status == 503 {
-                // The panic came before the hold, and this call met the failure that was meant for it.
+                // The panic came before the hold, so this call met the planned failure instead.
                 until_ready(&world).await;
                 next = Course::Whole.call(&world).await;
             }

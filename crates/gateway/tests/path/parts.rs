@@ -1,5 +1,5 @@
-//! What is in a call beside plain text: parts that a model cannot see, control tokens that are spelt out, gaps to be filled, items that
-//! are only named, and conversations that have grown too long.
+//! Calls with more than plain text: parts that a model cannot see, spelled-out control tokens, gaps to be filled, items
+//! that are only referenced, and conversations that have grown too long.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn tokenizer(world: &World) -> Arc<Tokenizer> {
     Arc::clone(&lane.tokenizer)
 }
 
-/// Gives the model another policy, and another tokenizer where one is named.
+/// Gives the model another policy, and another tokenizer if one is given.
 fn change(world: &World, policy: Policy, tokenizer: Option<Arc<Tokenizer>>) {
     let fleet = Arc::clone(world.gateway.catalog().fleet());
     by_policy(world, fleet, policy, &[]);
@@ -133,7 +133,7 @@ async fn a_gap_is_marked_as_the_model_was_taught_it() {
         let found: Vec<usize> =
             ids.iter().filter_map(|found| marks.iter().position(|mark| id(mark) == *found)).collect();
         assert_eq!(found.iter().map(usize::to_string).collect::<String>(), order, "{marks:?}");
-        // The caller's own words make no control token; and the marks stand where they are told of.
+        // The caller's own text yields no control token, and the marks are where the family puts them.
         assert!(!ids.contains(&id("<|im_end|>")));
         let spm = marks[0] == "[SUFFIX]";
         let (one, two) =
@@ -169,12 +169,12 @@ async fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
     assert!(
         text.contains("Be brief.") && text.contains(&format!("{last} word")) && !text.contains("\n0 word")
     );
-    // As much is left as fits: one more turn of the user and its answer would not.
+    // As much remains as fits: one more user turn with its answer would not.
     assert!(prompt.len() + 4 <= window && prompt.len() + 4 + 2 * 60 > window, "{} of {window}", prompt.len());
-    // One turn that does not fit alone is refused as ever.
+    // A single turn that does not fit is rejected as usual.
     let long = json!({"truncation": "auto", "input": "word ".repeat(window * 2)});
     assert_eq!(told(&world, Endpoint::Responses, body(long)).await.0, 400);
-    // One that fits is what it was.
+    // A conversation that fits is unchanged.
     let short = |truncation: &str| body(json!({"truncation": truncation, "input": "hi"}));
     assert_eq!(told(&world, Endpoint::Responses, short("auto")).await.0, 200);
     assert_eq!(told(&world, Endpoint::Responses, short("disabled")).await.0, 200);

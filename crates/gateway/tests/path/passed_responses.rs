@@ -1,5 +1,5 @@
-//! Responses of servers that speak the Responses API: passed on byte for byte, paid by what they report, and read instead where they ask
-//! for what is kept or done here.
+//! Responses of servers that speak the Responses API: passed on byte for byte, charged by their usage report, and read
+//! here instead if they depend on something stored or done here.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn ended_as(kind: &str, more: &Value) -> Option<RelayEvent> {
     event(&json!({"type": format!("response.{kind}"), "response": response(kind, more)}))
 }
 
-/// What begins, and how it ends.
+/// The beginning of a response, and this end.
 fn then(end: Option<RelayEvent>) -> Script {
     let mut script = begun();
     script.push(end);
@@ -73,7 +73,7 @@ fn world(scripts: Vec<Script>) -> (World, Arc<crate::told::Told>) {
     (world, server)
 }
 
-/// 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 a million.
+/// 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 per million.
 const COST: i64 = 15_000 + 500 + 8_000;
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_response_is_passed_on_byte_for_byte_and_paid_by_its_report() {
     assert_eq!(read(answer).await, one.to_string());
     assert_eq!(spent(world.balance_when_idle().await), 2 * COST);
 
-    // What goes out is what came in, but for the model's name, a bound where there was none, and what is ours.
+    // The request goes out as it came, except for the model's name, a bound if there was none, and our own fields.
     let asked = server.asked.lock().unwrap();
     let mut expected = body(&sent);
     expected.as_object_mut().unwrap().remove("timeout");
@@ -130,11 +130,11 @@ async fn every_end_is_paid_and_told_as_it_is() {
     world.balance_when_idle().await;
     assert_eq!(world.last_trace().usage_source, UsageSource::Estimated, "nothing was reported");
 
-    // One that failed says what it took, and is paid so; of one that broke off nobody knows.
+    // A failed response reports its usage, and is charged by it. If one breaks off, its usage is unknown.
     for source in [UsageSource::Reported, UsageSource::Estimated] {
         server.gate.shut();
         let mut answer = stream().await;
-        // It fails when what came is with the client: who has seen nothing is refused instead.
+        // It fails when the client has the beginning: a client without any output would get a rejection instead.
         let AnswerBody::Stream(delivery) = &mut answer.body else { panic!("{}", answer.status) };
         let mut seen = String::new();
         while seen.len() < raw(&begun()).len() {
@@ -143,7 +143,7 @@ async fn every_end_is_paid_and_told_as_it_is() {
         }
         assert_eq!(seen, raw(&begun()));
         server.gate.open();
-        // What follows is the error, and nothing that ends a good stream.
+        // The error follows, and nothing that ends a good stream.
         let end = read(answer).await;
         assert!(end.starts_with("event: error\ndata: {\"error\":"), "{end}");
         assert!(!end.contains("[DONE]") && !end.contains("response.completed"), "{end}");
@@ -168,12 +168,12 @@ async fn what_is_kept_or_done_here_is_read_and_asked_for_as_a_chat() {
                 .unwrap()
         }
     };
-    // A conversation that is kept here: made by a call that asks for its times, and so is written here.
+    // A response that is stored here, because its call asks for its timings and is therefore written here.
     let first = told(json!({"store": true, "headrace": {"explain": true}})).await;
     assert!(first["id"].as_str().unwrap() != "resp_theirs" && first.get("headrace").is_some());
     let next = told(json!({"previous_response_id": first["id"]})).await;
     assert_eq!(next["previous_response_id"], first["id"]);
-    // One that is not: its server knows it, or says that it does not.
+    // A response that is not stored here: its server knows it, or says that it does not.
     let theirs = told(json!({"previous_response_id": "resp_of_theirs"})).await;
     assert_eq!(theirs["id"], "resp_theirs");
     let endpoints: Vec<Endpoint> = server.asked.lock().unwrap().iter().map(|ask| ask.endpoint).collect();

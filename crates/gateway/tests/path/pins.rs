@@ -1,4 +1,4 @@
-//! What a call wishes to be kept: as tokens of its prompt, at the places that it marks.
+//! Which prefixes a call wants to be kept: as prompt tokens, at the places that it marks.
 
 use headrace_domain::{CacheLife, Endpoint};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Where a cache miss stands, in the caller's own words: of two conversations that differ in one thing, the explanation of the
-//! second one names exactly that thing, in either dialect.
+//! The place of a cache miss in the caller's own words. Of two conversations that differ in one thing, the explanation
+//! of the second one names exactly that thing, in either dialect.
 
 use headrace_domain::{CacheMiss, Endpoint, MissReason};
 use proptest::prelude::*;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World, read, trace_of};
 
-/// The longest token of the demo model, in characters: two prompts may part so much before they differ.
+/// The longest token of the demo model, in characters. Two prompts may part that many characters before they differ.
 const LONGEST_TOKEN: usize = 15;
 
 #[derive(Debug, Clone)]
 enum Turn {
     User(String),
     Assistant(String),
-    /// The assistant calls a tool with this argument, and is given this result and this word with it.
+    /// The assistant calls a tool with this argument, and receives this result together with this text.
     Called {
         argument: String,
         result: String,
@@ -30,7 +30,7 @@ struct Talk {
     tools: Vec<(String, String)>,
 }
 
-/// What is changed in a talk, and of what is there which one: the numbers are taken modulo how many there are.
+/// A change to a conversation. The numbers are taken modulo the count of what can be changed.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Text { which: usize, character: usize },
@@ -41,7 +41,7 @@ enum Change {
 }
 
 impl Talk {
-    /// As a body of the endpoint.
+    /// The conversation as a body of the endpoint.
     fn body(&self, endpoint: Endpoint) -> Value {
         let tools: Vec<Value> = self.tools.iter().map(|(name, about)| tool(endpoint, name, about)).collect();
         let mut body = json!({"model": MODEL, "max_tokens": 2, "messages": self.messages(endpoint)});
@@ -90,7 +90,7 @@ impl Talk {
         messages
     }
 
-    /// Every text, and where its caller would say that it stands.
+    /// Every text, and its place in the caller's terms.
     fn texts(&mut self, endpoint: Endpoint) -> Vec<(&mut String, Value)> {
         let anthropic = endpoint == Endpoint::Messages;
         let mut texts = Vec::new();
@@ -122,7 +122,8 @@ impl Talk {
         texts
     }
 
-    /// Changes one thing. Returns the place that is to be named, and the character of it; `None`: there is no such thing.
+    /// Changes one thing. Returns the place that must be named, and the character in it. `None` if there is no such
+    /// thing.
     fn change(&mut self, change: Change, endpoint: Endpoint) -> Option<(Value, Option<usize>)> {
         let count = self.tools.len();
         let tool = |index: usize| (json!({"in": "tool", "index": index}), None);
@@ -158,14 +159,14 @@ impl Talk {
             Change::AddTool(at) => {
                 let at = at % (count + 1);
                 self.tools.insert(at, ("Zoo".to_owned(), "Lists animals.".to_owned()));
-                // The first one brings the list with it.
+                // The first tool brings the list with it.
                 Some(if count == 0 { (json!({"in": "tools"}), None) } else { tool(at) })
             }
             Change::RemoveTool(which) => {
                 let which = which.checked_rem(count)?;
                 self.tools.remove(which);
                 Some(match which {
-                    // Nothing of the list is left to be named.
+                    // No part of the list remains to be named.
                     _ if count == 1 => {
                         let before = usize::from(endpoint != Endpoint::Messages && self.system.is_some());
                         (json!({"in": "template", "before_message": before}), None)
@@ -187,7 +188,7 @@ fn tool(endpoint: Endpoint, name: &str, about: &str) -> Value {
 }
 
 fn any_text() -> impl Strategy<Value = String> {
-    // Words of the template, what is masked, several bytes in a character, white space at both ends.
+    // Words of the template, masked text, characters of several bytes, white space at both ends.
     "[ a]{0,1}[b-h](user|system|tool|<\\||<tool_call>|[a-z]{1,6}| |\n|é|模|😀|\"|\\{|\\.){0,10}"
 }
 
@@ -217,7 +218,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// The place that is told of a call whose nearest cached prompt is that of `cached`.
+/// The place reported for a call whose most similar cached prompt is that of `cached`.
 async fn place_told(world: &World, endpoint: Endpoint, cached: &Talk, asked: &Talk) -> Option<Value> {
     let mut prompts = Vec::new();
     for talk in [cached, asked] {

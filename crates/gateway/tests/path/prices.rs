@@ -1,4 +1,5 @@
-//! Calls by price sheets with classes of their own: what the caller is charged, what is held, what others charge for them.
+//! Calls under price sheets with separate token classes: what the caller is charged, what is held, what upstreams
+//! charge.
 
 use headrace_domain::{AttemptOutcome, Dialect, Endpoint, PriceTier};
 use headrace_ledger::prices::{CostConfig, CostList};
@@ -7,8 +8,8 @@ use serde_json::json;
 use super::told::{answer_of, chat, head, named, priced_world, server, spent, stream, whole};
 use super::world::read;
 
-/// $1, $0.10, $1.25 and $2 a million of the prompt, $4 of the answer and $8 of its reasoning; twice that for what goes first,
-/// and above a thousand prompt tokens.
+/// Per million prompt tokens $1, $0.10 cached, $1.25 or $2 written to the cache; $4 per million answer tokens and $8 of
+/// reasoning. The priority tier, and prompts above a thousand tokens, have higher prices.
 const SHEET: &str = r#"[
     {"model": "far", "input": 1000000000, "cached_input": 100000000, "cache_write": 1250000000,
         "cache_write_1h": 2000000000, "output": 4000000000, "reasoning": 8000000000},
@@ -28,11 +29,11 @@ async fn each_class_of_tokens_has_its_price() {
         answer
     };
     let rows = [
-        // 8 computed, 4 read, 8 written; 2 said, 3 thought.
+        // 8 computed, 4 read from the cache, 8 written to it; 2 of text, 3 of reasoning.
         ("default", 20, PriceTier::Standard, 8_000 + 400 + 10_000 + 8_000 + 24_000),
-        // All at the prices of what goes first.
+        // All at the prices of the priority tier.
         ("priority", 20, PriceTier::Priority, 20 * 2_000 + 5 * 8_000),
-        // A class without prices of its own.
+        // A tier without prices of its own.
         ("scale", 20, PriceTier::Standard, 8_000 + 400 + 10_000 + 8_000 + 24_000),
     ];
     for (tier, prompt, priced, cost) in rows {
@@ -62,7 +63,7 @@ async fn a_long_prompt_is_held_for_and_charged_at_its_own_prices() {
     assert!(record.held >= record.cost, "{} of {}", record.cost, record.held);
 }
 
-/// What these upstreams charge for their model: $0.50 a million of the prompt, $0.05 from the cache, $2 of the answer.
+/// What these upstreams charge for their model per million: $0.50 prompt, $0.05 cached, $2 answer.
 pub(crate) fn costs(upstreams: &[&str]) -> CostList {
     let price = json!({"model": "their-model", "input": 500_000_000, "cached_input": 50_000_000,
         "output": 2_000_000_000});
@@ -90,7 +91,7 @@ async fn what_an_upstream_charges_is_noted_and_no_caller_is_told() {
 
 #[tokio::test]
 async fn what_was_reported_before_it_broke_is_paid_whoever_answers_then() {
-    // It counts its prompt, and is gone before it says a word.
+    // It reports its prompt, and breaks off before any output.
     let counted = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant",
         "content": [], "model": "their-model", "stop_reason": null, "stop_sequence": null,
         "usage": {"input_tokens": 900, "cache_read_input_tokens": 80, "output_tokens": 1}}});
@@ -119,7 +120,7 @@ async fn what_was_reported_before_it_broke_is_paid_whoever_answers_then() {
 async fn a_try_that_came_to_nothing_is_paid_once_it_was_heard() {
     let mut moved = 0;
     for known in [&["a", "b"][..], &["b"]].repeat(20) {
-        // The first is heard and says nothing; where it is asked first, the second answers.
+        // The first one begins to answer without any output. If it is asked first, the second one answers.
         let servers =
             [server("a", Dialect::OpenAi, vec![vec![head()]]), server("b", Dialect::OpenAi, vec![stream()])];
         let world = priced_world(&servers, SHEET, costs(known));

@@ -1,5 +1,5 @@
-//! A call that waits too long for its first word is put to a second worker: whoever of the two speaks first has it, the other one is
-//! let go of at once, and the client hears and pays for one.
+//! A call that waits too long for its first output is sent to a second worker. The one that produces output first keeps
+//! the call, the other is cancelled at once, and the client sees and pays for one answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use crate::world::{
     MODEL, Script as Engines, Scripted, Setup, World, chat_body, header, read, read_to_the_end,
 };
 
-/// Calls by which a worker is known well enough.
+/// Calls after which a worker's latency is known well enough.
 const KNOWN: usize = 20;
 
-/// Has all models of a world put calls that are late to a second worker: one call of twenty. It is known what these upstreams charge.
+/// Enables hedging for all models of a world: for one call in twenty. `known` names the upstreams whose costs are
+/// known.
 fn hedged(world: &World, fleet: Arc<Fleet>, known: &[&str]) {
     let hedge = Some(Hedge { after_percent: 95, most_permille: 50 });
     by_policy(world, fleet, Policy { hedge, ..Policy::default() }, known);
@@ -37,7 +38,7 @@ pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known:
     by_offer(world, fleet, of_policy, known);
 }
 
-/// Puts others in the place of all models of a world.
+/// Replaces all models of a world.
 pub(crate) fn by_models(world: &World, with: impl Fn(&Arc<ServedModel>) -> Arc<ServedModel>) {
     let fleet = Arc::clone(world.gateway.catalog().fleet());
     by_offer(world, fleet, with, &[]);
@@ -71,12 +72,12 @@ fn drain(world: &World, worker: &str, drained: bool) {
     if drained { found.drain() } else { found.resume() }
 }
 
-/// A world with the servers `one`, which calls go to, and `two`, of which it is known how fast it is. Each follows its scripts.
+/// A world with the server `one`, which gets the calls, and `two`, whose latency is known. Each follows its scripts.
 async fn far(one: Vec<Script>, two: Vec<Script>) -> (World, Arc<Told>, Arc<Told>) {
     far_with(one, two, &[]).await
 }
 
-/// The same where it is known what these of them charge.
+/// The same with known costs for these upstreams.
 async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (World, Arc<Told>, Arc<Told>) {
     let known = std::iter::repeat_with(|| whole(&answer_of("Hi you"))).take(KNOWN);
     let (one, two) =
@@ -87,7 +88,7 @@ async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (
     hedged(&world, fleet, known_costs);
     drain(&world, "one", true);
     for _ in 0..KNOWN {
-        // A conversation of its own: the next ones have no reason to stay there.
+        // A separate conversation, so that the next ones have no reason to stay on this server.
         let other = json!({"messages": [{"role": "user", "content": "something else"}]});
         read(world.call(Endpoint::ChatCompletions, body(false, &other)).await).await;
     }
@@ -107,19 +108,19 @@ async fn asked(server: &Told) -> bool {
     false
 }
 
-/// Nothing comes before its gate opens.
+/// A script whose output waits for its gate.
 fn late(mut script: Script) -> Script {
     script.insert(0, None);
     script
 }
 
-/// `one outrun`, of each attempt.
+/// `one outrun` for each attempt.
 fn told(record: &TraceRecord) -> Vec<String> {
     assert!(is_partition(&record.stages, record.duration_ns), "{:?}", record.stages);
     record.attempts.iter().map(|attempt| format!("{} {}", attempt.worker, attempt.outcome.name())).collect()
 }
 
-/// What a call said, who answered it, and what it cost.
+/// The text of a call, the upstream that answered it, and its cost.
 async fn heard(world: &World, call: impl Future<Output = Answer>) -> (String, Option<String>, i64) {
     let before = world.ledger.standing(&world.org, &world.project).unwrap().balance;
     let answer = call.await;
@@ -149,7 +150,7 @@ async fn who_speaks_first_has_the_call_and_the_other_one_is_let_go_of() {
             let record = world.last_trace();
             assert_eq!(told(&record), ["one outrun", "two answered"]);
             assert_eq!(record.upstream.as_deref(), Some("two"));
-            // For one: 20 of the prompt, 2 of the answer.
+            // For one answer: 20 prompt tokens, 2 of the answer.
             assert_eq!((record.usage.prompt_tokens(), record.usage.output, record.loss.get()), (20, 2, 0));
             assert_eq!((cost, record.cost.get()), (28_000, 28_000));
             assert_eq!((one.let_go.load(Ordering::SeqCst), two.let_go.load(Ordering::SeqCst)), (1, 1));
@@ -161,7 +162,7 @@ async fn who_speaks_first_has_the_call_and_the_other_one_is_let_go_of() {
 
 #[tokio::test]
 async fn the_first_one_may_still_be_the_faster_one() {
-    // What opens the second one's answer is no word of it.
+    // The opening of the second answer does not count as output.
     let opens = vec![
         head(),
         chunk(&json!({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})),
@@ -242,7 +243,7 @@ async fn who_fails_leaves_the_call_to_the_other_one() {
         assert_eq!(upstream.as_deref(), Some("one"));
         assert_eq!(told(&world.last_trace()), ["one answered".to_owned(), format!("two {code}")]);
     }
-    // And the other way round; and where both do, the last word is told.
+    // The same the other way round. If both fail, the caller gets the last error.
     for (second, expected) in [(late(stream()), "answered"), (late(fails()), "failed")] {
         let (world, one, two) = far(vec![late(fails())], vec![second]).await;
         let call = world.call(Endpoint::ChatCompletions, body(true, &json!({})));
@@ -261,7 +262,7 @@ async fn who_fails_leaves_the_call_to_the_other_one() {
 
 #[tokio::test]
 async fn nobody_is_asked_behind_a_word_nor_beyond_the_share_nor_who_takes_no_calls() {
-    // Its words have been heard.
+    // The first server pauses after its first output.
     let mut speaks = stream();
     speaks.insert(2, None);
     let (world, one, two) =
@@ -274,7 +275,7 @@ async fn nobody_is_asked_behind_a_word_nor_beyond_the_share_nor_who_takes_no_cal
     };
     let (answer, ()) = tokio::join!(call(), quiet());
     assert!(read(answer).await.contains("[DONE]"));
-    // It is out of service, which uses up what was saved.
+    // The second server is out of service. The attempt uses up the saved budget.
     one.gate.shut();
     drain(&world, "two", true);
     let (answer, ()) = tokio::join!(call(), quiet());
@@ -286,7 +287,7 @@ async fn nobody_is_asked_behind_a_word_nor_beyond_the_share_nor_who_takes_no_cal
     world.balance_when_idle().await;
     assert_eq!(told(&world.last_trace()), ["one answered"]);
     assert_eq!(one.asked.lock().unwrap().len(), 3, "it does not race with itself");
-    // Nor is another engine behind the words of one.
+    // No other engine is asked after an engine's first output either.
     let (world, other) = near(Engines::ThenWait(2), Engines::Answer).await;
     let answer = world.chat(true).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -295,7 +296,7 @@ async fn nobody_is_asked_behind_a_word_nor_beyond_the_share_nor_who_takes_no_cal
     world.balance_when_idle().await;
 }
 
-/// A world of engines: `w0`, which calls go to, and `w1/far`, of another site, of which it is known how fast it is.
+/// A world of engines: `w0`, which gets the calls, and `w1/far` at another site, whose latency is known.
 async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     let other = Scripted::new(Engines::Answer);
@@ -360,7 +361,7 @@ async fn an_engine_that_refuses_or_fails_leaves_the_call_to_the_first() {
             world.engine.may_fail.store(true, Ordering::SeqCst);
         };
         let ((text, ..), ()) = tokio::join!(call, goes_on);
-        // The first one has it, and fails by its own doing.
+        // The first engine keeps the call, and fails for its own reason.
         assert!(text.contains("not_finite"), "{second:?} {text}");
         assert_eq!(told(&world.last_trace()), ["w0 failed".to_owned(), expected.to_owned()], "{second:?}");
         assert!(other.jobs.lock().unwrap().len() <= 1);

@@ -1,4 +1,4 @@
-//! Who and what is turned away, at which stage, in which words; and what message text can never become.
+//! What is rejected, at which stage and in which words; and what message text can never become.
 
 use headrace_call_api::{Credentials, Front};
 use headrace_domain::{Endpoint, Outcome};
@@ -42,7 +42,7 @@ async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
     assert_eq!(world.ledger.totals().open_holds, 0);
 }
 
-/// What cannot fit the window in any writing is refused before it is rendered, with the numbers.
+/// A prompt that cannot fit the window under any tokenization is rejected before it is rendered, with the numbers.
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_that_could_never_fit_are_not_rendered() {
     let world = World::new(Setup::default());
@@ -68,8 +68,8 @@ async fn prompts_that_could_never_fit_are_not_rendered() {
     }
 }
 
-/// Whatever part of a call is long, the event loop goes on while it is read and rendered: on the one thread for such work,
-/// which is busy until the loop has turned.
+/// Whichever part of a call is long, the event loop stays free while the call is read and rendered. That runs on the
+/// only blocking thread, which is busy until the loop has turned.
 #[test]
 fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
@@ -109,7 +109,7 @@ async fn long_calls() {
     }
 }
 
-/// Abuse 10, and every other credential that is none.
+/// Abuse 10, and every other invalid credential.
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_credentials_are_401_and_never_shown_back() {
     let world = World::new(Setup::default());
@@ -143,7 +143,7 @@ async fn bad_credentials_are_401_and_never_shown_back() {
     assert_eq!(world.chat(false).await.status, 401, "revoked: dead at once");
 }
 
-/// Unknown, revoked and malformed keys are answered alike; only the operator's trace says which it was.
+/// Unknown, revoked and malformed keys get the same answer. Only the operator's trace says which it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
     let world = World::new(Setup::default());
@@ -191,7 +191,7 @@ async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
     assert!(told_alike.iter().all(|said| *said == told_alike[0]), "{told_alike:?}");
 }
 
-/// Abuse 15: control tokens in message text stay text, byte for byte, and no control id comes of them.
+/// Abuse 15: control tokens in message text stay text, byte for byte, and yield no control id.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_tokens_in_messages_stay_text() {
     let world = World::new(Setup::default());
@@ -264,7 +264,7 @@ async fn a_gateway_whose_engine_is_dead_is_not_ready_and_names_the_model() {
     assert_eq!(world.gateway.not_ready(None), ["the server is shutting down"]);
 }
 
-/// Whatever place the words stand in, the rules see them; those of the template set nothing off.
+/// The rules see the words in every place. The template's own words trigger nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_see_everything_that_the_model_may_see() {
     let rules = json!([
@@ -345,7 +345,7 @@ async fn rules_see_everything_that_the_model_may_see() {
     }
 }
 
-/// A template that shows no tools would drop them without a word.
+/// A template that shows no tools would drop them silently.
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_for_a_model_without_any_are_refused() {
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
@@ -364,7 +364,7 @@ async fn tools_for_a_model_without_any_are_refused() {
     }
 }
 
-/// What nobody could carry out is text, with the reason in the block and the trace; streamed and whole alike.
+/// A call that no client could carry out is text, with the reason in the block and the trace; streamed and whole alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_tools_that_were_not_offered_are_text() {
     let world = World::new(Setup::default());
@@ -402,7 +402,7 @@ async fn calls_of_tools_that_were_not_offered_are_text() {
     }
 }
 
-/// Whatever place a secret is pasted into, the caller may see it again and the trace keeps nothing of it.
+/// In whichever place a secret is pasted, the caller may see it again and the trace keeps nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn traces_keep_no_words_of_refused_callers() {
     let world = World::new(Setup::default());

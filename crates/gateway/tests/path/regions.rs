@@ -1,5 +1,5 @@
-//! Calls that are pinned to regions: whatever is configured, fails and is tried again, nobody is asked who is elsewhere; who may use
-//! nothing there is told so, and what is kept elsewhere holds no words.
+//! Calls that are pinned to regions. No server in another region is asked, for any configuration, failure or retry. A
+//! caller that may use nothing there learns why, and what is stored in another region holds none of the caller's words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn key_within(world: &World, regions: Residency) -> String {
 
 async fn ask(world: &World, model: &str) -> (u16, String) {
     let mut body = body(true, &json!({"model": model}));
-    // It can be said in every dialect.
+    // Without this field, every dialect can express the body.
     body.as_object_mut().unwrap().remove("unknown_to_us");
     let answer = world.call(Endpoint::ChatCompletions, body).await;
     let status = answer.status;
@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-/// Good ones, and failures of every kind: before anything came, in its middle, with and without blame.
+/// Good answers, and failures of every kind: before any output, midway, by the caller's fault or not.
 fn script(random: &mut Random) -> Vec<Option<headrace_engine_api::RelayEvent>> {
     let error = json!({"error": {"message": "no", "type": "server_error"}});
     match random.below(8) {
@@ -96,7 +96,7 @@ async fn whatever_fails_nobody_is_asked_who_is_elsewhere() {
         });
         let route = Route { arms: arms.collect(), sticky: Sticky::None, seed, ..Route::default() };
         let world = World::new(Setup::default());
-        // Where the first fails, or is full, or takes nothing, the other one answers.
+        // If the first model fails, is full, or accepts nothing, another one answers.
         let others: Vec<ModelName> =
             models.iter().skip(1).map(|(name, _)| ModelName::new(name).unwrap()).collect();
         let fallbacks = Fallbacks { failed: others.clone(), overloaded: others, ..Fallbacks::default() };
@@ -183,7 +183,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     let Outcome::Refused(traced) = world.last_trace().outcome.clone() else { panic!() };
     assert!(traced.message.contains("pinned to ch, eu"), "{traced:?}");
     assert_eq!(spent(world.balance_when_idle().await), 0);
-    // The embedded model is where the server is.
+    // The embedded model is in the server's region.
     for (model, status) in [("alias", 403), (MODEL, 403), ("near", 200), ("moving", 200), ("nothing", 404)] {
         assert_eq!(ask(&world, model).await.0, status, "{model}");
     }
@@ -208,7 +208,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
         "This key is pinned to ch, within the ch, eu of organisation `acme`, and `near` is offered in eu.";
     assert!(status == 403 && text.contains(within), "{text}");
     assert_eq!(listed(&world).await, [""; 0]);
-    // The pin goes: the next call is free.
+    // The pin is removed: the next call is free to go anywhere.
     pin(&world, Residency::Anywhere);
     let (_, text) = ask(&world, "near").await;
     assert!(text.contains("This key is pinned to ch, and `near` is offered in eu."), "{text}");
@@ -276,7 +276,7 @@ async fn who_answers_instead_is_offered_in_the_pin() {
         if answers {
             assert!(status == 200 && text.contains("Hi you") && served.as_deref() == Some("near"), "{text}");
         } else {
-            // Nobody may answer instead: what the first failed with stands.
+            // No other model may answer, so the first model's error remains.
             assert!(
                 text.contains("upstream_failed") && served.as_deref() == Some("first"),
                 "{status} {text}"

@@ -1,5 +1,5 @@
-//! Calls that go in messages to servers of others: what is passed on stays as it came, what is not is said in the caller's
-//! dialect, and whatever such a server does, the call ends once, is paid once, and its trace says whose answer it was.
+//! Calls that are relayed to upstream servers. What is passed on stays as it came, and the rest is written in the
+//! caller's dialect. In every case the call ends once, is paid once, and its trace names the server that answered.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ async fn a_stream_in_the_callers_dialect_is_passed_on_byte_for_byte() {
         raw.collect()
     };
     assert_eq!(read(answer).await, raw(stream()));
-    // 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 a million.
+    // 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 per million.
     assert_eq!(spent(world.balance_when_idle().await), 15_000 + 500 + 8_000);
     let record = world.last_trace();
     assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
@@ -43,13 +43,13 @@ async fn a_stream_in_the_callers_dialect_is_passed_on_byte_for_byte() {
     assert_eq!(record.attempts.len(), 1);
     assert_eq!(record.attempts[0].outcome, AttemptOutcome::Answered);
 
-    // Who did not ask for usage does not get the event that it was asked for with.
+    // A caller that did not ask for usage does not get the usage event.
     let answer = chat(&world, true, &json!({})).await;
     let text = read(answer).await;
     assert!(!text.contains("prompt_tokens_details") && text.ends_with("data:  [DONE]\r\n\r\n"), "{text}");
     assert_eq!(spent(world.balance_when_idle().await), 2 * (15_000 + 500 + 8_000));
 
-    // What goes out is what came in, but for the name of the model and what is needed for the bill.
+    // The request goes out as it came, except for the model's name and what the bill needs.
     let asked = server.asked.lock().unwrap();
     let mut expected = body(true, &json!({"stream_options": {"include_usage": true}}));
     expected["model"] = json!("their-model");
@@ -120,7 +120,7 @@ async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewher
             beginning: "<html>".to_owned(),
         })
     };
-    // What happens first, whether it moves on, and what a caller is told where it cannot.
+    // What happens first, whether another server is tried, and what the caller gets if there is none.
     for (script, moves, (code, told)) in [
         (connect(), true, (502, "upstream_unreachable")),
         (slow(), true, (504, "upstream_timeout")),
@@ -138,14 +138,14 @@ async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewher
         ),
         (status(429, &busy), true, (503, "upstream_overloaded")),
         (status(400, &words), false, (400, "upstream_refused")),
-        // An error inside of a 200, and a body that is none.
+        // An error inside a 200, and a body without an answer.
         (
             vec![head(), chunk(&json!({"error": {"message": "oops", "type": "server_error"}}))],
             true,
             (502, "upstream_failed"),
         ),
         (vec![head()], true, (502, "upstream_failed")),
-        // What opens an answer shows nothing of it.
+        // The opening of an answer shows nothing of it.
         (
             vec![head(), chunk(&json!({"id": "opening", "choices": [{"delta": {"role": "assistant"}}]}))],
             true,
@@ -205,7 +205,7 @@ async fn an_answer_that_breaks_off_ends_with_an_error_and_is_paid_as_far_as_it_w
         let first = server("a", Dialect::OpenAi, vec![script]);
         let world = world(&[Arc::clone(&first), server("b", Dialect::OpenAi, vec![stream()])]);
         let mut answer = chat(&world, true, &json!({})).await;
-        // It breaks off when the two words are with the client.
+        // It breaks off when the client has both words.
         let AnswerBody::Stream(delivery) = &mut answer.body else { panic!("{shown}") };
         let mut taken = String::new();
         while !taken.contains(" you") {
@@ -217,7 +217,7 @@ async fn an_answer_that_breaks_off_ends_with_an_error_and_is_paid_as_far_as_it_w
         assert!(end.is_ok() && text.contains(told) && !text.contains("[DONE]"), "{shown}: {text}");
         let paid = spent(world.balance_when_idle().await);
         let record = world.last_trace();
-        // Nobody reported anything: two deltas, and a prompt of a few words.
+        // No usage was reported: two deltas, and a prompt of a few words.
         assert_eq!(record.usage_source, UsageSource::Estimated, "{shown}");
         assert_eq!(paid, record.cost.get());
         assert!((1..=200_000).contains(&paid), "{shown}: {paid}");
@@ -295,7 +295,7 @@ async fn a_model_is_ready_by_itself_and_an_upstream_that_fails_stops_nobody_else
     for _ in 0..7 {
         codes.push(chat(&world, true, &json!({})).await.status);
     }
-    // After five failures in a row it is left alone for a while.
+    // After five failures in a row it gets no calls for a while.
     assert_eq!(codes, [502, 502, 502, 502, 502, 503, 503]);
     let answer = chat(&world, true, &json!({})).await;
     assert!(header(&answer, "retry-after").is_some());
@@ -331,7 +331,7 @@ async fn a_conversation_goes_on_where_it_began() {
             messages.push(json!({"role": "user", "content": format!("and then {turn}")}));
         }
     }
-    // One that is much slower than another is left all the same, and these answer within microseconds.
+    // A conversation still leaves a server that is much slower than another, and these answer within microseconds.
     let could = CONVERSATIONS * (TURNS - 1);
     assert!(stayed * 3 >= could * 2, "{stayed} of {could} turns stayed where the conversation was");
     assert!(used.len() > 1, "all went to {used:?}");
@@ -373,7 +373,7 @@ async fn rules_see_what_is_sent_on_and_turn_away_what_they_cannot_read() {
         let text = read(answer).await;
         assert!(text.contains("content_policy") && text.contains(told), "{more}: {text}");
     }
-    // Whose tokenizer is not here, nobody can read.
+    // A prompt in ids cannot be read here if the tokenizer is not here.
     let ids = json!({"model": "far", "prompt": [1, 2, 3], "max_tokens": 4});
     let answer = world.call(Endpoint::Completions, ids).await;
     assert_eq!(answer.status, 400);

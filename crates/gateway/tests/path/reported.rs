@@ -1,5 +1,5 @@
-//! Odd usage reports of upstreams of both dialects, whole and streamed: each valid count is paid to the nano-dollar, an estimate
-//! takes the place of the others alone, and the trace says why.
+//! Odd usage reports of upstreams in both dialects, whole and streamed. Each valid count is charged to the nano-dollar,
+//! only the others are estimated, and the trace says why.
 
 use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource};
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ async fn charged(
 async fn each_valid_count_of_an_odd_report_is_paid_and_only_the_others_are_estimated() {
     use Dialect::{Anthropic, OpenAi};
     let both: &[Dialect] = &[OpenAi, Anthropic];
-    // Nano-dollars of a token: $1 in, $0.10 cached and $4 out a million.
+    // Nano-dollars per token: $1 input, $0.10 cached and $4 output per million.
     let (input, cached, output) = (1_000, 100, 4_000);
     // The estimate of the answer: a token for each 4 bytes.
     let shown = 2 * output;
@@ -93,7 +93,7 @@ async fn each_valid_count_of_an_odd_report_is_paid_and_only_the_others_are_estim
         );
         let prompt = nothing - shown;
         assert!(prompt > 0);
-        // The report, the dialects it is of, what it costs, and the word of its gap.
+        // The report, the dialects it belongs to, its cost, and the name of its gap.
         let rows: &[(Value, &[Dialect], i64, Option<&str>)] = &[
             (json!({"prompt_tokens": 100, "completion_tokens": 50}), both, plain, None),
             (json!({"input_tokens": 100, "output_tokens": 50}), both, plain, None),

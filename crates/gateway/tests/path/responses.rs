@@ -1,4 +1,5 @@
-//! Responses: stored before they are told, gone on from, and worked on while nobody waits; whatever goes wrong meanwhile.
+//! Responses: stored before the client gets them, continued by later calls, and run in the background, with every
+//! failure in between.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ fn body(more: &Value) -> Value {
     body
 }
 
-/// What a look-up is told: its status and its body.
+/// The status and body of the answer to a look-up.
 async fn look(world: &World, method: ObjectMethod, path: &str) -> (u16, Value) {
     let ask =
         ObjectAsk { method, path: path.to_owned(), query: Vec::new(), credentials: world.credentials() };
@@ -76,7 +77,7 @@ async fn what_cannot_be_stored_is_not_told_as_if_it_were() {
     assert_eq!((status, &refused["error"]["code"]), (413, &json!("objects_full")));
     assert_eq!(refused["error"]["limit"]["limit"], 300);
     assert_eq!(world.balance_when_idle().await, before, "an answer that is not given is not charged");
-    // A stream would tell its id first: nothing of it goes out.
+    // The first event of a stream would contain its id, so nothing of it goes out.
     let answer = world.call(Endpoint::Responses, body(&json!({"stream": true}))).await;
     assert_eq!(answer.status, 413);
     assert_eq!(world.balance_when_idle().await, before);
@@ -130,7 +131,7 @@ async fn money_a_response_in_the_background_is_paid_for_as_far_as_it_came() {
     while world.engine.jobs.lock().unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // Its client went away long ago, and it goes on.
+    // Its client went away long ago, and it continues.
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 0);
     let (status, cancelled) = look(&world, ObjectMethod::Post, &format!("{path}/cancel")).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
@@ -209,7 +210,7 @@ async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did
     }
 }
 
-/// A turn of a connection: its message is a body.
+/// A turn on a connection. Its message is a body.
 async fn turn(world: &World, turns: &<Gateway as Front>::Turns, more: &Value) -> (u16, Value) {
     let arrival = world.arrival(Endpoint::Responses, body(more).to_string());
     let Ok(entered) = world.gateway.admit(arrival.head) else { panic!("not let in") };
@@ -234,7 +235,7 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     )
     .await;
     assert_eq!(status, 200);
-    // It is what the whole conversation would have been.
+    // It equals the prompt of the whole conversation.
     let said = |told: &Value| told["output"][0]["content"][0]["text"].clone();
     let whole = json!({"store": false, "input": [
         {"role": "user", "content": "say ha"}, {"role": "assistant", "content": said(&first)},
@@ -245,13 +246,13 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     assert_eq!(third["usage"], sent["usage"]);
     let jobs = world.engine.jobs.lock().unwrap().clone();
     assert_eq!(jobs[2].prompt, jobs[3].prompt);
-    // The newest alone is kept, on this connection alone, and nothing on the disk.
+    // Only the newest response is kept, only on this connection, and nothing on the disk.
     for (turns, from) in [(&turns, &first), (&turns, &second), (&Default::default(), &third)] {
         let (status, refused) = turn(&world, turns, &json!({"previous_response_id": id(from)})).await;
         assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
     }
     assert_eq!(look(&world, ObjectMethod::Get, &format!("responses/{}", id(&third))).await.0, 404);
-    // What was refused took nothing away.
+    // The rejected turns removed nothing.
     let (status, _) =
         turn(&world, &turns, &json!({"store": false, "previous_response_id": id(&third)})).await;
     assert_eq!(status, 200);
@@ -259,7 +260,8 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     world.balance_when_idle().await;
 }
 
-/// As the specification of Open Responses has it: whoever failed to go on from a response sends the conversation again.
+/// As the Open Responses specification requires: a client whose turn failed to continue a response sends the whole
+/// conversation again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
     let world = World::new(Setup::default());
@@ -277,7 +279,7 @@ async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
             (more["store"], more["previous_response_id"]) = (false.into(), first["id"].clone());
             more
         };
-        // Another one that fails is none of its business.
+        // A failed turn that does not continue the response has no effect on it.
         let (status, _) = turn(&world, &turns, &json!({"temperature": 9, "store": false})).await;
         assert_eq!(status, 400);
         let (status, refused) = turn(&world, &turns, &with(&wrong)).await;
@@ -290,7 +292,7 @@ async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
             "{wrong}"
         );
     }
-    // A message that has become no call, as at the door.
+    // A message that was rejected before it became a call, as at the admission check.
     let turns = Default::default();
     let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
     let next = json!({"store": false, "previous_response_id": id(&first)});

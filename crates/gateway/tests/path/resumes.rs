@@ -1,5 +1,5 @@
-//! An answer in messages that breaks off in its middle is gone on with by another server, where the model says so and the server can:
-//! from the text that is there, in one stream, paid for once, and told.
+//! A relayed answer that breaks off midway is continued by another server, if the model's policy allows it and the
+//! server can: from the text so far, in one stream, paid for once, and recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ fn cut() -> Option<RelayEvent> {
     Some(RelayEvent::Failed(RelayError::Cut { why: "reset".to_owned() }))
 }
 
-/// Says these words in a dialect; then, once its gate is open, it breaks off, or ends with a usage of 30 + 4 cached and 3.
+/// Sends these words in a dialect. Once its gate is open, it breaks off, or ends with a usage of 30 input, 4 cached and
+/// 3 output tokens.
 fn says(dialect: Dialect, words: &[&str], ends: bool) -> Script {
     let mut script = vec![head()];
     match dialect {
@@ -81,7 +82,7 @@ fn asks(more: &Value) -> Value {
     body
 }
 
-/// All of a stream whose servers break once its head is here.
+/// The whole text of a stream whose servers break once its head has arrived.
 async fn heard(world: &World, servers: &[Arc<Told>], endpoint: Endpoint, body: Value) -> String {
     let answer = world.call(endpoint, body).await;
     assert_eq!((answer.status, header(&answer, "x-headrace-continued")), (200, None));
@@ -122,7 +123,7 @@ async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_onc
         let record = world.last_trace();
         assert!(matches!(record.outcome, Outcome::Completed { .. }), "{:?} {text}", record.outcome);
         assert!(is_partition(&record.stages, record.duration_ns), "{:?}", record.stages);
-        // It is one answer, with a word on where it broke.
+        // It is one answer, with a remark at the place where it broke.
         let generated = record.continued[0].after_tokens;
         assert_eq!((record.continued.len(), &*record.continued[0].worker), (1, "two"));
         assert_eq!(
@@ -138,7 +139,7 @@ async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_onc
             record.attempts.iter().map(|attempt| (&*attempt.worker, attempt.outcome.name())).collect();
         assert_eq!(tries, [("one", "failed"), ("two", "answered")]);
         assert_eq!(record.upstream.as_deref(), Some("two"));
-        // What was asked for goes on where the text ends, with what is left of the bound.
+        // The request to the second server continues after the text, with the rest of the bound.
         let sent: Value = serde_json::from_slice(&two.asked.lock().unwrap()[0].body).unwrap();
         let last = sent["messages"].as_array().unwrap().last().unwrap();
         assert_eq!(last, &json!({"role": "assistant", "content": "Hi you"}));
@@ -147,7 +148,7 @@ async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_onc
         let flagged = (resumes == LastTurnFlagged).then_some(true);
         assert_eq!(sent["continue_final_message"].as_bool(), flagged);
         assert_eq!(sent["add_generation_prompt"].as_bool(), flagged.map(|flag| !flag));
-        // Each token is paid for once: the words of the first are in the prompt of the second.
+        // Each token is paid for once: the words of the first server are in the prompt of the second.
         let input = if first == Anthropic { 30 } else { 30 - generated };
         assert_eq!((record.usage.input, record.usage.cached_input), (input, 4));
         assert_eq!((record.usage.output, record.usage_source), (generated + 3, UsageSource::Estimated));
@@ -219,7 +220,7 @@ async fn what_nobody_has_heard_is_not_gone_on_with() {
     let record = world.last_trace();
     let sent: Value = serde_json::from_slice(&servers[1].asked.lock().unwrap()[0].body).unwrap();
     let last = sent["messages"].as_array().unwrap().last().unwrap()["role"].clone();
-    // As a rule the answer's head has not gone by then.
+    // Usually the answer's head has not been sent by then.
     match record.continued.len() {
         0 => {
             assert_eq!((text_of(&text).as_str(), last, record.usage.output), (" and me", json!("user"), 3));

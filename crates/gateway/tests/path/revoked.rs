@@ -1,4 +1,4 @@
-//! Calls whose key is revoked or expires while they run: each ends soon, is charged for what was computed, and says so.
+//! Calls whose key is revoked or expires while they run. Each ends soon, is charged for what was computed, and says so.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Arrival, MODEL, Script, Setup, World, ask, chat_body, read};
 
-/// Long beyond the two seconds that are promised, for machines that are busy.
+/// Far more than the promised two seconds, for busy machines.
 const IN_TIME: Duration = Duration::from_secs(20);
 
 fn dollars(text: &str) -> NanoDollars {
@@ -25,7 +25,7 @@ fn revoke(world: &World) {
     world.directory.revoke(&key_of(world), "test", SystemClock::new().now()).unwrap();
 }
 
-/// Waits until the engine has the job.
+/// Waits until the engine has this many jobs.
 async fn begun(world: &World, jobs: usize) {
     while world.engine.jobs.lock().unwrap().len() < jobs {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -102,7 +102,7 @@ async fn a_call_ends_when_its_key_expires_and_the_calls_of_other_keys_go_on() {
     world.balance_when_idle().await;
 }
 
-/// A body that comes when its sender likes.
+/// A body that arrives when its sender decides.
 struct Late(tokio::sync::oneshot::Receiver<Vec<u8>>);
 
 impl BodySource for Late {
@@ -159,14 +159,14 @@ async fn what_runs_in_the_background_ends_with_its_key_and_what_follows_it_with_
     let followed = look(&world, &follows, &path, &stream).await;
     let steadily = look(&world, &steady, &path, &stream).await;
     assert_eq!((followed.status, steadily.status), (200, 200));
-    // The follower's own key is revoked: its stream ends, the response runs on.
+    // The follower's own key is revoked: its stream ends, but the response continues.
     world.directory.revoke(&follower.id, "test", now).unwrap();
     let body = ended(followed).await;
     assert!(body.contains("response.output_text.delta"), "{body}");
     assert!(body.contains("\"type\":\"error\"") && body.contains("invalid_api_key"), "{body}");
     assert!(!body.contains("[DONE]"), "{body}");
     assert_eq!(world.gateway.in_flight(), 2, "the response, and the task that stores it");
-    // The key of the response is: it ends for all that follow it.
+    // The key of the response is revoked: it ends for all its followers.
     let key = world.directory.list().into_iter().find(|key| key.name == "first").unwrap();
     world.directory.revoke(&key.id, "test", now).unwrap();
     for answer in [first, steadily] {

@@ -1,5 +1,5 @@
-//! Names that lead to several models: each call goes to one of them, stays with it, is entitled by the name that it asked for, and
-//! the answer says whose it is.
+//! Names that lead to several models. Each call goes to one of them, its conversation stays there, it is authorized by
+//! the name that it asked for, and the answer names the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ async fn a_name_may_lead_to_models_that_are_spoken_to_otherwise() {
         let answer = answer.await;
         let model = header(&answer, "x-headrace-model").unwrap().to_owned();
         let told: Value = serde_json::from_str(&read(answer).await).unwrap();
-        // What passes through is the server's own; what is written here names the version that answered.
+        // A passed-on answer has the server's own name. An answer written here names the version that answered.
         assert_eq!(told["model"], if model == MODEL { MODEL } else { "their-model-2026" });
         seen.insert(model);
     }
@@ -121,7 +121,8 @@ async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
     assert!(text.contains("`moving` does not exist here") && !text.contains("a-1"), "{text}");
 }
 
-/// The name that was probably meant is told, if the key may use it: another one is not told apart from none.
+/// The name that was probably meant is suggested if the key may use it. Other names are answered as if they did not
+/// exist.
 #[tokio::test]
 async fn a_near_name_is_told_to_a_key_that_may_use_it() {
     let (one, two) = (server("one", Dialect::OpenAi, Vec::new()), server("two", Dialect::OpenAi, Vec::new()));

@@ -1,5 +1,5 @@
-//! Shadow copies: a served call runs once more at another model, on the house's account, behind the caller's last byte. Whatever
-//! becomes of the copy, the caller's bytes, bill, limits and time are those of a call without one.
+//! Shadow copies: a served call runs once more at another model, at the operator's expense, after the caller's last
+//! byte. In every case the caller's bytes, bill, limits and time are those of a call without a copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn rules(of: &str, spec: ShadowSpec) -> NameRules {
     NameRules { shadows: BTreeMap::from([(name(of), Arc::new(spec))]), ..NameRules::default() }
 }
 
-/// A world with the models `now` and `next`, the second at twice the price, and copies from one to the other.
+/// A world with the models `now` and `next`, the second at twice the price, and copies from the first to the second.
 fn world(now: Vec<Script>, next: Vec<Script>, spec: ShadowSpec) -> (World, Arc<Told>, Arc<Told>) {
     let limits =
         RateLimits { requests_per_minute: Some(1000), concurrency: Some(1), ..RateLimits::default() };
@@ -59,7 +59,7 @@ async fn ask(world: &World, stream: bool, more: &Value) -> Arc<TraceRecord> {
     trace_of(world, answer).await
 }
 
-/// The traces of so many copies.
+/// Waits for this many copies and returns their traces.
 async fn copies(world: &World, count: usize) -> Vec<Arc<TraceRecord>> {
     for _ in 0..1000 {
         let copies: Vec<_> = world
@@ -127,10 +127,10 @@ async fn a_copy_runs_at_the_other_model_and_nobody_pays_for_it() {
         let kept = serde_json::to_string(&**copy).unwrap();
         assert!(!kept.contains("Hi you") && !kept.contains("hello out there"), "{kept}");
 
-        // It is sent what the call itself was sent.
+        // It receives the same body as the call itself.
         let sent = |of: &Told| serde_json::from_slice::<Value>(&of.asked.lock().unwrap()[0].body).unwrap();
         assert_eq!(sent(&now), sent(&next));
-        // And it is nobody's to look up.
+        // No caller can look it up.
         let looked = world.gateway.show_request(&world.credentials(), &copy.request_id.to_string()).await;
         assert_eq!(looked.status, 404);
     }
@@ -182,7 +182,7 @@ async fn a_copy_that_stalls_or_fails_is_nothing_to_the_caller() {
         while next.asked.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // The copy holds neither the caller's only place in flight nor its requests.
+        // The copy takes neither the caller's only in-flight place nor any of its requests.
         let record = ask(&world, true, &json!({})).await;
         assert_eq!(record.cost.get(), 28_000 - 5_000 + 500, "{kind}");
         next.gate.open();
@@ -209,7 +209,7 @@ async fn beyond_its_places_its_queue_and_its_budget_no_copy_is_made() {
     copies(&world, 2).await;
     assert_eq!((figures(&world).copied, figures(&world).full), (2, 2));
 
-    // One answer costs twice 28,000, and is held for several times that.
+    // One answer costs twice 28,000, and its hold is several times that.
     let amount = NanoDollars::new(1_000_000);
     let poor = ShadowSpec { budget: ShadowBudget { amount, ..spec("next").budget }, ..spec("next") };
     let scripts = || (0..40).map(|_| whole(&answer_of("Hi you"))).collect();
@@ -234,7 +234,7 @@ async fn what_is_not_served_is_not_copied_and_a_share_is_a_share() {
     assert_ne!(answer.status, 200);
     world.balance_when_idle().await;
     assert_eq!(figures(&world).unserved, 1);
-    // Nor is what asks for the other model itself.
+    // Calls that ask for the other model itself are not copied either.
     assert_eq!(next.asked.lock().unwrap().len(), 0);
 
     let scripts = || (0..200).map(|_| whole(&answer_of("Hi"))).collect();

@@ -1,4 +1,5 @@
-//! Another catalogue while calls run: who was routed by the former one keeps it to the end, who comes later gets the new one.
+//! The catalogue is replaced while calls run. Calls that were routed by the earlier catalogue keep it to their end,
+//! later calls use the new one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::world::{MODEL, Script, Setup, World, chat_body, read, trace_of};
 
-/// The model and worker of a world at so many times the price, under another further name.
+/// The model and worker of a world at `times` the price, and with another alias.
 pub(crate) fn offer(world: &World, times: i64, alias: &str) -> Offer {
     let name = |text: &str| ModelName::new(text).unwrap();
     let prices = json!([{"model": MODEL, "input": times * 1_000_000_000, "output": times * 4_000_000_000}]);
@@ -33,7 +34,7 @@ pub(crate) fn swap(world: &World, offer: Offer) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
-/// What a usage costs in a world's own prices.
+/// The cost of a usage at a world's own prices.
 fn cost(usage: &Usage) -> i64 {
     i64::try_from(usage.input * 1_000 + usage.output * 4_000).unwrap()
 }
@@ -101,7 +102,7 @@ async fn the_order_of_tools_properties_is_as_sent_or_the_models_own() {
         body
     };
     let one = body(r#"{"b":{"type":"string","format":"date"},"a":{"type":"integer"}}"#);
-    // Keywords in another order, and then names.
+    // Keywords in another order, then names.
     let two = body(r#"{"b":{"format":"date","type":"string"},"a":{"type":"integer"}}"#);
     let three = body(r#"{"a":{"type":"integer"},"b":{"type":"string","format":"date"}}"#);
     for (tools_order, names_matter) in [(ToolsOrder::AsSent, true), (ToolsOrder::Canonical, false)] {

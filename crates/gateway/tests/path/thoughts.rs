@@ -1,4 +1,4 @@
-//! What a model thinks before it answers: told as such, counted as such, and switched by who calls.
+//! Reasoning before an answer: sent as reasoning, counted as reasoning, and switched on and off by the caller.
 
 use headrace_domain::{Endpoint, Outcome};
 use headrace_engine_api::Capabilities;
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::world::{Script, Setup, World, capabilities, chat_body, read};
 
-/// It opens a thought in the prompt unless it is told not to.
+/// Opens the reasoning in the prompt unless thinking is switched off.
 const THINKS: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
     {% if style %}style {{ style }}\n{% endif %}\
     {% if enable_thinking is not defined or enable_thinking %}<think>\n{% else %}<think></think>{% endif %}";
 const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
 const SAID: &str = "Hmm, <b>.\n</think>\n\nYes.";
-/// Characters up to the end of the thought, each of which is a token in tests.
+/// Characters up to the end of the reasoning. Each is one token in these tests.
 const THOUGHT_TOKENS: u64 = 18;
 const TOKENS: u64 = 24;
 
@@ -100,7 +100,7 @@ async fn variables_of_the_template_reach_it() {
     assert!(tokens(json!({"chat_template_kwargs": {"style": "terse"}})).await > plain);
 }
 
-/// A vocabulary with the marks of thoughts.
+/// A world whose vocabulary has the marks of reasoning.
 fn thinker(template: &'static str, thought_caps: bool, policy: Policy) -> World {
     World::new(Setup {
         template: Some(template),
@@ -127,7 +127,7 @@ async fn a_budget_of_thought_reaches_the_engine_in_ids() {
         (THINKS, &without, json!({"thinking_token_budget": 7}), 7, 0, true),
         (THINKS, &without, json!({"thinking_token_budget": 0}), 0, 0, true),
         (THINKS, &with_words, json!({"thinking_token_budget": 100}), 95, 5, true),
-        // The words do not fit: the thought is just closed.
+        // The last words do not fit: the reasoning is closed without them.
         (THINKS, &with_words, json!({"thinking_token_budget": 5}), 5, 0, true),
         (THINKS, &without, json!({"thinking_token_budget": 7, "reasoning_effort": "low"}), 7, 0, true),
         (THINKS, &without, json!({"reasoning_effort": "low"}), 300, 0, true),
@@ -145,7 +145,7 @@ async fn a_budget_of_thought_reaches_the_engine_in_ids() {
         assert_eq!(cap.ending.last(), Some(&CLOSED));
         assert_eq!(cap.ending.len(), words + 1, "{fields}: {:?}", cap.ending);
     }
-    // Who asks for nothing is held to nothing, and so is an effort that has no number.
+    // Without a request there is no budget. An effort without a number is rejected.
     let world = thinker(THINKS, true, without);
     world.script(Script::Say("Hm.</think>Yes."));
     read(world.call(Endpoint::ChatCompletions, with(json!({}), false)).await).await;

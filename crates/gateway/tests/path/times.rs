@@ -1,5 +1,5 @@
-//! Where a call's time went, over calls of every kind: the spans of each trace partition it, whatever the engine claims and
-//! however the call ended.
+//! Where a call's time went, for calls of every kind. The spans of each trace partition it, for any engine report and
+//! any end of the call.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Arrival, MODEL, Script, Setup, World, ask, chat_body, header, read, trace_of};
 
-/// What an engine may say of a job's times, in nanoseconds: the truth, nothing, and nonsense.
+/// What an engine may report about a job's times, in nanoseconds: the truth, nothing, and nonsense.
 fn claims() -> Vec<EngineTrace> {
     let claim = |queue_ns, prefill_ns, decode_ns| EngineTrace {
         queue_ns,
@@ -41,7 +41,7 @@ fn check(record: &TraceRecord, what: &str) {
     }
 }
 
-/// Reads an answer, taking a pause before each piece.
+/// Reads an answer with a pause before each piece.
 pub(crate) async fn read_slowly(answer: Answer, pause: Duration) {
     if let AnswerBody::Stream(mut delivery) = answer.body {
         loop {
@@ -106,7 +106,7 @@ async fn calls_that_end_well(world: &World, stream: bool) {
 
 async fn calls_that_do_not(world: &World, stream: bool) {
     let chat = || world.chat(stream);
-    // Refused, at the door and at each later stage.
+    // Rejected, at the admission check and at each later stage.
     let mut stranger = world.arrival(Endpoint::ChatCompletions, chat_body(stream).to_string());
     stranger.head.credentials = Credentials::default();
     assert_eq!(ask(&world.gateway, stranger).await.status, 401);
@@ -119,7 +119,7 @@ async fn calls_that_do_not(world: &World, stream: bool) {
         world.script(script);
         assert!(chat().await.status >= 400);
     }
-    // The engine fails, before and behind the first token.
+    // The engine fails, before and after the first token.
     world.engine.may_fail.store(true, std::sync::atomic::Ordering::SeqCst);
     for tokens in [0, 3] {
         world.script(Script::ThenFail(tokens));
@@ -142,7 +142,7 @@ async fn calls_that_do_not(world: &World, stream: bool) {
     }
 }
 
-/// A reader who reads slowly is no time of the server's.
+/// The time of a slow reader does not count as the server's.
 #[tokio::test(flavor = "multi_thread")]
 async fn time_in_which_the_reader_does_not_read_is_the_clients() {
     let world = World::new(Setup { buffer_bytes: 1, ..Setup::default() });
@@ -154,10 +154,10 @@ async fn time_in_which_the_reader_does_not_read_is_the_clients() {
     check(record, "a slow reader");
     assert!(matches!(record.outcome, Outcome::Completed { .. }));
     assert!(record.client_ns() >= 40_000_000, "{:?}", record.stages);
-    // The worlds' calls begin when their world does.
+    // In these tests a call begins when its world does, so its `connect` span is long.
     let connected = record.span(Stage::Connect).unwrap().duration_ns;
     assert!(record.server_ns() - connected < record.client_ns(), "{:?}", record.stages);
-    // And one who reads at once has no such time.
+    // A client that reads at once has no such time.
     let record = trace_of(&world, world.chat(true).await).await;
     assert!(
         record.span(Stage::Reader).is_none_or(|span| span.duration_ns < 10_000_000),
@@ -166,7 +166,7 @@ async fn time_in_which_the_reader_does_not_read_is_the_clients() {
     );
 }
 
-/// A body that is on its way for a while.
+/// A body whose upload takes this long.
 pub(crate) struct Upload(pub(crate) Bytes, pub(crate) Duration);
 
 impl BodySource for Upload {
@@ -176,7 +176,7 @@ impl BodySource for Upload {
     }
 }
 
-/// A slow upload is no time of the server's, and its first token is not late for it.
+/// The time of a slow upload does not count as the server's, nor towards the time to the first token.
 #[tokio::test(flavor = "multi_thread")]
 async fn time_in_which_the_body_is_on_its_way_is_the_clients() {
     let world = World::new(Setup::default());

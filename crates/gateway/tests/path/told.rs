@@ -1,4 +1,4 @@
-//! Servers of others that follow scripts, and a world that has them.
+//! Upstream servers that follow scripts, and worlds that use them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World};
 
-/// What one asking is answered with, event by event; `None` in it: nothing more comes before the gate is opened.
+/// The answer to one request, event by event. `None` means that nothing more comes before the gate is opened.
 pub(crate) type Script = Vec<Option<RelayEvent>>;
 
-/// Opens what waits behind it.
+/// Releases the events that wait for it.
 #[derive(Default)]
 pub(crate) struct Gate {
     open: AtomicBool,
@@ -40,26 +40,26 @@ impl Gate {
     }
 }
 
-/// A server of somebody else's that follows scripts, one for each asking.
+/// An upstream server that follows scripts, one for each request.
 pub(crate) struct Told {
     pub(crate) facts: RelayFacts,
     scripts: Mutex<VecDeque<Script>>,
-    /// What it was asked, without the memory that its answers are charged to.
+    /// The requests it received, without the memory that their answers are charged to.
     pub(crate) asked: Mutex<Vec<RelayAsk>>,
     /// The memory that each answer is charged to, until the answer is over.
     pub(crate) memories: Mutex<Vec<Weak<dyn AnswerMemory>>>,
     pub(crate) gate: Arc<Gate>,
-    /// How many of its answers nobody reads any longer.
+    /// How many of its answers have been dropped by their reader.
     pub(crate) let_go: Arc<AtomicUsize>,
-    /// Whether it says how busy it is. Of those that do, and are alike, the first gets a call.
+    /// Whether it reports its load. Among equal servers that do, the first one gets a call.
     pub(crate) tells_load: AtomicBool,
-    /// Where it is.
+    /// Its region.
     region: Option<Region>,
-    /// What the addresses begin with that it may be handed.
+    /// The prefix of addresses that it may fetch.
     may_fetch: String,
 }
 
-/// The same server with other facts, and other addresses that it may be handed.
+/// The same server with other facts, and with other addresses that it may fetch.
 pub(crate) fn altered(server: Arc<Told>, may_fetch: &str, alter: impl FnOnce(&mut RelayFacts)) -> Arc<Told> {
     let mut server = Arc::into_inner(server).unwrap();
     may_fetch.clone_into(&mut server.may_fetch);
@@ -159,12 +159,12 @@ pub(crate) fn server_in(
     })
 }
 
-/// A world with the model `far` alone, which these servers answer for.
+/// A world with only the model `far`, served by these servers.
 pub(crate) fn world(servers: &[Arc<Told>]) -> World {
     priced_world(servers, &json!([price("far", 1)]).to_string(), CostList::default())
 }
 
-/// The same with sheets of prices and costs of its own.
+/// The same with its own price and cost sheets.
 pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList) -> World {
     let world = World::new(Setup::default());
     let names = (BTreeMap::new(), NameRules::default());
@@ -180,8 +180,8 @@ pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation:
     world
 }
 
-/// Has a world offer, beside its own model, models that these servers answer for, under further names too. The first costs a dollar for
-/// a million tokens of the prompt and four for those of the answer, each further one twice as much as the one before.
+/// Makes a world offer, besides its own model, models of these servers, with aliases. The first costs $1 per million
+/// prompt tokens and $4 per million answer tokens, each further one twice as much as the one before.
 pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
     offer_by(world, models, aliases, NameRules::default());
 }
@@ -203,7 +203,7 @@ fn price(model: &str, times: i64) -> Value {
         "output": times * 4_000_000_000})
 }
 
-/// Has a world offer a model whose servers speak the Responses API, and are asked in it, beside its own.
+/// Makes a world offer, besides its own model, a model whose servers are asked through the Responses API.
 pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
     offer(world, &[(model, servers)], BTreeMap::new());
     let catalog = world.gateway.catalog();
@@ -228,7 +228,7 @@ pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
-/// `own`: beside the model that the world has by itself.
+/// With `own`, the world's own model is kept.
 fn swap(
     world: &World,
     own: bool,
@@ -276,12 +276,12 @@ pub(crate) fn head() -> Option<RelayEvent> {
     Some(RelayEvent::Head(RelayHead::default()))
 }
 
-/// An event of OpenAI's dialect.
+/// An event in OpenAI's dialect.
 pub(crate) fn chunk(data: &Value) -> Option<RelayEvent> {
     data_event("", &data.to_string())
 }
 
-/// An event of Anthropic's.
+/// An event in Anthropic's dialect.
 pub(crate) fn named(data: &Value) -> Option<RelayEvent> {
     data_event(data["type"].as_str().unwrap(), &data.to_string())
 }
@@ -353,7 +353,7 @@ pub(crate) async fn chat(world: &World, stream: bool, more: &Value) -> Answer {
     world.call(Endpoint::ChatCompletions, body(stream, more)).await
 }
 
-/// What a world's caller has, in dollars.
+/// The balance of a world's caller, in dollars.
 const CREDIT: &str = "1";
 
 pub(crate) fn spent(balance: NanoDollars) -> i64 {

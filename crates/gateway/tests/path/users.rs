@@ -1,4 +1,4 @@
-//! Whom callers say that they call for: known to the trace by whatever dialect and way a call goes, and of no weight for the answer.
+//! The end user that callers name: recorded in the trace for every dialect and route, without effect on the answer.
 
 use headrace_domain::{Dialect, EndUser, Endpoint};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::told::{answer_of, server, whole};
 use crate::world::{MODEL, Setup, World, chat_body, read};
 
-/// What a body says of its user, and who that is.
+/// What a body says of its user, and which user is recorded.
 fn chats() -> Vec<(Value, Option<&'static str>)> {
     vec![
         (json!({}), None),
@@ -25,7 +25,7 @@ fn with(mut body: Value, more: &Value) -> Value {
     body
 }
 
-/// The user in the trace is this one, or begins like this where its name is no name to keep.
+/// Checks that the trace has this user, or a hash if the name is not fit to be stored.
 async fn check(world: &World, endpoint: Endpoint, body: Value, user: Option<&str>) {
     let answer = world.call(endpoint, body.clone()).await;
     let status = answer.status;
@@ -64,7 +64,7 @@ async fn a_user_is_known_where_a_call_goes_to_a_server_of_others_which_is_told_a
     let server = server("gpu", Dialect::OpenAi, answers);
     let world = crate::told::world(std::slice::from_ref(&server));
     let mut sent = Vec::new();
-    // What is no name of a user is for the server to judge.
+    // An invalid user is for the server to judge.
     let odd = [(json!({"user": 7}), None), (json!({"user": {"name": "u"}}), None)];
     for (more, user) in chats().into_iter().chain(odd) {
         let body = crate::told::body(false, &more);

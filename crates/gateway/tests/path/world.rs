@@ -1,4 +1,4 @@
-//! A gateway with everything real but the engine and the disk.
+//! A gateway in which everything is real except the engine and the disk.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -32,13 +32,13 @@ use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
 
-/// A call as it comes in.
+/// A call as it arrives.
 pub(crate) struct Arrival<B> {
     pub(crate) head: Head,
     pub(crate) body: B,
 }
 
-/// Brings it in, as an edge does.
+/// Submits it as an edge does.
 pub(crate) async fn ask<B: BodySource>(gateway: &Arc<Gateway>, arrival: Arrival<B>) -> Answer {
     match gateway.admit(arrival.head) {
         Ok(admitted) => gateway.call(admitted, arrival.body).await,
@@ -54,29 +54,29 @@ pub(crate) const ANSWER_TOKENS: u32 = 4;
 pub(crate) enum Script {
     /// Answers at once.
     Answer,
-    /// The same, every choice at its full length.
+    /// Answers at once, with every choice at its full length.
     AnswerFully,
-    /// Says this, a token for each character.
+    /// Says this, one token per character.
     Say(&'static str),
     /// The same, and ends at the stop string `END`, which it does not say.
     SayToStop(&'static str),
-    /// Says this, in these tokens, each with its text.
+    /// Says this in these tokens, each with its text.
     Spell(&'static [(u32, &'static str)]),
-    /// Sends so many tokens of 100 bytes and then nothing until cancelled.
+    /// Sends this many tokens of 100 bytes and then nothing until it is cancelled.
     ThenWait(u32),
-    /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
+    /// Sends this many tokens and then fails, once [`Scripted::may_fail`] is set.
     ThenFail(u32),
-    /// The same, of tokens whose text is held back.
+    /// The same, with tokens whose text is held back.
     HeldThenFail(u32),
-    /// Sends so many tokens, and then its thread is gone.
+    /// Sends this many tokens, then its thread is gone.
     ThenDie(u32),
-    /// Sends so many tokens and is then cut off by its own shutdown.
+    /// Sends this many tokens and is then cut off by its own shutdown.
     ThenStop(u32),
-    /// Gives a vector of 1, 2, 3 and so on.
+    /// Returns a vector of 1, 2, 3 and so on, of this length.
     Encode(u32),
-    /// Turns every job away.
+    /// Refuses every job.
     Full,
-    /// Turns every job away as too late; for good, or for three seconds.
+    /// Refuses every job as too late: permanently, or for three seconds.
     TooLate { for_good: bool },
     /// Panics on submission.
     Panic,
@@ -89,10 +89,10 @@ pub(crate) struct Scripted {
     pub(crate) may_fail: Arc<AtomicBool>,
     pub(crate) jobs: Mutex<Vec<Job>>,
     pub(crate) cancelled: Arc<Mutex<u32>>,
-    /// What it says of the prefix cache.
+    /// What it reports about the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
     pub(crate) health: Mutex<Health>,
-    /// What it says of every job's times.
+    /// What it reports about every job's times.
     pub(crate) trace: Mutex<EngineTrace>,
 }
 
@@ -245,7 +245,7 @@ fn token(sender: &EventSender, choice: u32, text: &str) {
     sender.send(Event::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
 }
 
-/// A clock that panics once, when it is read for so many more times, or is late from such a reading on.
+/// A clock that panics once at a given reading, or is late from a given reading on.
 pub(crate) struct Faulty {
     clock: SystemClock,
     left: AtomicU64,
@@ -260,12 +260,12 @@ impl Faulty {
         Self { clock: SystemClock::new(), left, late_in, late_by_ns, late_ns }
     }
 
-    /// The `n`-th reading from now panics; 0: none does.
+    /// Makes the `n`-th reading from now panic. 0 disables the panic.
     pub(crate) fn panic_at(&self, n: u64) {
         self.left.store(n, Ordering::SeqCst);
     }
 
-    /// The `n`-th reading from now, and all behind it, are so much later: as if whatever came before it had taken that long.
+    /// Makes the `n`-th reading from now and all later ones late, as if everything before had taken `by_ns`.
     pub(crate) fn late_at(&self, n: u64, by_ns: u64) {
         self.late_by_ns.store(by_ns, Ordering::SeqCst);
         self.late_in.store(n, Ordering::SeqCst);
@@ -303,14 +303,14 @@ impl Clock for Faulty {
     }
 }
 
-/// A token's log-probabilities, with so many alternatives.
+/// A token's log-probabilities, with `top` alternatives.
 pub(crate) fn score(top: u8) -> TokenLogprob {
     let bytes = b"ha ha ha".to_vec();
     let top = (0..u32::from(top)).map(|id| TopLogprob { id, bytes: bytes.clone(), logprob: -12.345_678 });
     TokenLogprob { id: 65, bytes: bytes.clone(), logprob: Some(-1.234_567_8), top: top.collect() }
 }
 
-/// Keeps every record, and counts how often the store was asked for one. The flag makes the next one panic.
+/// Keeps every record, and counts how often the store was asked for one. The flag makes the next recording panic.
 #[derive(Default)]
 pub(crate) struct Kept(
     pub(crate) Mutex<Vec<Arc<TraceRecord>>>,
@@ -363,34 +363,34 @@ pub(crate) struct World {
     pub(crate) judge: Option<Arc<dyn headrace_moderation::Judge>>,
 }
 
-/// How a world differs from the usual.
-/// The share of the one organisation.
+/// The share of the only organisation.
 pub(crate) const WEIGHT: u32 = 7;
 
+/// How a world differs from the usual one.
 pub(crate) struct Setup {
     pub(crate) credit: NanoDollars,
     pub(crate) limits: RateLimits,
     pub(crate) stall: Duration,
     pub(crate) hold: Duration,
     pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
-    /// Longest text that is rendered on the event loop.
+    /// The longest text that is rendered on the event loop, in bytes.
     pub(crate) render_inline_bytes: usize,
     /// The most bytes of an answer that wait for their reader before the task does.
     pub(crate) buffer_bytes: usize,
     pub(crate) memory: MemoryBounds,
-    /// Another chat template than the demo model's.
+    /// A chat template that replaces the demo model's.
     pub(crate) template: Option<&'static str>,
-    /// Where the server is, and its own model.
+    /// The region of the server and of its own model.
     pub(crate) region: Option<&'static str>,
-    /// How much of clients' objects is kept.
+    /// Limits of the clients' stored objects.
     pub(crate) objects: ObjectLimits,
-    /// Where they are kept. `None` for memory.
+    /// The store for them. `None` for memory.
     pub(crate) stored_in: Option<Arc<dyn ObjectStore>>,
-    /// The model is an encoder, which makes this.
+    /// Makes the model an encoder with this output.
     pub(crate) makes: Option<Makes>,
-    /// Whose tokenizer the model has: a directory beside this room's manifest.
+    /// The directory of the model's tokenizer, relative to this crate's manifest.
     pub(crate) words_of: &'static str,
-    /// Another tokenizer, as a `tokenizer.json`.
+    /// A tokenizer that replaces it, as a `tokenizer.json`.
     pub(crate) tokenizer_json: Option<&'static [u8]>,
     /// What the engine can do.
     pub(crate) capabilities: Capabilities,
@@ -424,7 +424,7 @@ impl Default for Setup {
 }
 
 impl World {
-    /// The words of its model.
+    /// The tokenizer of its model.
     pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
         let catalog = self.gateway.catalog();
         let model = catalog.models().next().unwrap();
@@ -542,7 +542,7 @@ impl World {
         Arrival { head, body: Bytes::from(body) }
     }
 
-    /// Now, on the clock of this world's gateway.
+    /// The present time on the clock of this world's gateway.
     pub(crate) fn gateway_ns(&self) -> u64 {
         self.clock.monotonic_nanos()
     }
@@ -551,7 +551,7 @@ impl World {
         Credentials { authorization: Some(format!("Bearer {}", self.key).into_bytes()), x_api_key: None }
     }
 
-    /// What the org has left, once nothing is in flight.
+    /// The organisation's balance, once nothing is in flight.
     pub(crate) async fn balance_when_idle(&self) -> NanoDollars {
         for _ in 0..500 {
             let standing = self.ledger.standing(&self.org, &self.project).unwrap();

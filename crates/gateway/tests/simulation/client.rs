@@ -1,4 +1,4 @@
-//! Clients: quick, slow, stalled, gone at some point, or let go by the transport.
+//! Clients: quick, slow, stalled, leaving at some point, or dropped by the transport.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use serde_json::json;
 use crate::engine::MARK;
 use crate::world::{Random, SimClock};
 
-/// How one reads its answer.
+/// How a client reads its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Habit {
     Quick,
-    /// A pause between any two frames, shorter than the patience with readers.
+    /// Pauses between any two frames, shorter than the stall timeout.
     Slow,
-    /// Takes so many frames, then none until long after.
+    /// Takes this many frames, then none until long after.
     Stalls(u64),
-    /// Leaves after so many frames.
+    /// Leaves after this many frames.
     Leaves(u64),
     /// Leaves while it waits for the head.
     LeavesEarly,
-    /// The transport lets it go after so many frames, and says why.
+    /// The transport drops it after this many frames, and says why.
     LetGo(u64, GiveUp),
 }
 
@@ -34,17 +34,17 @@ pub(crate) enum Habit {
 pub(crate) struct Sight {
     pub(crate) habit: Habit,
     pub(crate) streamed: bool,
-    /// `None`: it left before the head.
+    /// `None` if it left before the head.
     pub(crate) status: Option<u16>,
     pub(crate) id: Option<String>,
     /// Tokens whose text it has received.
     pub(crate) tokens: u64,
-    /// How the body ended; `None`: it did not look.
+    /// How the body ended. `None` if it did not look.
     pub(crate) end: Option<Result<(), Broken>>,
     pub(crate) text: String,
 }
 
-/// Longer than every patience.
+/// Longer than every timeout.
 const LONG_AFTER: Duration = Duration::from_secs(600);
 
 pub(crate) fn habit(random: &mut Random) -> Habit {

@@ -1,4 +1,4 @@
-//! An engine that answers, dawdles, fails, hangs, dies or panics, by a seed.
+//! An engine that answers, delays, fails, hangs, dies or panics, determined by a seed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use headrace_engine_api::{
 
 use crate::world::{Faults, Random};
 
-/// Stands once in the text of every token and nowhere else in an answer.
+/// Occurs once in the text of every token and nowhere else in an answer.
 pub(crate) const MARK: char = 'Q';
 
 pub(crate) struct SimEngine {
@@ -112,7 +112,7 @@ async fn end(sender: EventSender, fate: Fate, report: Arc<JobReport>, random: &m
             while !sender.is_cancelled() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            // Some engines take longer to let go than they are waited for.
+            // Some engines take longer to stop than the gateway waits.
             tokio::time::sleep(Duration::from_millis(if random.one_in(4) { 15_000 } else { 5 })).await;
             sender.finish(Event::Failed { error: JobError::Cancelled, report });
         }

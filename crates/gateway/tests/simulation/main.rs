@@ -1,6 +1,6 @@
-//! The task that owns a call, in seeded worlds of virtual time: clients of every kind, an engine and a disk that fail as
-//! disks and engines do, clocks that step, panics, drains. After each the books must be right.
-//! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed, and `HEADRACE_SEED=n` runs that one alone.
+//! The call task in seeded worlds of virtual time: clients of every kind, an engine and a disk that fail realistically,
+//! clocks that step, panics, drains. After each world the ledger must be right. `HEADRACE_SEEDS=n` runs more seeds; a
+//! failure prints its seed, and `HEADRACE_SEED=n` runs that one alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Seeds without `HEADRACE_SEEDS`.
+/// The number of seeds without `HEADRACE_SEEDS`.
 const SEEDS: u64 = 4_000;
 
 #[test]

@@ -1,8 +1,8 @@
-//! What came up in worlds: a simulation that no longer tries something is noticed.
+//! What happened in the worlds, so that a simulation that no longer tries something is noticed.
 
 use headrace_domain::{AttemptOutcome, Outcome, TraceRecord};
 
-/// How often things happened, so that a simulation that no longer tries them is noticed.
+/// How often each thing happened.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     calls: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Seen {
     refused: u64,
     panicked: u64,
     journal_failures: u64,
-    /// Completed by another worker than the first that was asked.
+    /// Completed by a worker that was not the first one asked.
     moved: u64,
 }
 

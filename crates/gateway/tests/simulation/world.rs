@@ -1,4 +1,5 @@
-//! A world of a seed: everything real but time, the engine and the disk; what goes wrong in it, and what must hold after.
+//! A seeded world: everything is real except time, the engine and the disk. What goes wrong in it, and what must hold
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,14 +36,14 @@ use crate::client::{self, Habit, Sight};
 use crate::engine::SimEngine;
 use crate::seen::Seen;
 
-/// Nano-dollars of a token; output costs four times that.
+/// Nano-dollars per token. Output costs four times that.
 const INPUT: i64 = 1_000;
 const OUTPUT: i64 = 4_000;
 const STALL: Duration = Duration::from_secs(10);
 const START: u64 = 1_800_000_000_000_000_000;
 const CREDIT: NanoDollars = NanoDollars::new(10_000_000);
 
-/// Numbers that follow from a seed (splitmix64).
+/// Seeded random numbers (splitmix64).
 #[derive(Clone)]
 pub(crate) struct Random(u64);
 
@@ -59,13 +60,13 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Another row of numbers.
+    /// An independent sequence.
     pub(crate) fn fork(&mut self) -> Self {
         Self(self.below(u64::MAX))
     }
 }
 
-/// The world's own time, and the wall clock's errors.
+/// The world's own time, and the errors of the wall clock.
 #[derive(Clone)]
 pub(crate) struct SimClock {
     start: Instant,
@@ -92,13 +93,13 @@ impl Clock for SimClock {
     }
 }
 
-/// What panics, and when nothing does any more.
+/// What panics, and whether faults are over.
 #[derive(Default)]
 pub(crate) struct Faults {
     clock_in: AtomicU64,
     sink: AtomicBool,
     over: AtomicBool,
-    /// Something may have been written: whoever gives the ledger a command reads a clock first.
+    /// Notified when the disk may have something to write: every ledger command follows a reading of the clock.
     disk: Notify,
 }
 
@@ -160,7 +161,7 @@ impl Records for Kept {
     }
 }
 
-/// The same books behind a wire: verdicts take their time, and what was asked may be forgotten on the way.
+/// The same ledger at a distance: verdicts take their time, and a command may be lost if its caller is dropped.
 struct FarBooks {
     ledger: Ledger,
     faults: Arc<Faults>,
@@ -235,7 +236,7 @@ fn shared() -> &'static Shared {
     })
 }
 
-/// The panics of a seed say nothing: only those that show a defect are printed.
+/// Silences the planned panics of a seed: only panics that show a defect are printed.
 pub(crate) fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -258,7 +259,7 @@ struct World {
     faults: Arc<Faults>,
 }
 
-/// Lives through a world and checks what is left of it.
+/// Runs a world and checks its final state.
 pub(crate) fn run(seed: u64) -> Seen {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -284,7 +285,7 @@ impl World {
         opened.durable.wait().unwrap();
         let name = ModelName::new("demo").unwrap();
         let capabilities = capabilities();
-        // Whether there are further workers, and what they do, takes none of the world's own numbers.
+        // Further workers, and what they do, use none of the world's own random numbers.
         let mut apart = Random(!random.0);
         let worker = |id: &str, random: Random| {
             let faults = Arc::clone(&faults);
@@ -352,7 +353,7 @@ impl World {
         (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)
     }
 
-    /// Makes calls go wrong: a panic of the clock or of the sink, and failures of the disk.
+    /// Plants faults: a panic of the clock or of the sink, and failures of the disk.
     fn plant(&self, random: &mut Random) {
         match random.below(6) {
             0 | 1 => self.faults.clock_in.store(1 + random.below(250), Ordering::SeqCst),
@@ -368,8 +369,7 @@ impl World {
         }
     }
 
-    /// The journal's thread: now and then slow, now and then down for seconds. It sleeps while there is nothing to write:
-    /// most of a world's time is somebody's patience.
+    /// The journal's thread: sometimes slow, sometimes down for seconds. It sleeps while there is nothing to write.
     async fn disk(self: Arc<Self>, mut hand: JournalHand, mut random: Random) {
         loop {
             if self.ledger.health().down.is_none() {
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Steps the wall clock: by two minutes, by more than a year, back by an hour; some steps are taken back.
+    /// Steps the wall clock: by two minutes, by more than a year, back by an hour. Some steps are undone.
     async fn steps(clock: SimClock, mut random: Random) {
         const SECOND: i64 = 1_000_000_000;
         loop {
@@ -416,7 +416,7 @@ impl World {
         let _ = transacted.durable.await;
     }
 
-    /// Virtual time in which everything must come to its end.
+    /// Waits in virtual time until everything has ended.
     async fn until_idle(&self) {
         for _ in 0..20_000 {
             if self.gateway.in_flight() == 0 {
@@ -467,9 +467,9 @@ async fn live(mut random: Random) -> Seen {
 }
 
 impl World {
-    /// When nothing fails any more, the next call is served.
+    /// Once faults are over, the next call is served.
     async fn one_good_call(&self, random: &mut Random) -> Sight {
-        // What is left of planted append faults, and of a disk that is down.
+        // The remains of planted append faults, and of a disk that is down.
         for _ in 0..10 {
             self.transact(budget()).await;
             while self.ledger.health().down.is_some() {
@@ -523,7 +523,7 @@ impl World {
     }
 }
 
-/// Of a record whose call was lost to a panic of the sink.
+/// Whether a record replaces one that was lost to a panic of the sink.
 fn is_stub(trace: &TraceRecord) -> bool {
     matches!(&trace.outcome, Outcome::Failed { message, .. } if message.starts_with("a panic"))
 }
@@ -566,7 +566,7 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     );
 }
 
-/// For each prompt a worker was asked once at most, one after the other, and only who came last has answered.
+/// For each prompt every worker was asked at most once, one after the other, and only the last one has answered.
 fn check_attempts(sight: &Sight, trace: &TraceRecord) {
     let attempts = &trace.attempts;
     for (at, attempt) in attempts.iter().enumerate() {
@@ -584,7 +584,7 @@ fn check_attempts(sight: &Sight, trace: &TraceRecord) {
     }
 }
 
-/// Something to write: appends that were to fail have failed after it.
+/// A command that causes a write. Planted append faults have occurred after it.
 fn budget() -> Command {
     Command::SetBudget { org: org(), project: project(), budget: None }
 }

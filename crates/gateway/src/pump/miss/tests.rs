@@ -1,4 +1,4 @@
-//! Where misses are said to stand, for conversations and prompts of each kind.
+//! The places of misses in conversations and prompts of each kind.
 
 use super::*;
 use headrace_domain::{Message, Role};
@@ -55,7 +55,7 @@ fn words_of_the_template_are_not_taken_for_messages_with_places() {
     let place = vec![at(Part::Message(0), 6..10)];
     assert_eq!(in_conversation(&user, place.clone(), text, 4), before(0));
     assert_eq!(in_conversation(&user, place, text, 7), in_message(0, 1));
-    // One that a template trims on the right only.
+    // A template that trims a message on one side only.
     let trimmed = conversation(&[(Role::User, " a ")]);
     let place = vec![at(Part::Message(0), 1..3)];
     assert_eq!(in_conversation(&trimmed, place, "< a>", 2), in_message(0, 1));
@@ -84,13 +84,13 @@ fn tools_are_told_from_the_words_around_them() {
     let tool = |index| Found::In(Part::Tool(index), 0);
     for (offset, expected) in [
         (byte("kind"), in_message(0, 3)),
-        // Where the nearest prompt has no tools.
+        // The most similar prompt has no tools.
         (byte("\n# Tools"), Found::Tools),
         (byte("Tools"), Found::Tools),
         (byte("t0"), tool(0)),
         (byte("\n{t1}"), tool(1)),
         (byte("t1"), tool(1)),
-        // Where it has one more.
+        // The most similar prompt has one more tool.
         (byte("\n</tools>"), Found::Tools),
         (byte("</tools>"), Found::Tools),
         (byte("</s>"), before(1)),

@@ -1,5 +1,5 @@
-//! How much an upstream's answer may make the process hold: a bound by what was asked for, and memory of the call's key for all that
-//! is kept of the answer. Must not know dialects or sockets.
+//! Bounds an upstream's answer: its size, from what was requested, and the memory of the call's key for everything that
+//! is kept of it. Must not know dialects or sockets.
 
 use std::sync::Arc;
 
@@ -22,33 +22,35 @@ const FIXED_BYTES: u64 = 1 << 20;
 const BYTES_PER_REQUEST_BYTE: u64 = 64;
 /// Bytes around one token: an event of its own, or its log-probability with twenty alternatives.
 const BYTES_PER_TOKEN: u64 = 4 << 10;
-/// Bytes of the longest token that is plausible in every place of an answer.
+/// The most bytes per token that are plausible throughout an answer.
 const TEXT_BYTES_PER_TOKEN: u64 = 32;
 /// Bytes of text that a reader counts as one token, if the upstream sends no ids.
 const COUNTED_BYTES_PER_TOKEN: u64 = 4;
-/// Bytes of text that are taken beyond that.
+/// Bytes of text that are accepted beyond the longest plausible text.
 const FREE_TEXT_BYTES: u64 = 16 << 10;
-/// Bytes of one vector in JSON. A text takes four bytes of a request at least.
+/// Bytes of one vector in JSON (`VECTOR_BYTES`), and the least bytes of the request that one text takes
+/// (`LEAST_TEXT_BYTES`).
 const VECTOR_BYTES: u64 = 256 << 10;
 const LEAST_TEXT_BYTES: u64 = 4;
-/// Bytes of text per token that the estimate of a call has.
+/// Bytes of text per token that the call's memory estimate already covers.
 const ESTIMATED_TEXT_BYTES: u64 = 16;
-/// Copies of a text that is kept to the end of its answer: in the encoder, as JSON, for the store.
+/// Memory for a text that is kept to the end of its answer, as a multiple of its bytes: in the encoder, as JSON, for
+/// the store.
 const TEXT_COPIES: u64 = 4;
-/// Text is reserved for in steps of this size.
+/// Memory for text is reserved in steps of this size.
 const TEXT_STEP_BYTES: u64 = 64 << 10;
 
-/// Of one answer.
+/// The bounds of one answer.
 pub(crate) struct Allowance {
     account: Arc<Account>,
     most_bytes: u64,
-    /// Tokens, as readers count them, that end an answer.
+    /// An answer with more tokens than this is cut. The tokens are counted as readers count them.
     most_tokens: u64,
-    /// Bytes of text so far, and how many of them are reserved for. `None` if no text is kept.
+    /// Bytes of text so far, and how many of them have reserved memory. `None` if no text is kept.
     text: Option<(u64, u64)>,
 }
 
-/// What is reserved for one answer.
+/// The memory reserved for one answer.
 #[derive(Debug)]
 struct Account {
     reserved: Arc<Reserved>,
@@ -60,7 +62,7 @@ struct Account {
 #[derive(Debug, Default)]
 struct State {
     sizes: Sizes,
-    /// Something of the answer goes to the client, so that its memory is the call's from now on.
+    /// A part of the answer goes to the client, so its memory stays reserved until the call ends.
     is_calls: bool,
     full: Option<NoRoom>,
 }
@@ -73,7 +75,7 @@ struct Sizes {
 }
 
 impl Allowance {
-    /// For an answer to `work` which goes out as it comes, or is read and written anew.
+    /// The bounds of an answer to `work`. With `as_is` it goes out as it comes, otherwise it is read and written anew.
     pub(crate) fn new(work: &Work, dossier: &Dossier, as_is: bool) -> Self {
         let (stream, choices) = (work.call.stream, u64::from(work.choices()));
         let (tokens, request) = (work.most_output_tokens(), work.body_bytes as u64);
@@ -92,15 +94,16 @@ impl Allowance {
             || work.call.endpoint == Endpoint::Responses
             || dossier.turns.is_some()
             || work.messages.as_ref().is_some_and(|messages| messages.may_resume);
-        // A whole answer that is read: itself, its texts, the events, the encoder's copy, the JSON, the one that is stored. An event
-        // of a stream is in a buffer of twice its size, and is read and written before the next one.
+        // A whole answer that is read has six: itself, its texts, the events, the encoder's copy, the JSON, the stored
+        // one. An event of a stream is in a buffer of twice its size, and is read and written before the next one.
         let copies = match (as_is, stream) {
             (true, false) => 1,
             (true, true) => 2,
             (false, false) => 6,
             (false, true) => 3,
         };
-        // The line of a batch is kept, put together, and handed to the store. What is judged is read into events, and its text kept.
+        // The answer of a batch request is kept, assembled, and handed to the store. An answer that is checked is read
+        // into events, and its text is kept.
         let of_batch = if dossier.batch.is_some() { 3 } else { 0 };
         let of_judged = if work.model.policy.off_form == OffForm::Pass { 0 } else { 2 };
         let copies = copies + of_batch + of_judged;
@@ -113,13 +116,13 @@ impl Allowance {
         }
     }
 
-    /// What the upstream's reader must keep to.
+    /// The bounds for the upstream's reader.
     pub(crate) fn bounds(&self) -> AnswerBounds {
         let memory: Arc<dyn AnswerMemory> = Arc::clone(&self.account) as _;
         AnswerBounds { memory: Some(memory), ..AnswerBounds::up_to(self.most_bytes) }
     }
 
-    /// Reserves memory to read a whole answer of `bytes` where a stream was asked for: it is written anew, as a stream.
+    /// Reserves memory to read a whole answer of `bytes` if a stream was requested: it is written anew, as a stream.
     ///
     /// # Errors
     /// The memory of the key is full.
@@ -128,7 +131,7 @@ impl Allowance {
         self.account.take(sizes).map_err(|_| self.why())
     }
 
-    /// Checks an answer that has `tokens` by now; `text` bytes of it have just been read.
+    /// Checks an answer that has `tokens` so far. `text` bytes of it have just been read.
     ///
     /// # Errors
     /// The answer is far longer than the request allows, or its text does not fit into the memory of its key.
@@ -148,12 +151,13 @@ impl Allowance {
         Ok(())
     }
 
-    /// Something of the answer goes to the client: until the call ends its memory is not given back.
+    /// Marks that a part of the answer goes to the client. From then on its memory is not given back until the call
+    /// ends.
     pub(super) fn is_passed_on(&self) {
         self.account.state.lock().is_calls = true;
     }
 
-    /// Why there was no memory.
+    /// The rejection if there was no memory.
     pub(super) fn why(&self) -> Why {
         let Account { reserved, state, .. } = &*self.account;
         let full = state.lock().full.clone();
@@ -168,7 +172,7 @@ impl Allowance {
 }
 
 impl Account {
-    /// Reserves memory for other sizes, or leaves them as they are.
+    /// Reserves memory for the changed sizes. On failure the sizes are unchanged.
     fn take(&self, change: impl FnOnce(Sizes) -> Sizes) -> Result<(), AnswerMemoryFull> {
         let mut state = self.state.lock();
         let sizes = change(state.sizes);
@@ -181,7 +185,7 @@ impl Account {
         Ok(())
     }
 
-    /// What is reserved for these sizes.
+    /// The memory to reserve for these sizes, in bytes.
     fn bytes(&self, sizes: Sizes) -> u64 {
         let raw = sizes.raw.saturating_sub(AnswerBounds::FREE_BYTES as u64);
         raw.saturating_mul(self.copies).saturating_add(sizes.text.saturating_mul(TEXT_COPIES))

@@ -1,4 +1,4 @@
-//! An upstream that was asked, and how far its answer came. Must not know what becomes of the answer.
+//! An upstream that was asked, and its answer so far. Must not know what becomes of the answer.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,37 +16,37 @@ use crate::pump::asking::Asking;
 use super::allowance::Allowance;
 use super::conceal::Conceal;
 
-/// How long the usage report is waited for once every choice has its finish reason.
+/// How long the source waits for the usage report once every choice has its finish reason.
 const USAGE_WAIT: Duration = Duration::from_secs(2);
-/// How long the stream's own end is waited for once the usage report is here, too. Most servers send it at once, and their connection
-/// can be used again only behind it.
+/// How long the source waits for the end of the stream once the usage report has arrived too. Most servers send it at
+/// once, and the connection can be reused only after it.
 const END_WAIT: Duration = Duration::from_millis(250);
 
-/// A server that was asked, and how far its answer came.
+/// An upstream that was asked, and its answer so far.
 pub(crate) struct Asked {
     pub(super) facts: RelayFacts,
     pub(super) answer: Option<Box<dyn RelayAnswer>>,
     pub(super) reader: ReplyReader,
     pub(super) placement: Option<Placement>,
-    /// How much of its answer is taken.
+    /// How much of its answer is accepted.
     pub(super) allowance: Allowance,
     pub(super) answered_ns: Option<u64>,
     /// What comes goes to the client as it is.
     pub(super) as_is: bool,
-    /// How its caller is shown the answer.
+    /// How the caller sees the cached tokens in the answer.
     pub(super) conceal: Conceal,
     /// Events before the first text, such as the role. They go out with that text: until then another upstream may answer, and the
     /// client must not see both.
     pub(super) opening: BytesMut,
-    /// It has begun to answer: what it computes is paid for.
+    /// It has begun to answer, so its work is paid for.
     pub(super) heard: bool,
-    /// Something went out that a client may see.
+    /// Output that a client may see went out.
     pub(super) shown: bool,
-    /// Its last event is here.
+    /// Its last event has arrived.
     pub(super) ended: bool,
-    /// When its content was whole: every choice had a finish reason.
+    /// When its content was complete: every choice had a finish reason.
     whole_since: Option<Instant>,
-    /// When its usage report was here, too.
+    /// When its usage report had arrived too.
     reported_since: Option<Instant>,
 }
 
@@ -71,8 +71,8 @@ impl Asked {
         }
     }
 
-    /// Returns the next event. After the end of an answer it does not wait. An answer whose content is whole is over after a short
-    /// wait, whatever its transport does: silence and heartbeats keep no call.
+    /// Returns the next event. After the end of an answer it does not wait. Once its content is complete, an answer is
+    /// over after a short wait: neither silence nor heartbeats of its transport prolong a call.
     pub(super) async fn next(&mut self) -> Option<RelayEvent> {
         if self.ended {
             return self.answer.as_mut()?.next().now_or_never().flatten();
@@ -87,7 +87,7 @@ impl Asked {
         next.ok().flatten()
     }
 
-    /// The time at which the answer is over without its own end. `None` before its content is whole.
+    /// The time at which the answer is over without its own end. `None` before its content is complete.
     fn over_at(&mut self) -> Option<Instant> {
         if !self.reader.has_finished() {
             return None;
@@ -105,7 +105,7 @@ impl Asked {
         self.answer.as_mut().map_or(Poll::Ready(None), |answer| answer.poll_next(cx))
     }
 
-    /// Breaks its answer off.
+    /// Breaks its answer off, and takes its placement.
     pub(super) fn let_go(&mut self) -> Option<Placement> {
         self.answer = None;
         self.placement.take()
@@ -158,7 +158,7 @@ impl Asked {
         }
     }
 
-    /// Whether its last event was read. A response that failed says in it what it took, too.
+    /// Whether its last event was read. A failed response reports its usage in that event too.
     fn is_final(&self) -> bool {
         self.ended || self.reader.is_told_whole()
     }

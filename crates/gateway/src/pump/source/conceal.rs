@@ -1,19 +1,20 @@
-//! What a caller is shown of a server's answer where several organisations share the server's cache. Must not know what was cached.
+//! Hides cached token counts in a server's answer if several organisations share the server's cache. Must not know what
+//! was cached.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Dialect, TokenClass, Usage};
 use headrace_engine_api::RelayedEvent;
 use headrace_wire::relay::{concealed, concealed_usage};
 
-/// What stands around an event's name and data, in bytes.
+/// Bytes around an event's name and data.
 const EVENT_BYTES: usize = 32;
 
-/// How an answer is shown: as it came, or with all tokens of the cache in one class.
+/// How an answer is shown: as it came, or with all cached tokens counted in one class.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conceal(pub(crate) Option<(Dialect, TokenClass)>);
 
 impl Conceal {
-    /// What its caller is told that it used, and billed for.
+    /// The usage that the caller sees and is billed for.
     pub(super) fn usage(self, usage: Usage) -> Usage {
         self.0.map_or(usage, |(_, class)| concealed_usage(usage, class))
     }

@@ -1,5 +1,6 @@
-//! What goes wrong with somebody else's server, and what the client is told of it. A client learns what it can mend; of what is
-//! between us and the upstream (keys, names, addresses) it learns that it is so. Must not know who else could answer.
+//! Faults of an upstream server, and what the client learns of them. A client gets the details that it can act on. Of
+//! problems between us and the upstream (keys, names, addresses) it learns only that they exist. Must not know who else
+//! could answer.
 
 use std::time::Duration;
 
@@ -10,18 +11,18 @@ use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
 
 use crate::refused::Why;
 
-/// When a full upstream is asked again that does not say when.
+/// The retry time if an upstream is full and names none.
 const UNTOLD_WAIT: Duration = Duration::from_secs(1);
 
 /// What went wrong.
 pub(crate) struct Fault {
-    /// What the client is told if nobody else answers it.
+    /// The rejection for the client if no other target answers.
     pub(crate) why: Why,
     /// For operators, in the upstream's words.
     pub(crate) cause: String,
-    /// Another target might do better.
+    /// Another target may succeed.
     pub(crate) may_move: bool,
-    /// The server broke over it, as it might over the same elsewhere.
+    /// The server broke over the call, and another one might too.
     pub(super) broke: bool,
 }
 
@@ -31,7 +32,7 @@ impl Fault {
         Self { why: Why::new(code, message), cause, may_move: true, broke: false }
     }
 
-    /// What it says of the server that gave such an answer.
+    /// What the fault says about the server that gave the answer.
     pub(super) fn outcome(&self) -> Outcome {
         match self.may_move {
             true => Outcome::Failed { failure: Failure::NoAnswer, why: self.cause.clone() },
@@ -47,7 +48,7 @@ impl Fault {
     }
 }
 
-/// Of what came, or did not, before anything of it was read.
+/// The fault for an error that the relay reports.
 pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
     let cause = error.to_string();
     match error {
@@ -80,7 +81,7 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
             let message = format!("The upstream of the model sent more than {bound}.");
             Fault::moving(Code::UpstreamAnswerTooLarge, &message, cause)
         }
-        // Another target would fill the same memory. Its asker knows which bound it is.
+        // Another target would fill the same memory. The caller of this function knows which bound it is.
         RelayError::NoMemory => {
             let why =
                 Why::new(Code::MemoryFull, "The memory for calls is full. Try again.").at(Stage::Upstream);
@@ -96,13 +97,14 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
     }
 }
 
-/// Of an answer that is more than was asked for, or than there is memory for. The message has no words of the upstream.
+/// The fault of an answer that exceeds what was requested or the memory for it. Its message has no words of the
+/// upstream.
 pub(super) fn of_bounds(why: Why) -> Fault {
     let (cause, may_move) = (why.message.clone(), why.code == Code::UpstreamAnswerTooLarge);
     Fault { why, cause, may_move, broke: false }
 }
 
-/// Of an answer that is an error.
+/// The fault of an answer that is an error.
 fn of_status(status: u16, body: &[u8], retry_after: Option<Duration>, dialect: Dialect) -> Fault {
     let told = failure(dialect, status, body);
     let cause = format!("status {status}: {}", told.message);
@@ -113,10 +115,10 @@ fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>
     let caller = |code: Code| {
         let mut why =
             Why::new(code, format!("The upstream turned the request down: {words}")).at(Stage::Upstream);
-        // Its words may repeat the caller's.
+        // The upstream's words may repeat the caller's.
         why = why.keeping("The upstream turned the request down.");
         why.param = param.map(str::to_owned);
-        // Its words may be the caller's, which no trace keeps: those are left out where the tries are noted.
+        // The cause may repeat the caller's words, which no trace keeps. They are removed when the attempt is recorded.
         Fault { why, cause: cause.clone(), may_move: false, broke: false }
     };
     match class {
@@ -145,7 +147,7 @@ fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>
     }
 }
 
-/// What a fault of an answer says of the server that gave it.
+/// What a fault in an answer says about the server that gave it.
 pub(super) fn outcome_of(fault: &ReplyFault) -> Outcome {
     let why = fault.to_string();
     let failed = |failure| Outcome::Failed { failure, why };
@@ -167,7 +169,7 @@ pub(super) fn outcome_of(fault: &ReplyFault) -> Outcome {
     }
 }
 
-/// Of what an answer says.
+/// The fault of an answer's content.
 pub(super) fn of_reply(fault: &ReplyFault) -> Fault {
     match fault.kind {
         FaultKind::ErrorInside(class) => of_class(class, &fault.message, fault.to_string(), None),

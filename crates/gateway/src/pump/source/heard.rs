@@ -1,5 +1,5 @@
-//! Answers as they are heard, where they are to be of a form that can be judged: their texts are kept until they are whole. Must not
-//! know who says them, nor what follows where one has another form.
+//! Keeps the texts of answers until they are complete, to check them against the requested form. Must not know who
+//! produces them, nor what follows a violation.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ pub(crate) struct Heard {
 #[derive(Default, Clone)]
 struct Choice {
     text: String,
-    /// It is too long to be judged, or calls a tool instead.
+    /// It is too long to be checked, or calls a tool instead.
     is_other: bool,
     finish: Option<FinishReason>,
 }
 
 impl Heard {
-    /// Of a call whose answers are to be judged; `None`: they are not.
+    /// Makes the buffer for a call whose answers are to be checked. `None` if they are not.
     pub(super) fn of(work: &Work, limits: &WireLimits) -> Option<Self> {
         if work.model.policy.off_form == OffForm::Pass {
             return None;
@@ -44,7 +44,7 @@ impl Heard {
         is_checked(&form).then_some(Self { form, choices })
     }
 
-    /// Takes in what was said.
+    /// Takes new output.
     pub(super) fn take(&mut self, events: &[ReplyEvent]) {
         for event in events {
             match event {
@@ -72,7 +72,7 @@ impl Heard {
         }
     }
 
-    /// Forgets what was taken back.
+    /// Forgets output that was taken back.
     pub(super) fn unsaid(&mut self) {
         self.choices.iter_mut().for_each(|choice| *choice = Choice::default());
     }
@@ -81,8 +81,10 @@ impl Heard {
         self.choices.get_mut(choice as usize)
     }
 
-    /// What is wrong with the first answer that ended by itself and is of another form. Apart from the event loop: a schema may
-    /// take milliseconds.
+    /// Checks the answers that ended by themselves, off the event loop, because a schema may take milliseconds.
+    ///
+    /// # Errors
+    /// The first answer that violates the form.
     pub(crate) async fn judged(self) -> Result<(), Why> {
         let judging = tokio::task::spawn_blocking(move || {
             let Self { form, choices } = self;
@@ -94,7 +96,7 @@ impl Heard {
                 Checked::Fits | Checked::Unknown { .. } => None,
             })
         });
-        // A judge that breaks has found nothing.
+        // If the check panics, it has found nothing.
         match judging.await.ok().flatten() {
             None => Ok(()),
             Some((path, keyword)) => Err(off_form(&path, &keyword)),
@@ -111,7 +113,7 @@ fn off_form(path: &str, keyword: &str) -> Why {
     let message = format!(
         "The answer has not the form that was asked for: {what}. What was not delivered is not charged."
     );
-    // Names of properties may be the answer's own.
+    // The path may contain property names from the answer.
     let kept = format!("The answer did not keep to `{keyword}` of the form that was asked for.");
     Why::new(Code::AnswerOffForm, message).at(Stage::Postprocess).keeping(kept)
 }

@@ -1,4 +1,5 @@
-//! The engine jobs of one call, one per prompt, read as one stream of events. Must not know what the events mean.
+//! The engine jobs of one call, read as one stream of events. A prompt has one job, or several if workers race or
+//! continue its answers. Must not know what the events mean.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,60 +9,60 @@ use headrace_domain::{CacheMiss, EngineRun, EngineTrace, Usage};
 use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
 use headrace_fleet::{Failure, Outcome, Placement};
 
-/// How long the receipts of cancelled jobs are waited for. The engine answers within a step.
+/// How long the source waits for the receipts of cancelled jobs. The engine answers within a step.
 const RECEIPT_WAIT: Duration = Duration::from_secs(10);
 
 /// All jobs of a call.
 #[derive(Default)]
 pub(super) struct Jobs {
     jobs: Vec<OneJob>,
-    /// Where the next look begins, so that no job starves another.
+    /// Where the next poll begins, so that no job starves another.
     next: usize,
 }
 
 /// A job that an engine has taken.
 pub(crate) struct Handed {
-    /// Of which prompt.
+    /// Index of the prompt.
     pub(crate) part: usize,
-    /// In whose place among the call's jobs.
+    /// Index of the job slot that this job fills.
     pub(crate) at: usize,
-    /// The choice of another worker's that it goes on with, and nothing else.
+    /// The choice that it continues for another worker. If set, it generates nothing else.
     pub(crate) goes_on: Option<u32>,
     pub(crate) ticket: Ticket,
     pub(crate) placement: Placement,
-    /// How many of the last ids of its prompt are that choice's.
+    /// How many of the last ids of its prompt belong to that choice.
     pub(crate) generated: u32,
-    /// When the engine was given it, in nanoseconds from the call's first byte.
+    /// When the engine got it, in nanoseconds from the call's first byte.
     pub(crate) submitted_ns: u64,
 }
 
-/// Who has a prompt now, and how far it came.
+/// A job at its present worker, and its progress.
 struct OneJob {
-    /// Of which prompt.
+    /// Index of the prompt.
     part: usize,
     events: Events,
     control: TicketControl,
     report: Option<Arc<JobReport>>,
-    /// When the engine was given it, in nanoseconds from the call's first byte.
+    /// When the engine got it, in nanoseconds from the call's first byte.
     submitted_ns: u64,
-    /// When all of it was answered.
+    /// When it was answered to its end.
     answered_ns: Option<u64>,
-    /// It counts as dispatched for as long as this is here, and hears how it goes.
+    /// The worker. While this is set, the job counts as dispatched and the worker's figures are updated.
     placement: Option<Placement>,
-    /// It has begun, with this worker or an earlier one.
+    /// The job has started, at this worker or an earlier one.
     begun: bool,
-    /// The choice of another worker's that it goes on with, and nothing else.
+    /// The choice that it continues for another worker. If set, it generates nothing else.
     goes_on: Option<u32>,
-    /// Something came that a client may see.
+    /// Output that a client may see has come.
     shown: bool,
-    /// It is at work on its prompt, of which so many tokens were in the engine's cache.
+    /// Prompt tokens found in the engine's cache. `None` until the engine starts on the prompt.
     cached: Option<u64>,
-    /// Ids of its prompt that are an answer's, and those that came.
+    /// Ids of its prompt that belong to an answer, and ids that came from this job.
     generated: (u64, u64),
 }
 
 impl OneJob {
-    /// Notes what an event means for the job and for its worker; `None`: the engine is gone.
+    /// Updates the job and its worker's figures for an event. `None` means that the engine is gone.
     fn take(&mut self, event: Option<&Event>) {
         let outcome = match event {
             Some(Event::Started { cached_tokens }) => {
@@ -99,7 +100,7 @@ impl OneJob {
 }
 
 impl Jobs {
-    /// Takes a job of prompt `part`, in the place `at` of one that came to nothing, or behind all others.
+    /// Adds a job in slot `at`, in place of one that failed, or at the end.
     pub(super) fn put(&mut self, handed: Handed) {
         let Handed { part, at, goes_on, generated, ticket, placement, submitted_ns } = handed;
         let (events, control) = ticket.split();
@@ -127,29 +128,29 @@ impl Jobs {
         }
     }
 
-    /// The worker that had the job does not count as having it any longer.
+    /// Takes the placement of a job, so that its worker no longer counts as having it.
     pub(super) fn take_back(&mut self, job: usize) -> Option<Placement> {
         self.jobs.get_mut(job)?.placement.take()
     }
 
-    /// Of which prompt a job is.
+    /// The prompt index of a job.
     pub(super) fn part(&self, job: usize) -> usize {
         self.jobs.get(job).map_or(job, |job| job.part)
     }
 
-    /// How many there are.
+    /// The number of jobs.
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Its first step begins; false: its prompt was begun before, elsewhere.
+    /// Notes that the job's first step begins. Returns `false` if its prompt was begun before, by this slot or another.
     pub(super) fn begin(&mut self, job: usize) -> bool {
         let part = self.part(job);
         let before = self.jobs.iter().any(|other| other.part == part && other.begun);
         self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.begun, true) && !before)
     }
 
-    /// Who has the only job, as long as nothing came of it that a client may see.
+    /// The worker of the only job, as long as no output has come that a client may see.
     pub(super) fn only_one(&self) -> Option<&Placement> {
         match self.jobs.as_slice() {
             [only] if !only.shown && only.goes_on.is_none() && only.report.is_none() => {
@@ -159,14 +160,14 @@ impl Jobs {
         }
     }
 
-    /// Of two jobs for one prompt this one is left, which cancels it; the other one stands in the first place.
+    /// Drops one of two jobs for the same prompt, which cancels it. The other one moves to index 0.
     pub(super) fn leave(&mut self, job: usize) -> Option<Placement> {
         let left = self.jobs.swap_remove(job);
         self.next = 0;
         left.placement
     }
 
-    /// It was answered to its end.
+    /// Notes that a job was answered to its end.
     pub(super) fn answered(&mut self, job: usize, at_ns: u64) {
         if let Some(job) = self.jobs.get_mut(job) {
             job.answered_ns = Some(at_ns);
@@ -180,22 +181,22 @@ impl Jobs {
         jobs.try_fold(first, |last, job| Some(last.max(job.answered_ns?)))
     }
 
-    /// Whether something came of it, or of the answer that it goes on with, that a client may see.
+    /// Whether output has come that a client may see, from the job or from the answer that it continues.
     pub(super) fn has_shown(&self, job: usize) -> bool {
         self.jobs.get(job).is_some_and(|job| job.shown || job.goes_on.is_some())
     }
 
-    /// The choice of another worker's that it goes on with.
+    /// The choice that it continues for another worker.
     pub(super) fn choice(&self, job: usize) -> Option<u32> {
         self.jobs.get(job)?.goes_on
     }
 
-    /// Whether no engine has taken any.
+    /// Whether no engine has taken any job.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// How the engines timed those that have ended.
+    /// How the engines timed the jobs that have ended.
     pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
         let reports =
             self.jobs.iter().filter_map(|job| Some((job.submitted_ns, &job.report.as_ref()?.engine)));
@@ -208,8 +209,8 @@ impl Jobs {
         })
     }
 
-    /// The next event of any job and which job it is of; `None` once all have ended. An engine that died shows as a
-    /// job that ends without a report.
+    /// The next event of any job, with the index of the job. `None` once all have ended. An engine that died shows as a
+    /// job that ends without an event.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
         let count = self.jobs.len();
         let mut open = false;
@@ -229,7 +230,7 @@ impl Jobs {
         if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    /// Cancels what still runs and waits until the engine has let go of all of it, at most [`RECEIPT_WAIT`] in all.
+    /// Cancels what still runs and waits until the engines have stopped all of it, at most [`RECEIPT_WAIT`] altogether.
     pub(super) async fn cancel(&mut self) {
         let running = self.jobs.iter_mut().filter(|job| job.report.is_none());
         let receipts: Vec<_> = running.map(|job| (job.control.cancel(), &mut job.report)).collect();
@@ -245,13 +246,13 @@ impl Jobs {
         own.find_map(|job| Some((job.part, job.report.as_ref()?.engine.miss?)))
     }
 
-    /// What all jobs took together.
+    /// The usage of all jobs together.
     pub(super) fn usage(&self) -> Usage {
         self.reports().fold(Usage::default(), |sum, report| sum.plus(&report.usage))
     }
 
-    /// What one of them took, its prompt of so many tokens included, whatever was computed of it elsewhere before: what it reports,
-    /// and no less than what came.
+    /// The usage of one job, including its whole prompt of `prompt_tokens`, even if a part was computed elsewhere
+    /// before. It is what the job reports, but at least what came.
     pub(super) fn usage_of(&self, job: usize, prompt_tokens: u64) -> Usage {
         let Some(job) = self.jobs.get(job) else { return Usage::default() };
         let reported = job.report.as_ref().map(|report| report.usage).unwrap_or_default();
@@ -267,20 +268,20 @@ impl Jobs {
         }
     }
 
-    /// Those that were not taken back: of which prompt, and the place among all.
+    /// The jobs that were not taken back, each as prompt index and job index.
     pub(super) fn running(&self) -> Vec<(usize, usize)> {
         let jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.placement.is_some());
         jobs.map(|(at, job)| (job.part, at)).collect()
     }
 
-    /// What engines saw of them: the first job's times, everyone's sums.
+    /// What engines report about the jobs: the times of the first one, the sums of all.
     pub(super) fn engine(&self) -> Option<EngineTrace> {
         let mut engines = self.reports().map(|report| &report.engine);
         let first = engines.next()?.clone();
         Some(engines.fold(first, |sum, engine| sum.with(engine)))
     }
 
-    /// Of those that have ended.
+    /// The reports of the jobs that have ended.
     fn reports(&self) -> impl Iterator<Item = &JobReport> {
         self.jobs.iter().filter_map(|job| job.report.as_deref())
     }

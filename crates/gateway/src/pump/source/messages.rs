@@ -1,5 +1,5 @@
-//! The message source: somebody else's server, and what it says. An answer in the caller's dialect is passed on as it came; one
-//! in another dialect is read into reply events. Either way its usage, its end and its faults are seen here.
+//! The message source: an upstream server and its answer. An answer in the caller's dialect is passed on as it came;
+//! one in another dialect is read into reply events. In both cases its usage, its end and its faults are read here.
 //! Must not know sockets or money.
 
 use std::future::poll_fn;
@@ -24,30 +24,31 @@ use super::heard::Heard;
 use super::resume::{Begun, Resume};
 use super::said::{Lost, More, Outrun, Passed, Said};
 
-/// Bytes of an answer that goes out as it is which go out together at most, where they are here already.
+/// The most bytes of a passed-on answer that go out together, if they have already arrived.
 const TOGETHER: usize = 16 * 1024;
-/// How long an answer that nobody waits for is read on, where its upstream wants that.
+/// How long an abandoned answer is still read, for upstreams with [`Abandoned::Drain`].
 const DRAINING: Duration = Duration::from_secs(30);
 
-/// The most that is kept of what comes before anything of an answer does.
+/// The most bytes that are kept of what precedes the answer's first content.
 const OPENING_BYTES: usize = 16 * 1024;
 
 /// See the top of the file.
 pub(crate) struct MessageSource {
     work: Arc<Work>,
-    /// Who was asked last.
+    /// The upstream that was asked last.
     asked: Option<Asked>,
-    /// Who was asked as well, until one of the two says a word.
+    /// The second upstream of a race, until one of the two produces output.
     rival: Option<Box<Asked>>,
-    /// Where somebody else goes on with an answer that breaks off.
+    /// Set if another upstream may continue an answer that breaks off.
     resume: Option<Box<Resume>>,
-    /// What the prompt takes has been told.
+    /// The prompt's usage has been sent.
     begun: bool,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
-    /// Said behind what was told together.
+    /// An item that came after a batch and is to be returned next.
     kept: Option<Said>,
-    /// The answers' texts, where they are to be judged; and what was said of one that goes out as it is.
+    /// The answers' texts, if they are to be checked against a form (`heard`), and the events of an answer that is
+    /// passed on (`overheard`).
     heard: Option<Box<Heard>>,
     overheard: Vec<ReplyEvent>,
 }
@@ -69,7 +70,7 @@ impl MessageSource {
         }
     }
 
-    /// Somebody is asked: for an answer, or to go on with what there is of one.
+    /// Sets the upstream that was asked, for a new answer or to continue an unfinished one.
     pub(super) fn ask(&mut self, asked: Asked) {
         if self.resume.as_ref().is_some_and(|resume| resume.may_go_on()) {
             let (usage, generated) = (self.usage(), self.generated());
@@ -87,13 +88,13 @@ impl MessageSource {
         self.resume.as_ref()?.begun(generated)
     }
 
-    /// Tokens of the answer, with those of all who broke off.
+    /// Tokens of the answer, including those of all upstreams that broke off.
     fn generated(&self) -> u64 {
         let before = self.resume.as_ref().map_or(0, |resume| resume.generated());
         before.saturating_add(self.asked.as_ref().map_or(0, |asked| asked.reader.generated()))
     }
 
-    /// Whether who was asked last has said what the prompt takes.
+    /// Whether the upstream that was asked last has reported the prompt's usage.
     fn is_known(&self) -> bool {
         self.asked.as_ref().is_some_and(|asked| asked.reader.usage().is_some())
     }
@@ -127,10 +128,10 @@ impl MessageSource {
         self.asked.is_none()
     }
 
-    /// Waits for the next thing that the server says and takes it in. Waiting may be given up at any time. What goes out as it is
-    /// and is here already goes out together: each piece by itself would be a wake and a write.
+    /// Waits for the next item of the server and processes it. Cancelling the wait loses nothing. Output that is passed
+    /// on goes out together as far as it has arrived: each piece alone would cost a wake-up and a write.
     pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
-        // Read once for all that came together: a reading of the clock costs as much as looking at a short event.
+        // Read once for everything that came together: reading the clock costs as much as handling a short event.
         let mut from = None;
         let mut said = self.step(dossier, events, &mut from).await;
         if let Said::Passed(passed) = &mut said
@@ -144,7 +145,7 @@ impl MessageSource {
         said
     }
 
-    /// Adds what is here already.
+    /// Adds the pieces that have already arrived.
     fn together(
         &mut self,
         passed: &mut Passed,
@@ -175,7 +176,7 @@ impl MessageSource {
         }
     }
 
-    /// The next thing; `from` is when the first thing was here, unless it is known.
+    /// The next item. Sets `from` to the time when its first event arrived, unless it is already set.
     async fn step(
         &mut self,
         dossier: &Dossier,
@@ -195,13 +196,13 @@ impl MessageSource {
             if let Some(said) = self.take(came, dossier, events) {
                 return said;
             }
-            // What is waited for from here on is nobody's work.
+            // The time spent waiting from here on is not work.
             self.postprocess_ns += dossier.clock.monotonic_nanos().saturating_sub(here_ns);
             *from = None;
         }
     }
 
-    /// Reads both of two answers until one of them says a word, or comes to nothing. `None`: there is one alone.
+    /// Reads two racing answers until one of them has output or fails. Returns `None` if there is only one.
     async fn raced(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Option<Said> {
         loop {
             let (asked, rival) = (self.asked.as_mut()?, self.rival.as_mut()?);
@@ -218,7 +219,8 @@ impl MessageSource {
                 None => continue,
                 Some(Said::Lost(lost)) => Some(lost),
                 Some(Said::More(more)) if !more.meaningful && !self.has_ended() => {
-                    // It opens an answer, and may open the other one's.
+                    // It only opens an answer. It is discarded, because the other upstream may yet be the one that
+                    // answers.
                     events.clear();
                     self.begun = false;
                     continue;
@@ -241,7 +243,7 @@ impl MessageSource {
         self.asked.as_ref().is_some_and(|asked| asked.ended)
     }
 
-    /// `None`: nothing of it is for the client.
+    /// Processes an event. Returns `None` if nothing of it is for the client.
     fn take(
         &mut self,
         came: Option<RelayEvent>,
@@ -254,11 +256,11 @@ impl MessageSource {
                 asked.heard = true;
                 None
             }
-            // What comes behind the end of an answer is none of it.
+            // Anything after the end of an answer does not belong to it.
             Some(RelayEvent::Event(_) | RelayEvent::Whole(_)) if asked.ended => None,
             Some(RelayEvent::Event(event)) => self.event(&event, dossier, events),
             Some(RelayEvent::Whole(body)) => {
-                // An upstream that does not stream has its answer written as a stream.
+                // If an upstream does not stream, its answer is written as a stream here.
                 if self.work.call.stream {
                     asked.as_is = false;
                     if let Err(why) = asked.allowance.read_whole(body.len()) {
@@ -286,7 +288,7 @@ impl MessageSource {
                 }
             }
             Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
-            // The content is whole: how its transport ended takes nothing from it.
+            // The content is complete, so the way in which its transport ended does not matter.
             Some(RelayEvent::Failed(_)) if asked.reader.has_finished() && asked.reader.end().is_ok() => {
                 Some(self.all_came(dossier))
             }
@@ -334,12 +336,13 @@ impl MessageSource {
             return Some(Said::Lost(lost));
         }
         self.hear(told);
-        // It was asked for in the caller's place: for the bill.
+        // The usage was requested for the bill, not by the caller.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
         if for_us { None } else { self.told(&facts, self.whole_end(&facts, event), dossier) }
     }
 
-    /// An event as it came. The last one of a response has what ends every stream behind it, which its server may leave out.
+    /// An event as it came. The last event of a response also gets what ends every stream, which its server may leave
+    /// out.
     fn whole_end(&self, facts: &EventFacts, event: &RelayedEvent) -> Bytes {
         let Some(asked) = self.asked.as_ref().filter(|asked| asked.as_is) else { return event.raw.clone() };
         let shown = asked.conceal.event(event);
@@ -350,8 +353,8 @@ impl MessageSource {
         [&shown[..], end_of_stream(Endpoint::Responses)].concat().into()
     }
 
-    /// Checks the answer with these events against its bounds. An answer that is cut is not read further, because its upstream might
-    /// never end it.
+    /// Checks the answer with these events against its bounds. An answer that is cut is not read further, because its
+    /// upstream might never end it.
     fn within_bounds(&mut self, told: &[ReplyEvent]) -> Result<(), Box<Lost>> {
         let Some(asked) = &mut self.asked else { return Ok(()) };
         let text = told.iter().map(ReplyEvent::text_bytes).sum();
@@ -362,7 +365,7 @@ impl MessageSource {
         Err(self.lost(fault))
     }
 
-    /// Keeps what is to be judged: what is told in events, or what was overheard.
+    /// Keeps the text that is to be checked: from `told`, or from the events of an answer that is passed on.
     fn hear(&mut self, told: &[ReplyEvent]) {
         if let Some(heard) = &mut self.heard {
             heard.take(told);
@@ -375,7 +378,7 @@ impl MessageSource {
         self.heard.take()
     }
 
-    /// What the client gets of it.
+    /// The item for the client.
     fn told(&mut self, facts: &EventFacts, bytes: Bytes, dossier: &Dossier) -> Option<Said> {
         let meaningful = facts.meaningful;
         if meaningful && self.first_token_ns.is_none() {
@@ -411,12 +414,12 @@ impl MessageSource {
         Some(Said::More(More { prompt, tokens, meaningful, at_ns: 0 }))
     }
 
-    /// The transport has ended, and so has the answer.
+    /// Ends the answer after its transport has ended.
     fn all_came(&mut self, dossier: &Dossier) -> Said {
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.as_is && !asked.ended) else {
             return self.over(dossier);
         };
-        // All is there but the event that ends it, without which it would look cut off.
+        // Only the final event is missing. Without it the answer would look cut off.
         asked.ended = true;
         let end = Bytes::from_static(end_of_stream(self.work.call.endpoint));
         let (bytes, tokens) = (asked.with_opening(end), asked.reader.generated());
@@ -434,7 +437,7 @@ impl MessageSource {
         Said::Over
     }
 
-    /// Something is wrong with what was said.
+    /// Handles a fault in the answer.
     fn misread(&mut self, fault: &ReplyFault) -> Box<Lost> {
         if let Some(asked) = &mut self.asked {
             asked.ended_as(&faults::outcome_of(fault));
@@ -447,7 +450,7 @@ impl MessageSource {
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
         let mut goes_on = false;
         if let Some(resume) = self.resume.as_mut().filter(|resume| resume.has_begun()) {
-            // Who does not go on has not broken it.
+            // An upstream that failed to continue the answer has not changed it, so another one may try.
             may_move |= resume.is_resumed() && !shown;
             goes_on = resume.may_go_on();
             why = resume.broke(why);
@@ -456,7 +459,7 @@ impl MessageSource {
         Box::new(Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke })
     }
 
-    /// Nothing that was said has left. It is as if it had not been.
+    /// Resets the source after its output was taken back before any of it left.
     pub(super) fn unsaid(&mut self) {
         (self.begun, self.first_token_ns) = (false, None);
         self.heard.iter_mut().for_each(|heard| heard.unsaid());
@@ -465,7 +468,7 @@ impl MessageSource {
         }
     }
 
-    /// Lets go of an answer that nobody waits for any more.
+    /// Abandons an answer that is no longer needed.
     pub(super) async fn cancel(&mut self) {
         self.rival = None;
         let Some(asked) = &mut self.asked else { return };
@@ -486,7 +489,7 @@ impl MessageSource {
                     }
                 }
             };
-            // What is known by then is what is billed.
+            // The usage known by then is billed.
             let _ = tokio::time::timeout(DRAINING, reading).await;
         }
         asked.answer = None;
@@ -503,7 +506,7 @@ impl MessageSource {
         self.asked.as_ref().map_or(all, |asked| asked.conceal.usage(all))
     }
 
-    /// What whoever was asked last has done.
+    /// The usage of the upstream that was asked last.
     pub(super) fn usage_of_last(&self) -> Usage {
         self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt()))
     }

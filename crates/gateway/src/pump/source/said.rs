@@ -1,4 +1,4 @@
-//! What a source says, piece by piece. Must not know who says it, nor who listens.
+//! The items that a source yields. Must not know which source yields them, nor who reads them.
 
 use bytes::Bytes;
 use headrace_domain::Usage;
@@ -6,22 +6,22 @@ use headrace_fleet::Placement;
 
 use crate::refused::Why;
 
-/// The next thing that a source says. It is handed on by several hands, so what is rare in it stands apart.
+/// The next item of a source. It is moved several times, so rare variants are boxed.
 pub(crate) enum Said {
-    /// More of the answer. Its reply events stand with those that wait.
+    /// More of the answer. Its reply events were added to those that wait.
     More(More),
-    /// More of the answer, in the caller's dialect already.
+    /// More of the answer, already in the caller's dialect.
     Passed(Passed),
     /// A part of the call has ended without its answer.
     Lost(Box<Lost>),
-    /// Of two who had the call, one has it no longer.
+    /// One of two racing workers no longer has the call.
     Outrun(Box<Outrun>),
     /// All parts have ended well.
     Over,
 }
 
 impl Said {
-    /// When what is for the client was here.
+    /// Sets when output for the client arrived.
     pub(crate) fn is_here_at(&mut self, ns: u64) {
         match self {
             Self::More(more) => more.at_ns = ns,
@@ -31,29 +31,29 @@ impl Said {
     }
 }
 
-/// Who had the call beside another one, and has it no longer.
+/// A racing worker that no longer has the call.
 pub(crate) struct Outrun {
     pub(crate) placement: Placement,
-    /// What it did, as far as that is known.
+    /// Its usage, as far as it is known.
     pub(crate) used: Usage,
-    /// What went wrong; `None`: the other one was faster.
+    /// What went wrong. `None` if the other worker was faster.
     pub(crate) failed: Option<Box<Lost>>,
 }
 
-/// What came with reply events.
+/// Facts about a batch of reply events.
 pub(crate) struct More {
-    /// What the prompt takes, as far as it is known. It comes once, with the first of all.
+    /// The usage of the prompt, as far as it is known. Set once, with the first events.
     pub(crate) prompt: Option<Box<Usage>>,
-    /// Tokens of the answer, from its start, that are whole with it, where its events have no ids to count.
+    /// Tokens from the answer's start that these events complete, if the events have no ids to count.
     pub(crate) tokens: Option<u64>,
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
-    /// When its events were there, in nanoseconds of the clock's monotonic time.
+    /// When its events arrived, in nanoseconds of the clock's monotonic time.
     pub(crate) at_ns: u64,
 }
 
 impl More {
-    /// With what came behind it.
+    /// Adds the facts about the events after it.
     pub(crate) fn join(&mut self, next: Self) {
         let Self { prompt, tokens, meaningful, at_ns } = next;
         self.prompt = self.prompt.take().or(prompt);
@@ -63,35 +63,35 @@ impl More {
     }
 }
 
-/// What goes to the client as it came.
+/// Output that goes to the client as it came.
 pub(crate) struct Passed {
-    /// A whole event of a stream, or a whole answer.
+    /// Whole events of a stream, or a whole answer.
     pub(crate) bytes: Bytes,
-    /// Tokens of the answer, from its start, that are whole with it.
+    /// Tokens from the answer's start that it completes.
     pub(crate) tokens: u64,
-    /// It ends the answer: it goes out when the call is settled.
+    /// It ends the answer, and goes out when the call is settled.
     pub(crate) last: bool,
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
-    /// When it was here, in nanoseconds of the clock's monotonic time.
+    /// When it arrived, in nanoseconds of the clock's monotonic time.
     pub(crate) at_ns: u64,
 }
 
 /// A part of the call that ended without its answer.
 pub(crate) struct Lost {
-    /// Which prompt.
+    /// Index of the prompt.
     pub(crate) part: usize,
-    /// By which of the call's jobs.
+    /// Index of the job.
     pub(crate) job: usize,
-    /// What the client is told if nobody else answers it.
+    /// The rejection for the client if no other worker answers.
     pub(crate) why: Why,
     /// What went wrong, in the words of the worker that had it.
     pub(crate) cause: String,
-    /// Another worker might do better. Where the client may have seen something of it, that one goes on with what there is.
+    /// Another worker may succeed. If the client may have seen a part of the answer, that worker continues it.
     pub(crate) may_move: bool,
-    /// Another worker might do better, and what was said is all that the call has said: if none of it has left, it can be taken
+    /// Another worker may succeed, and the call has no output but this part's. If none of it has left, it can be taken
     /// back.
     pub(crate) unless_seen: bool,
-    /// The worker broke: it did not end by itself.
+    /// The worker broke instead of ending by itself.
     pub(crate) broke: bool,
 }

@@ -1,5 +1,5 @@
-//! The token source: the jobs of a call in engines, and its replies parsed. What comes is ids and deliverable text; tool calls
-//! are taken out of it here (stage `postprocess`). Must not know dialects, bytes or money.
+//! The token source: the jobs of a call in engines, and its replies parsed. Its input is ids and deliverable text; tool
+//! calls are extracted from the text here (stage `postprocess`). Must not know dialects, bytes or money.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,19 +29,20 @@ pub(crate) struct TokenSource {
     jobs: Jobs,
     /// One for each choice.
     parsers: Vec<ReplyParser>,
-    /// Choices that a stop string ended within their thought: they have no text, and their end must not look like another.
+    /// Choices that a stop string ended within their reasoning. They have no text, and their end must be
+    /// distinguishable.
     cut_thoughts: Vec<usize>,
-    /// What the prompt took, as far as it showed when the first event came.
+    /// The usage of the prompt, as far as it was known when the first event came.
     prompt: Option<Usage>,
-    /// What came, where another worker could go on with it; else nothing is kept.
+    /// The generated ids, if another worker could continue from them. Otherwise nothing is kept.
     kept: Option<Box<Kept>>,
-    /// The answers' texts, where they are to be judged.
+    /// The answers' texts, if they are to be checked against a form.
     heard: Option<Box<Heard>>,
-    /// The ids of each answer, where they are kept beyond it.
+    /// The ids of each answer, if they go into the generated-id cache.
     said: Vec<Vec<u32>>,
-    /// Two workers have the call, and neither has said a word.
+    /// Two workers have the call, and neither has produced output.
     racing: bool,
-    /// The first word of the faster one.
+    /// The first output of the faster worker.
     first: Option<Box<Event>>,
     /// Ids generated so far, over all choices.
     generated: u64,
@@ -49,30 +50,30 @@ pub(crate) struct TokenSource {
     postprocess_ns: u64,
 }
 
-/// What another worker goes on with.
+/// What another worker needs to continue.
 #[derive(Default)]
 struct Kept {
     /// One for each choice.
     told: Vec<Told>,
-    /// What the prompts took whose jobs began, each of them once.
+    /// The prompt usage of all jobs that began, each prompt counted once.
     begun: Usage,
-    /// Some answer was begun by one worker and gone on with by another.
+    /// An answer was begun by one worker and continued by another.
     moved_on: bool,
 }
 
-/// What came of a choice.
+/// The output of a choice so far.
 #[derive(Default)]
 struct Told {
     ids: Vec<u32>,
     finished: bool,
 }
 
-/// An answer that is not at its end.
+/// An unfinished answer.
 pub(crate) struct Begun {
     pub(crate) choice: u32,
-    /// The prompt and what there is of the answer.
+    /// The prompt, and the answer so far.
     pub(crate) ids: Arc<[u32]>,
-    /// How many of them are the answer's.
+    /// How many of the last ids belong to the answer.
     pub(crate) generated: u32,
 }
 
@@ -98,7 +99,7 @@ impl TokenSource {
     pub(super) fn put(&mut self, handed: Handed) {
         let continues = handed.placement.capabilities().map_or(Continues::Never, |engine| engine.continues);
         let work = &self.work;
-        // One worker alone has nobody to hand over to.
+        // A single worker has no other to hand over to.
         if self.kept.is_none()
             && continues != Continues::Never
             && work.catalog.fleet().workers_of(&work.model.name) > 1
@@ -137,7 +138,7 @@ impl TokenSource {
         let begun: Vec<Begun> =
             self.choices_of(job).filter_map(|choice| self.begun_choice(job, choice)).collect();
         if begun.is_empty() {
-            // Only its last word is missing.
+            // Only its final event is missing.
             if let Some(kept) = &mut self.kept {
                 kept.moved_on = true;
             }
@@ -172,7 +173,7 @@ impl TokenSource {
         self.jobs.is_empty()
     }
 
-    /// Makes the parsers: tools may take a while.
+    /// Makes the parsers, which may take a while with tools.
     pub(super) fn listen(&mut self, request: RequestId) {
         let form = reply_form(&self.work);
         let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
@@ -182,7 +183,8 @@ impl TokenSource {
         }
     }
 
-    /// The next event of any job, taken in. Where the caller times it, with all that came since `timed_ns`, its time is not taken here.
+    /// Returns the next event of any job, processed. If `timed_ns` is set, the caller times all events since then
+    /// together, and the clock is not read here.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -201,7 +203,7 @@ impl TokenSource {
         })
     }
 
-    /// Takes an event of one of two jobs, of which one is enough.
+    /// Processes an event of one of two racing jobs.
     fn raced(
         &mut self,
         job: usize,
@@ -228,7 +230,7 @@ impl TokenSource {
         }
     }
 
-    /// Takes one event of the job of prompt `job`.
+    /// Processes one event of job `job`.
     fn take(
         &mut self,
         job: usize,
@@ -247,7 +249,7 @@ impl TokenSource {
                     dossier.is_in(Stage::Prefill);
                 }
                 let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
-                // A job that moved on begins again.
+                // A prompt that moved to another worker begins again there, but is counted once.
                 if self.jobs.begin(job) {
                     let tokens = self.prompt_tokens(job);
                     let cached_input = cached.min(tokens);
@@ -321,14 +323,14 @@ impl TokenSource {
         Said::More(More { prompt, tokens: None, meaningful, at_ns })
     }
 
-    /// What was said since then is taken in by now.
+    /// Adds the time since `from_ns` to the stage `postprocess`. Returns the present time.
     pub(super) fn took_in(&mut self, from_ns: u64, dossier: &Dossier) -> u64 {
         let now_ns = dossier.clock.monotonic_nanos();
         self.postprocess_ns += now_ns.saturating_sub(from_ns);
         now_ns
     }
 
-    /// A job has ended without its answer; without an error, its engine is gone.
+    /// Describes a job that ended without its answer. Without an error, its engine is gone.
     fn lost(&self, job: usize, error: Option<&JobError>) -> Box<Lost> {
         let (why, cause) = match error {
             Some(error) => (Why::job_failed(error), error.to_string()),
@@ -341,7 +343,7 @@ impl TokenSource {
         Box::new(Lost { part, job, why, cause, may_move, unless_seen: false, broke })
     }
 
-    /// The first that is said tells what the prompt takes.
+    /// Returns the prompt's usage with the first output, and `None` afterwards.
     fn begin(&mut self, cached: u64) -> Option<Usage> {
         if self.prompt.is_some() {
             return None;
@@ -364,8 +366,8 @@ impl TokenSource {
         self.work.call.tier.into()
     }
 
-    /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did. What
-    /// was thought is told by the parsers.
+    /// The usage that engines report, but at least what came: an engine that died, or stopped too slowly, has reported
+    /// nothing. The parsers count reasoning tokens.
     pub(super) fn usage(&self) -> Usage {
         let thought = self.parsers.iter().map(ReplyParser::reasoning_tokens).sum();
         with_thought(self.generated_usage(), thought)
@@ -373,7 +375,7 @@ impl TokenSource {
 
     fn generated_usage(&self) -> Usage {
         if let Some(kept) = self.kept.as_ref().filter(|kept| kept.moved_on) {
-            // What was computed twice is counted once.
+            // Work that was done twice is counted once.
             return Usage { output: self.generated, ..kept.begun };
         }
         let reported = self.jobs.usage();
@@ -422,12 +424,12 @@ impl TokenSource {
         Some(self.parsers.get(choice)?.fault()?.name())
     }
 
-    /// What came of a choice, where that is kept.
+    /// The output of a choice, if it is kept.
     fn told(&mut self, choice: u32) -> Option<&mut Told> {
         self.kept.as_mut()?.told.get_mut(choice as usize)
     }
 
-    /// Of a job's prompt.
+    /// The length of a job's prompt.
     fn prompt_tokens(&self, job: usize) -> u64 {
         self.work.prompts.get(self.jobs.part(job)).map_or(0, |prompt| prompt.len() as u64)
     }
@@ -437,7 +439,7 @@ impl TokenSource {
         call.echo || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
     }
 
-    /// The prompt of a job, once for each of its choices.
+    /// Adds the prompt of a job to `events`, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
         let (work, job) = (&self.work, self.jobs.part(job));
         let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
@@ -456,12 +458,12 @@ impl TokenSource {
     }
 }
 
-/// Whether there is still room for more of an answer: what is too long is not kept at all.
+/// Whether more of an answer is kept. An answer that is too long is not kept at all.
 const fn is_kept(said: &[u32]) -> bool {
     said.len() <= MOST_ANSWER_TOKENS
 }
 
-/// The first numbers of a vector, where its caller asks for fewer than there are, brought to length 1 again.
+/// The first values of a vector, normalized to length 1, if the caller asks for fewer dimensions than the model has.
 fn cut(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
     let Prompt::Encode(ToEncode { wish: EncodeWish::Vectors(wish), .. }) = &call.prompt else {
         return values;
@@ -473,14 +475,14 @@ fn cut(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
     kept.iter().map(|value| (f64::from(*value) / length) as f32).collect()
 }
 
-/// The same tokens, so many of them in the class of thoughts.
+/// The same tokens, `thought` of them as reasoning.
 fn with_thought(usage: Usage, thought: u64) -> Usage {
     let reasoning = thought.min(usage.output);
     Usage { output: usage.output - reasoning, reasoning: usage.reasoning + reasoning, ..usage }
 }
 
-/// Thoughts are looked for in answers to conversations, tool calls only where tools were offered: elsewhere the same text is
-/// just text.
+/// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
+/// text is just text.
 fn reply_form(work: &Work) -> ReplyForm {
     let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
     let hidden = Arc::clone(lane.tokenizer.shown());
@@ -489,7 +491,7 @@ fn reply_form(work: &Work) -> ReplyForm {
     };
     let prompt = work.text.as_deref().unwrap_or("");
     let mut offered = OfferedTools::of(conversation);
-    // Who is told a form in words may hold to less of it.
+    // A server that receives the form as text may enforce less of it.
     if work.grammar.is_some() && lane.capabilities.grammars {
         offered = offered.held(held_calls(conversation));
     }
@@ -501,7 +503,8 @@ fn reply_form(work: &Work) -> ReplyForm {
     }
 }
 
-/// Whether it would end the same elsewhere, or may be the call's own doing. A call that breaks an engine must not break the next.
+/// Whether the job would fail the same elsewhere, or the call may be the cause. A call that breaks an engine must not
+/// break the next one.
 fn is_of_the_call(error: &JobError) -> bool {
     match error {
         JobError::Cancelled

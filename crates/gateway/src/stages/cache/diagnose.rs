@@ -1,5 +1,6 @@
-//! What a call changed since the answer that it names: to the character, in the words of its caller. Done once for a call that asks
-//! for it, before its answer begins. Keeps what the next one is compared with. Must not know what an engine has in its cache.
+//! Finds what a call changed since the earlier answer that it names: to the character, in the caller's own words. Runs
+//! once, before the answer begins, for calls that ask for it. Stores the prompt for comparison with the next call. Must
+//! not know what an engine has in its cache.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::pump::located;
 use crate::refused::Why;
 use crate::state::Work;
 
-/// The call with what is told of it, where it asks for that.
+/// Returns the work with its cache diagnosis, if the call asks for one.
 ///
 /// # Errors
 /// The comparison was stopped.
@@ -29,7 +30,7 @@ pub(super) async fn diagnosed(
         return Ok(work);
     }
     let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
-        // Others' servers know what they have cached.
+        // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
         work.diagnosis = Some(match work.call.previous_answer {
             Some(_) => CacheDiagnosis::Unavailable { why },
@@ -62,13 +63,14 @@ pub(super) async fn diagnosed(
     if !long {
         return Ok(compare());
     }
-    // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
+    // As in stage `render`: comparing a long prompt takes milliseconds, and the threads of the event loop must stay
+    // free.
     let compared = tokio::task::spawn_blocking(compare).await;
     compared
         .map_err(|_| Why::new(Code::RenderFailed, "The prompt could not be compared. Nothing was charged."))
 }
 
-/// What is kept of it in the trace.
+/// The part of a diagnosis that the trace records.
 pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
     let (word, missed_tokens) = diagnosis.told();
     let place = match diagnosis {
@@ -78,7 +80,7 @@ pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
     Box::new(ToldOfCache { word: word.to_owned(), missed_tokens, place })
 }
 
-/// What of a former prompt goes on in this one.
+/// Compares the earlier prompt with this one: how much of it is unchanged, and where the first difference is.
 fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagnosis {
     let (before, after) = (&past.prompt, &own.prompt);
     let missed = |from: usize| before.len().saturating_sub(from) as u64;
@@ -110,7 +112,7 @@ fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagno
         | PromptPlace::Template { .. }
         | PromptPlace::Prompt { .. } => Changed::Messages,
     };
-    // The same tools but for the order of their properties.
+    // The tools differ only in the order of their properties.
     let only_order = what == Changed::Tools && past.tools == own.tools;
     let hint = only_order.then(|| {
         "only the order of properties differs; `tools.order = \"canonical\"` of the model makes that no matter".to_owned()
@@ -118,7 +120,7 @@ fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagno
     CacheDiagnosis::Changed { what, missed_tokens: missed(same), place: Some(place), hint }
 }
 
-/// The tools of a call as a hash, whatever the order of properties.
+/// A hash of the call's tools that does not depend on the order of their properties.
 fn tools(call: &Call) -> [u8; 16] {
     let Prompt::Conversation(Conversation { tools, .. }) = &call.prompt else { return [0; 16] };
     let mut hasher = blake3::Hasher::new();

@@ -1,5 +1,5 @@
-//! How much an answer may think, in ids: what a call asks for, or the model's configuration says of the effort that it asks for. Must
-//! not know how a thought is ended.
+//! Builds the reasoning budget of a call, in ids: from the call itself, or from the model's configuration for the
+//! requested effort. Must not know how reasoning is ended.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::lane::TokenLane;
 use crate::policy::ThinkingPolicy;
 use crate::refused::Why;
 
-/// What ends the thoughts of a call's answers; `None`: they take as long as they like. `text` is its prompt; with
-/// `has_form` the answers are held to a form, too.
+/// The reasoning budget of a call's answers. `None` if reasoning is unlimited. `text` is the call's prompt. With
+/// `has_form` the answers must also match a form.
 ///
 /// # Errors
-/// The call asks for what the model cannot do, by its name.
+/// The model cannot enforce the budget. Names the parameter.
 pub(super) fn cap(
     model: &ServedModel,
     lane: &TokenLane,
@@ -30,7 +30,7 @@ pub(super) fn cap(
     let Some(most_tokens) = wish.budget_tokens.or_else(by_effort) else { return Ok(None) };
     match made(lane, policy, most_tokens, (text, has_form)) {
         Ok(cap) => Ok(Some(Arc::new(cap))),
-        // The template has a say of its own in how much an effort is.
+        // Without an explicit budget, the template may interpret the effort itself.
         Err(_) if wish.budget_tokens.is_none() && is_heard(lane, call) => Ok(None),
         Err(what) => {
             let param = param(call);
@@ -40,13 +40,13 @@ pub(super) fn cap(
     }
 }
 
-/// Whether the template, or nobody by right, decides what an effort means.
+/// Whether the effort needs no budget: the template has a switch for it, or the call does not enable reasoning.
 fn is_heard(lane: &TokenLane, call: &Call) -> bool {
     let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
     switches.effort || call.reasoning.enabled != Some(true)
 }
 
-/// Where the caller wrote it.
+/// The parameter in which the caller asked for it.
 fn param(call: &Call) -> &'static str {
     match (call.reasoning.budget_tokens, call.endpoint) {
         (None, Endpoint::Messages) => "output_config.effort",
@@ -56,7 +56,8 @@ fn param(call: &Call) -> &'static str {
     }
 }
 
-/// So many tokens, the last words among them where they fit: what is told as thought, the marks aside, is never more.
+/// Builds a budget of `most_tokens` tokens, which includes the configured last words if they fit. The reported
+/// reasoning, without its marks, never exceeds it.
 fn made(
     lane: &TokenLane,
     policy: &ThinkingPolicy,

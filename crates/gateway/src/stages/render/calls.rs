@@ -1,4 +1,4 @@
-//! Calls of tools that must come, or must be of a form, as a grammar. Must not know how a grammar is compiled.
+//! Turns required or constrained tool calls into a grammar. Must not know how a grammar is compiled.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -16,31 +16,32 @@ use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
 use crate::refused::Why;
 
-/// Whether calls may have to be held to anything.
+/// Whether tool calls of the answer may have to be constrained.
 pub(super) fn are_held(call: &Call) -> bool {
     matches!(&call.prompt, Prompt::Conversation(conversation)
         if may_call(conversation) || wanted(conversation, false).is_some())
 }
 
-/// The form of an answer's calls.
+/// The form of an answer's tool calls.
 pub(super) struct CallForm {
     pub(super) form: Form,
     /// The parameter that asks for it.
     pub(super) param: &'static str,
-    /// The request does not ask for it: an answer without it is as good.
+    /// The request does not ask for it, so an unconstrained answer is acceptable.
     pub(super) is_optional: bool,
 }
 
-/// The form of an answer's calls. `None` if they may be of any.
+/// The form of an answer's tool calls. `None` if it is unconstrained.
 ///
-/// Without a request for it, calls are held to the names and schemas offered if the engine has grammars and the model writes a
-/// mark before each call.
+/// If the request asks for no form, calls may still be constrained to the offered names and schemas. This needs an
+/// engine with grammars, and a model that writes a mark before each call.
 pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<Option<CallForm>, Why> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
     if !may_call(conversation) {
         return Ok(None);
     }
-    // What is no text of a message has an id of its own in a grammar, too. Elsewhere only what has no text at all.
+    // The grammar of an engine can also name markup tokens by id, which never occur in message text. Grammars for other
+    // servers treat only control tokens as special, which have no text at all.
     let (own, named) = (lane.capabilities.grammars, Cell::new(false));
     let asked = wanted(conversation, call.form.is_some());
     let is_optional = asked.is_none();
@@ -56,7 +57,7 @@ pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result
         named.set(named.get() || special);
         special.then_some(id)
     };
-    // Where calls may come and need not, GBNF has no words for the text before them.
+    // If calls are optional, GBNF cannot express the text before them, so tags are preferred.
     let forms = lane.capabilities.forms;
     if !own
         && !forms.has(FormKinds::LARK)
@@ -91,7 +92,7 @@ fn may_call(conversation: &Conversation) -> bool {
     !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None
 }
 
-/// Refuses the first tool whose parameters are no JSON Schema.
+/// Rejects the first tool whose parameters are not a JSON Schema.
 fn schemas_of(conversation: &Conversation) -> Result<(), Why> {
     for (at, tool) in conversation.tools.iter().enumerate() {
         let Some(schema) = tool.parameters.as_ref().filter(|_| tool.custom.is_none()) else { continue };
@@ -102,8 +103,8 @@ fn schemas_of(conversation: &Conversation) -> Result<(), Why> {
     Ok(())
 }
 
-/// Whether the grammar of a call, which an engine with grammars enforces, holds the calls of a tool to its schema, as far as a
-/// grammar can.
+/// Returns whether a tool's calls are constrained to its schema, as far as a grammar can, by the grammar that an engine
+/// with grammars enforces.
 pub(crate) fn held(conversation: &Conversation) -> impl Fn(&str) -> bool {
     let whole = |tool: &Tool| {
         let strict = tool.strict || matches!(tool.custom, Some(CustomInput::Form(_)));
@@ -112,7 +113,7 @@ pub(crate) fn held(conversation: &Conversation) -> impl Fn(&str) -> bool {
     move |name| conversation.tools.iter().find(|tool| tool.name == name).is_some_and(whole)
 }
 
-/// The parameter because of which calls are held to anything.
+/// The parameter that requires constrained calls.
 fn wanted(conversation: &Conversation, has_form: bool) -> Option<&'static str> {
     let Conversation { tools, tool_choice, one_call, .. } = conversation;
     let custom = |tool: &Tool| matches!(tool.custom, Some(CustomInput::Form(_)));
@@ -122,7 +123,7 @@ fn wanted(conversation: &Conversation, has_form: bool) -> Option<&'static str> {
         ToolChoice::Auto | ToolChoice::None if tools.iter().any(|tool| tool.strict || custom(tool)) => {
             Some("tools")
         }
-        // An answer of a form must not shut out calls that may come instead.
+        // An answer with a response format must not exclude calls in its place.
         ToolChoice::Auto | ToolChoice::None => has_form.then_some("tools"),
     }
 }
@@ -134,8 +135,8 @@ fn is_required(conversation: &Conversation) -> bool {
     )
 }
 
-/// The conversation with schemas that can be held to. Of a tool that is not strict, keywords that cannot are left out. With
-/// `alone`, an answer is calls and nothing else.
+/// The conversation with schemas that a grammar can enforce. In a tool that is not strict, keywords that cannot be
+/// enforced are left out. With `alone`, the answer consists of calls only.
 fn prepared(
     conversation: &Conversation,
     endpoint: Endpoint,
@@ -152,7 +153,7 @@ fn prepared(
         };
         tool.strict |= custom.is_some();
         let held = tool.strict;
-        // The own engine holds every call to its schema.
+        // An engine with grammars constrains every call to its schema.
         tool.strict |= lane.capabilities.grammars;
         let own = custom.as_ref().map(|custom| Cow::Borrowed(&custom.schema));
         let Some(schema) = own.or(tool.parameters.as_ref().map(Cow::Borrowed)) else { continue };
@@ -188,7 +189,7 @@ fn prepared(
     Ok(prepared)
 }
 
-/// The arguments of a tool that takes a text of a form, and what is said of the text beside their schema.
+/// The arguments of a tool whose input is a constrained text, and the constraint if their schema cannot express it.
 struct CustomArguments {
     schema: Value,
     beside: Option<(&'static str, String)>,
@@ -226,7 +227,7 @@ impl CustomArguments {
         }
     }
 
-    /// Says beside a schema that was prepared what no schema says.
+    /// Adds the constraint to a prepared schema.
     fn say_beside(self, fitting: &mut Value) {
         let Some((key, text)) = self.beside else { return };
         let place =
@@ -243,7 +244,7 @@ fn refused_format(code: Code, at: usize, why: &str) -> Why {
     Why::new(code, format!("`{param}`: {why}")).at(Stage::Render).with_param(&param).keeping(kept)
 }
 
-/// Calls, or an answer of a form.
+/// A grammar for either calls or an answer in a format.
 fn either(calls: &str, form: &Form) -> Result<String, Why> {
     let schema = match form {
         Form::JsonObject => Ok(json!({"type": "object"})),
@@ -258,7 +259,7 @@ fn either(calls: &str, form: &Form) -> Result<String, Why> {
         let why = Why::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param("response_format");
         why.keeping("`response_format` was refused.")
     })?;
-    // A grammar begins with `start`: the one of the calls becomes a rule of this one.
+    // A grammar begins with `start`: that of the calls becomes a rule of this one.
     let calls: Vec<String> = calls
         .lines()
         .map(|line| line.replacen("start:", "only_calls:", usize::from(line.starts_with("start:"))))

@@ -1,6 +1,5 @@
-//! How much memory a call may take at most, from what it asks for. The figures per token, choice and byte are upper ones;
-//! a test with a counting allocator holds them to what is really taken.
-//! Must not know how much there is.
+//! Estimates the most memory that a call may take. The figures per token, choice and byte are upper bounds. A test with
+//! a counting allocator compares them with the memory actually taken. Must not know how much memory there is.
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
@@ -9,48 +8,49 @@ use crate::memory::mib;
 use crate::refused::Why;
 use crate::state::Work;
 
-/// Reading and rendering, for each byte of the body: the text as parsed, masked, rendered and in ids.
+/// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.
 const READING: u64 = 32;
-/// An element of a JSON list or object as a tree, in a list that grows.
+/// Bytes of a JSON list or object element as a tree, in a list that grows.
 const ELEMENT: u64 = 160;
-/// A JSON object as a tree, its index included.
+/// Bytes of a JSON object as a tree, including its index.
 const OBJECT: u64 = 1_024;
-/// Bytes that are counted at once: a byte holds their count, and they fill whole vector registers.
+/// Bytes that are scanned at once: their count fits a byte, and they fill whole vector registers.
 const COUNTED_BYTES: usize = 224;
-/// What stays of the text for each byte of the body: it as parsed, schemas as trees.
+/// Bytes per body byte that remain afterwards: the parsed text, and schemas as trees.
 const TEXT: u64 = 3;
-/// Any call: its task, its record, its answer's head.
+/// Bytes of any call: its task, its record, its answer's head.
 const CALL: u64 = 36 << 10;
-/// Each choice: parser, decoder, the sampler's state, its sequence.
+/// Bytes of each choice: parser, decoder, the sampler's state, its sequence.
 const CHOICE: u64 = 4 << 10;
-/// Each byte of stop strings in each choice: the string and its table.
+/// Bytes per byte of stop strings in each choice: the string and its table.
 const STOP: u64 = 10;
-/// Each id of the vocabulary in a choice that is held to a form: its bit, here and on its way.
+/// Vocabulary ids per byte of a constrained choice's masks: each id has one bit here and one in transit.
 const MASKED_IDS_PER_BYTE: u64 = 4;
-/// Each prompt token: its id here and with the engine, its part of a block's key.
+/// Bytes of each prompt token: its id here and in the engine, its part of a block's key.
 const PROMPT_TOKEN: u64 = 16;
-/// Each token that a choice may generate: its id with the engine, what penalties count.
+/// Bytes of each token that a choice may generate: its id in the engine, its count for penalties.
 const TOKEN: u64 = 24;
-/// The same, kept and written out at the end of a whole answer: text, id, JSON.
+/// Bytes of each token of an answer that is kept and written whole at its end: text, id, JSON.
 const KEPT_TOKEN: u64 = 64;
-/// An event with a token, while it waits to be read.
+/// Bytes of an event with a token, while it waits to be read.
 const EVENT: u64 = 256;
-/// One log-probability: as a value, and as JSON.
+/// Bytes of one log-probability: as a value (`SCORE`), and as JSON (`WRITTEN_SCORE`).
 const SCORE: u64 = 112;
 const WRITTEN_SCORE: u64 = 160;
-/// Each byte of an echoed prompt, in a JSON buffer that grows: a control character takes six there.
+/// Bytes per byte of an echoed prompt, in a JSON buffer that grows: a control character takes six there.
 const ECHOED: u64 = 8;
-/// A number of a vector: as a value, and as JSON in a buffer that grows.
+/// Bytes of a number in a vector: as a value, and as JSON in a buffer that grows.
 const VECTOR_NUMBER: u64 = 40;
-/// A prompt's token id as JSON.
+/// Bytes of a prompt's token id as JSON.
 const WRITTEN_ID: u64 = 16;
 
-/// What reading and rendering a body of `body_bytes` takes, of which `tree_bytes` are its JSON elements.
+/// Memory in bytes for reading and rendering a body of `body_bytes`, including `tree_bytes` for its JSON elements.
 pub(crate) fn reading(body_bytes: usize, tree_bytes: u64) -> u64 {
     CALL.saturating_add(READING.saturating_mul(body_bytes as u64)).saturating_add(tree_bytes)
 }
 
-/// What the JSON elements of a body take at most as trees. Brackets and commas within its strings count too: strings may hold JSON.
+/// The most bytes that the JSON elements of a body take as trees. Brackets and commas inside strings count too, because
+/// strings may hold JSON.
 pub(crate) fn tree_bytes(body: &[u8]) -> u64 {
     let (mut objects, mut elements) = (0_u64, 0_u64);
     for part in body.chunks(COUNTED_BYTES) {
@@ -65,12 +65,12 @@ pub(crate) fn tree_bytes(body: &[u8]) -> u64 {
     objects.saturating_mul(OBJECT).saturating_add(elements.saturating_mul(ELEMENT))
 }
 
-/// What looking through a body of so many bytes takes, and sending it on.
+/// Memory in bytes for scanning a body of `body_bytes` and sending it on.
 pub(crate) fn looking(body_bytes: usize) -> u64 {
     CALL.saturating_add(TEXT.saturating_mul(body_bytes as u64))
 }
 
-/// The parts of an estimate, each with the parameter that makes it large.
+/// The parts of an estimate in bytes, one for each parameter that can make a call large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Estimate {
     text: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Estimate {
     output: u64,
 }
 
-/// What decides an estimate.
+/// The numbers that an estimate depends on.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     choices: u64,
@@ -91,14 +91,14 @@ struct Asked {
     /// Log-probabilities at each position, or 0.
     scores: u64,
     prompt_scores: u64,
-    /// How often a prompt is shown in the answer.
+    /// How often a prompt appears in the answer.
     shown: u64,
-    /// Bytes that may wait for a reader: of each job's events, and of the answer.
+    /// The most bytes that may wait for a reader: of each job's events, and of the answer.
     unread: u64,
 }
 
 impl Estimate {
-    /// Of `work`, of which each job's events and the answer's bytes wait for a reader up to `unread` bytes.
+    /// Estimates `work`. Up to `unread` bytes of each job's events, and of the answer, wait for a reader.
     pub(crate) fn of(work: &Work, unread: usize) -> Self {
         let (call, sampling) = (&work.call, &work.sampling);
         let prompts = work.parts() as u64;
@@ -107,7 +107,7 @@ impl Estimate {
         let asked = Asked {
             choices: prompts.saturating_mul(n),
             prompts,
-            // What goes on in messages is in nobody's ids here.
+            // A relayed call has no token ids here.
             prompt_tokens: if work.messages.is_some() { 0 } else { work.prompt_tokens() },
             max_tokens: u64::from(sampling.max_tokens),
             scores: at_each(sampling.logprobs),
@@ -130,7 +130,7 @@ impl Estimate {
             form: form_bytes(work).saturating_mul(asked.choices),
             prompt_scores: asked.prompt_scores(),
             prompt_shown: echoed.saturating_add(ids).saturating_mul(asked.shown),
-            // A stream of a response ends with all of it, and so keeps it.
+            // The stream of a response ends with a copy of the whole response, so all of it is kept.
             output: asked
                 .output(call.stream && call.endpoint != Endpoint::Responses)
                 .saturating_add(vectors(work)),
@@ -142,7 +142,7 @@ impl Estimate {
         [choices, form, prompt_scores, prompt_shown, output].into_iter().fold(text, u64::saturating_add)
     }
 
-    /// The refusal of a call for which one may have `bound` bytes: it names the parameter that makes it large.
+    /// The rejection of a call that needs more than `bound` bytes. Names the parameter that makes it large.
     pub(crate) fn refusal(&self, work: &Work, bound: u64) -> Why {
         let (n, sampling) = (work.sampling.n, &work.sampling);
         let words = match work.call.endpoint {
@@ -188,14 +188,14 @@ impl Estimate {
 }
 
 impl Asked {
-    /// The prompt's scores: once as values, once as JSON, and again in the answer wherever they are shown.
+    /// The prompt's scores: once as values, once as JSON, and again for each time the answer shows them.
     fn prompt_scores(&self) -> u64 {
         let entries = self.prompt_scores.saturating_mul(self.prompt_tokens);
         let written = WRITTEN_SCORE.saturating_mul(self.shown.saturating_add(1));
         entries.saturating_mul(SCORE.saturating_add(written))
     }
 
-    /// The answers: a whole one is kept to its end, a stream only as far as its reader has fallen behind.
+    /// The answers. A whole answer is kept to its end, a stream only as far as its reader has fallen behind.
     fn output(&self, stream: bool) -> u64 {
         let tokens = self.choices.saturating_mul(self.max_tokens);
         let scores = self.scores.saturating_mul(SCORE.saturating_add(WRITTEN_SCORE));
@@ -208,13 +208,13 @@ impl Asked {
     }
 }
 
-/// What holding one choice to its form takes.
+/// Memory in bytes for constraining one choice to its form.
 fn form_bytes(work: &Work) -> u64 {
     let ids = work.model.lane.tokens().map_or(0, |lane| u64::from(lane.capabilities.vocab));
     work.grammar.as_ref().map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
 
-/// The vectors of all texts.
+/// Bytes of the vectors of all texts.
 fn vectors(work: &Work) -> u64 {
     let Lane::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) = &work.model.lane else {
         return 0;

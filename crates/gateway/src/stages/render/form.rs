@@ -1,4 +1,5 @@
-//! What an answer is held to, compiled for the model that takes the call; or why it cannot be. Must not run where others wait.
+//! Compiles the response format of a call for the model that takes it, or says why that is impossible. Must not run on
+//! the event loop.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub(super) fn is_held(call: &Call) -> bool {
     call.form.is_some() || calls::are_held(call)
 }
 
-/// The grammar of a call's answers; `None`: they are held to nothing.
+/// The grammar of a call's answers. `None` if they are unconstrained.
 pub(super) fn grammar(
     model: &ServedModel,
     lane: &TokenLane,
@@ -29,7 +30,7 @@ pub(super) fn grammar(
         let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
         return match compiled {
             Err(why) if why.code == Code::FormsBusy => Err(why),
-            // Calls are read and judged when they are whole.
+            // Unconstrained calls are acceptable: they are parsed and checked when they are complete.
             compiled => Ok(compiled.ok()),
         };
     }
@@ -54,7 +55,7 @@ pub(super) fn grammar(
     compile(lane, owner, thought, &form, param).map(Some)
 }
 
-/// Calls as those who compute the model can be told them: where they know no Lark, in GBNF.
+/// The form of calls in a notation that the model's server understands: GBNF if it does not know Lark.
 fn in_its_notation(
     model: &ServedModel,
     lane: &TokenLane,
@@ -79,7 +80,8 @@ fn in_its_notation(
     }
 }
 
-/// What of a form those who compute the model cannot hold an answer to, with the way out.
+/// The part of a form that the model's server cannot enforce, with advice for the caller. `None` if it can enforce all
+/// of it.
 fn cannot(lane: &TokenLane, form: &Form, thought: Option<&FormThought>) -> Option<String> {
     if lane.capabilities.grammars {
         return None;
@@ -91,17 +93,17 @@ fn cannot(lane: &TokenLane, form: &Form, thought: Option<&FormThought>) -> Optio
     if !lane.capabilities.forms.has(kind) {
         return Some(format!("{name}. Ask for another kind of format, or use another model."));
     }
-    // Its server begins with the form at once, and would hold the thought to it.
+    // The server applies the form from the first token, and would constrain the reasoning too.
     let thinks = thought.is_some_and(|thought| thought.is_open);
     thinks.then(|| "a format behind a thought. Switch thinking off, or use another model.".to_owned())
 }
 
-/// What may stand before the answer, where the model thinks in marks that are tokens.
+/// The reasoning that may precede the answer, if the model marks it with tokens.
 fn thought(lane: &TokenLane, prompt: &str) -> Option<FormThought> {
     let marks = lane.replies.thought?;
     let (open, close) = (lane.tokenizer.id_of(marks.open)?, lane.tokenizer.id_of(marks.close)?);
     if prompt.trim_end().ends_with(marks.close) {
-        // It was told not to think, or has thought.
+        // The prompt says not to reason, or the reasoning is over.
         return None;
     }
     let between = ["\n\n", "\n"].into_iter();
@@ -146,7 +148,7 @@ fn compile(
         GrammarFault::Vocabulary { .. } => {
             invalid(Code::UnsupportedParameter, format!("`{param}`: {fault}."), param)
         }
-        // What broke there may repeat the caller's form, which the log must not have.
+        // The fault may repeat the caller's form, which must not be logged.
         GrammarFault::Broke { .. } => {
             tracing::error!(param, "a form could not be compiled: what compiles it broke");
             let message = format!("`{param}`: compiling it failed on this side. Nothing was charged.");
@@ -159,12 +161,12 @@ fn compile(
 }
 
 fn invalid(code: Code, message: String, param: &'static str) -> Why {
-    // It repeats words of the caller.
+    // The message repeats words of the caller.
     let kept = format!("`{param}` was refused.");
     Why::new(code, message).at(Stage::Render).with_param(param).keeping(kept)
 }
 
-/// Where the caller wrote it.
+/// The parameter in which the caller asked for it.
 fn param(endpoint: Endpoint, form: &Form) -> &'static str {
     match (endpoint, form) {
         (Endpoint::Messages, _) => "output_config.format",

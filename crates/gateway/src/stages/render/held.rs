@@ -1,5 +1,5 @@
-//! What a call asks of its answer and models that take tokens do not keep to yet: refused by name, as nothing is dropped in silence.
-//! Must not know how it will be kept to.
+//! Rejects, by name, what a call asks of its answer that token models do not support yet. No parameter is dropped
+//! silently. Must not know how it will be supported.
 
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 
@@ -7,7 +7,7 @@ use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
 use crate::refused::Why;
 
-/// Refuses the first parameter that would go unheeded.
+/// Rejects the first parameter that would be ignored.
 pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
     let wishes = match &call.prompt {
         Prompt::Conversation(conversation) => {
@@ -24,7 +24,7 @@ pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Resul
     }
 }
 
-/// How much it is to say, and its template has no words for that.
+/// A request for verbosity, if the template has no switch for it.
 fn verbosity(
     lane: &TokenLane,
     endpoint: Endpoint,
@@ -34,15 +34,15 @@ fn verbosity(
     let param = if endpoint == Endpoint::Responses { "text.verbosity" } else { "verbosity" };
     let what =
         "has a template without a switch for that; ask for a shorter or longer answer in the instructions";
-    // Variables that a caller names itself are the caller's to know.
+    // Template variables that a caller sets directly are the caller's responsibility.
     (conversation.asks_verbosity && !has_switch).then_some((param, what))
 }
 
-/// What is wished of its thinking, and the model cannot do. Not to think is what one does that has no thoughts.
+/// A request about reasoning that the model cannot fulfil. A model without reasoning fulfils a request not to reason.
 fn reasoning(model: &ServedModel, lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static str)> {
     let wish = &call.reasoning;
     let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
-    // Of the efforts that the configuration knows, it says how much each is.
+    // If the configuration knows the effort, it gives its token budget.
     let has_budget = wish.effort.as_deref().and_then(|effort| model.policy.thinking.budget(effort)).is_some();
     match (wish.enabled, lane.replies.thinks()) {
         (Some(true), false) => Some(("reasoning_effort", "does not think before it answers")),

@@ -1,4 +1,4 @@
-//! What goes in messages, made ready: an estimate of its tokens, and the body in the other dialect, where some target speaks that.
+//! Prepares a relayed call: an estimate of its tokens, and the body in the other dialect if some target speaks it.
 //! Must not know who will answer.
 
 use headrace_domain::{
@@ -15,23 +15,24 @@ use crate::policy::OnBreak;
 use crate::refused::Why;
 use crate::state::Messages;
 
-/// Bytes of text that a token stands for where it stands for few: code, and scripts whose characters take several bytes.
+/// Bytes of text per token in dense text: code, and scripts whose characters take several bytes.
 const FEW_BYTES_PER_TOKEN: u64 = 2;
-/// And as a rule.
+/// Bytes of text per token in usual text.
 const USUAL_BYTES_PER_TOKEN: u64 = 4;
-/// The most that an image or a page is counted as by the providers known.
+/// The most tokens that known providers count for an image or a page.
 const MOST_TOKENS_OF_MEDIA: u64 = 3_000;
-/// And as a rule.
+/// Tokens that an image or a page usually counts for.
 const USUAL_TOKENS_OF_MEDIA: u64 = 1_000;
-/// What a conversation takes beside its texts, at most.
+/// The most tokens that a conversation takes besides its texts.
 const MOST_TOKENS_AROUND: u64 = 64;
-/// And as a rule.
+/// Tokens that a conversation usually takes besides its texts.
 const USUAL_TOKENS_AROUND: u64 = 8;
 
-/// The body in every dialect that the model's targets speak, as far as it can be said in them.
+/// Prepares the body in every dialect that the model's targets speak, as far as the dialect can express it.
 ///
 /// # Errors
-/// No target speaks a dialect in which it can be said.
+/// No target speaks a dialect that can express the call, or the model takes no such parts. Or the call was read for
+/// another kind of model.
 pub(super) fn prepare(
     model: &ServedModel,
     fleet: &Fleet,
@@ -80,7 +81,7 @@ pub(super) fn prepare(
     }
     let other = other.filter(|_| call.endpoint != Endpoint::Completions && !encodes && !passes);
     let translated = other.map(|dialect| {
-        // Its length goes by the name that the other dialect has for it.
+        // The other dialect has its own name for the length limit.
         let mut asked = asked.clone();
         asked.sampling.max_tokens = call.sampling.max_tokens;
         Box::new(in_dialect(relayed, &asked, dialect, max_tokens))
@@ -100,7 +101,7 @@ pub(super) fn prepare(
     }
 }
 
-/// Refuses what the operator says that the model cannot see or hear, by its place.
+/// Rejects the first part that, according to the operator, the model cannot see or hear. Names its place.
 fn can_be_seen(model: &ServedModel, call: &Call, relayed: &Relayed) -> Result<(), Why> {
     let Lane::Messages(MessageLane { inputs: Some(inputs), .. }) = &model.lane else { return Ok(()) };
     let found = match &call.prompt {
@@ -160,18 +161,18 @@ fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>
     }
 }
 
-/// About how many tokens a body in messages has, as a rule.
+/// The usual number of tokens in a relayed body of this size.
 pub(crate) fn likely_tokens(relayed: &Relayed) -> u64 {
     estimated(relayed, None).likely_prompt_tokens
 }
 
-/// What limits and money go by: the caller's own bound on the answer, or the one that is put in for it.
+/// The sampling parameters that limits and money use: the caller's own bound on the answer, or the default one.
 pub(super) fn resolve(gateway: &Gateway, model: &ServedModel, call: &Call) -> Sampling {
     let max_tokens = call.sampling.max_tokens.unwrap_or(bound(gateway, model));
     call.sampling.resolve(&SamplingDefaults::default(), max_tokens, 0)
 }
 
-/// How long an answer may be whose caller names no bound.
+/// The longest answer in tokens if the caller names no bound.
 pub(super) fn bound(gateway: &Gateway, model: &ServedModel) -> u32 {
     model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens)
 }

@@ -1,5 +1,5 @@
-//! Former answers in a prompt, as they were generated: a reply whose text would become other ids still continues what was computed. Must
-//! not know what is in any cache.
+//! Puts the generated ids of earlier answers into a prompt. A reply whose text would encode to other ids then still
+//! continues what was computed. Must not know what is in any cache.
 
 use std::sync::Arc;
 
@@ -10,17 +10,19 @@ use crate::kept_ids::{Continued, Keeper, KeptIds};
 use crate::lane::TokenLane;
 use crate::policy::PastAnswers;
 
-/// A prompt, and what is kept of it and for it.
+/// A prompt, and its use of the generated-id cache.
 pub(crate) struct Past {
     pub(crate) ids: Vec<u32>,
-    /// What of it goes on as it was generated, where that is not what its text becomes.
+    /// The earlier answers that are reused with their generated ids, if those differ from what their text encodes to.
     pub(crate) told: Option<KeptAnswers>,
-    /// Where its own answers are kept.
+    /// Where to keep the ids of its own answers.
     pub(crate) keeper: Option<Keeper>,
 }
 
-/// The prompt, `said` its text, with former answers as they were generated. Whoever names a seed wants what anybody would be answered who sends the same:
-/// its prompt is what its text becomes.
+/// The prompt with earlier answers as they were generated. `said` is its text.
+///
+/// A call with a seed wants the answer that everyone gets for the same request, so its prompt is what its text encodes
+/// to.
 pub(crate) fn with_past(
     model: &ServedModel,
     lane: &TokenLane,

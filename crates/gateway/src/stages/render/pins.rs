@@ -1,5 +1,5 @@
-//! Which tokens of a prompt its caller wishes to be kept: from places in what it sent to counts of tokens. Must not know how they are
-//! kept, nor whether they will be.
+//! Finds which tokens of a prompt its caller wants kept in a cache: from places in the request to token counts. Must
+//! not know how they are kept, nor whether they will be.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use headrace_tokenizer::Tokenizer;
 
 use crate::lane::TokenLane;
 
-/// How many messages are looked for in vain, each to the end of the prompt, before no more are.
+/// After this many messages were not found, each searched to the end of the prompt, the search stops.
 const VAIN_SEARCHES: usize = 16;
 
-/// The prefixes of a conversation that are to be kept. `text` is what the template made of it, and `ids` are its tokens. What a
-/// template leaves out or changes has no place: nothing is kept for its sake.
+/// The prefixes of a conversation that are to be kept. `text` is what the template made of the conversation, and `ids`
+/// are its tokens. Text that the template leaves out or changes has no place, so nothing is kept for it.
 pub(super) fn pins(lane: &TokenLane, call: &Call, text: &str, ids: &[u32]) -> Arc<[CachePin]> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Arc::default() };
     if call.cache_marks.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn pins(lane: &TokenLane, call: &Call, text: &str, ids: &[u32]) -> Ar
     ends.into_iter().map(|(end, life)| CachePin { tokens: walk.to(end), life }).collect()
 }
 
-/// Where the text of each message stands in the prompt, as bytes from and to.
+/// The byte range of each message's text in the prompt: first byte, and first byte after it.
 fn places(conversation: &Conversation, text: &str) -> Vec<Option<(usize, usize)>> {
     let (mut from, mut vain) = (0, 0);
     let place = |message: &headrace_domain::Message| {
@@ -47,7 +47,7 @@ fn places(conversation: &Conversation, text: &str) -> Vec<Option<(usize, usize)>
     conversation.messages.iter().map(place).collect()
 }
 
-/// The byte behind a marked prefix.
+/// The first byte after a marked prefix.
 fn end_of(
     at: CacheMarkAt,
     call: &Call,
@@ -59,7 +59,7 @@ fn end_of(
         meant.filter_map(|(_, place)| *place).next_back().map(|(_, end)| end)
     };
     match at {
-        // Tools and instructions stand before what is said.
+        // Tools and instructions precede the messages.
         CacheMarkAt::Head => {
             let mut said = conversation.messages.iter().zip(places).filter(|(m, _)| m.role != Role::System);
             said.find_map(|(_, place)| *place).map(|(start, _)| start)
@@ -71,7 +71,7 @@ fn end_of(
     }
 }
 
-/// Counts tokens by the bytes that they stand for.
+/// Counts tokens by the bytes that they encode.
 struct Walk<'a> {
     tokenizer: &'a Tokenizer,
     ids: &'a [u32],
@@ -80,7 +80,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Whole tokens before a byte that is not before the last one asked for.
+    /// The number of whole tokens before the byte `end`. Calls must pass ends in ascending order.
     fn to(&mut self, end: usize) -> u32 {
         while let Some(id) = self.ids.get(self.tokens) {
             let bytes = self.bytes.saturating_add(self.tokenizer.token_bytes(*id).map_or(0, <[u8]>::len));

@@ -1,5 +1,5 @@
-//! Raw prompts as ids: plain text; with control tokens spelt out where that is allowed; or around a gap, in the marks that the model
-//! was taught. Must not know who computes.
+//! Encodes raw prompts: as plain text, with spelled-out control tokens if that is allowed, or around a gap, with the
+//! marks that the model was trained on. Must not know who computes.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use super::words::{not_encoded, out_of_vocabulary};
 
 /// How a family of models writes a gap that is to be filled.
 struct Fill {
-    /// What stands first, between, and last.
+    /// The first, middle and last mark.
     marks: [&'static str; 3],
-    /// What follows the gap stands before what precedes it.
+    /// The text after the gap comes before the text that precedes the gap.
     suffix_first: bool,
-    /// What ends the filling, beside the model's own end.
+    /// The token that ends the filling, besides the model's own end.
     end: Option<&'static str>,
 }
 
-/// The families that are known. A model is of the first whose marks are all in its vocabulary.
+/// The known families. A model belongs to the first one whose marks are all in its vocabulary.
 const FILLS: &[Fill] = &[
     // Qwen 2.5 Coder, CodeGemma. <https://github.com/QwenLM/Qwen2.5-Coder>
     Fill::new(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]),
@@ -53,10 +53,10 @@ impl Fill {
     }
 }
 
-/// Whether a call may spell control tokens out.
+/// Checks whether a call may spell out control tokens.
 ///
 /// # Errors
-/// It may not: the setting is named.
+/// It may not. Names the setting.
 pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Why> {
     if !call.raw.parse_special || model.policy.parse_special.allows(key) {
         return Ok(());
@@ -69,13 +69,13 @@ pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result
     Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("parse_special"))
 }
 
-/// A token id that ends a filling beside the model's own end.
+/// A token id that ends a filling, besides the model's own end.
 pub(super) fn end_of_fill(lane: &TokenLane, call: &Call) -> Option<u32> {
     call.raw.suffix.as_ref()?;
     lane.tokenizer.id_of(Fill::of(&lane.tokenizer)?.end?)
 }
 
-/// Prompt number `index` of a call.
+/// Encodes prompt number `index` of a call.
 pub(super) fn encode(
     model: &ServedModel,
     lane: &TokenLane,
@@ -108,7 +108,7 @@ fn text_ids(lane: &TokenLane, parse_special: bool, text: &str, room: Room<'_>) -
         false => tokenizer.encode_plain_within(text, true, bounds),
     });
     let ids = ids.map_err(not_encoded)?;
-    // A prompt that spells its beginning itself has one, as those who write so expect.
+    // A prompt that spells out its own prefix does not get a second one.
     let twice = parse_special && !prefix.is_empty() && {
         let rest = ids.get(prefix.len()..).unwrap_or_default();
         rest.starts_with(prefix)
@@ -116,8 +116,8 @@ fn text_ids(lane: &TokenLane, parse_special: bool, text: &str, room: Room<'_>) -
     Ok(if twice { ids.get(prefix.len()..).unwrap_or_default().into() } else { ids.into() })
 }
 
-/// What stands around a gap, and the marks that say so. The words between the marks are the caller's: no control tokens come out of
-/// them, unless it may spell them.
+/// Encodes the text around a gap with the marks of the model's family. The text between the marks is the caller's: it
+/// yields no control tokens unless the call may spell them out.
 fn fill(
     model: &ServedModel,
     lane: &TokenLane,

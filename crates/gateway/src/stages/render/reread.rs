@@ -1,5 +1,5 @@
-//! A call read again for a model of another lane: what goes in messages is read otherwise than what is rendered here, from the same
-//! body. Must not know why another model takes the call.
+//! Reads a call again for a model with another backend: a relayed call is read differently from one that is
+//! rendered here. Both are read from the same body. Must not know why another model takes the call.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::refused::Why;
 
 use super::estimate;
 
-/// A call as another model needs it read.
+/// A call, read as another model needs it.
 pub(crate) struct Reread {
     pub(crate) call: Box<Call>,
     /// The body that the call was read from.
     pub(crate) body: Bytes,
-    /// What the JSON elements of the body take as trees.
+    /// The memory that the body's JSON elements take as trees, in bytes.
     pub(crate) tree_bytes: u64,
 }
 
-/// Reads a call again from its body if `model` needs it read otherwise than it is. `None` if it is read as the model needs it.
+/// Reads a call again from its body if `model` needs another reading. `None` if the present reading fits the model.
 /// `kept` is the body of a call that was read to be rendered.
 ///
 /// # Errors
-/// What the model's lane does not understand, and a body that was not kept.
+/// The model's backend does not understand the body, or the body was not kept.
 pub(crate) async fn read_for(
     gateway: &Gateway,
     model: &ServedModel,
@@ -53,7 +53,7 @@ pub(crate) async fn read_for(
     let (endpoint, limits) = (call.endpoint, &gateway.config().wire);
     let mut read = if body.len() > gateway.config().render_inline_bytes {
         let (limits, body, memory) = (limits.clone(), body.clone(), Arc::clone(memory));
-        // The memory stays reserved while the body is read, also when the client goes away.
+        // The memory stays reserved while the body is read, even if the client goes away.
         let reading =
             tokio::task::spawn_blocking(move || (read(endpoint, wants_body, body, &limits), memory));
         reading.await.map_err(|_| stopped())?.0?
@@ -72,7 +72,8 @@ pub(crate) async fn read_for(
     Ok(Some(Reread { call: Box::new(read), body, tree_bytes }))
 }
 
-/// Notes a model that could not take the call instead of another one. The reason repeats no word of the call.
+/// Records an attempt for a model that could not take the call in place of another. The reason repeats no word of the
+/// call.
 pub(crate) fn passes_over(dossier: &mut Dossier, model: &ServedModel, why: &Why) {
     let reason = match &why.param {
         Some(param) => format!("the model cannot take this call: `{param}`"),

@@ -1,5 +1,6 @@
-//! What a relayed body asks for beside tokens, judged for each server that may be sent it: extras that cost money, addresses that a
-//! server would fetch, work that would leave the caller's regions. Must not know how a body is read.
+//! Judges what a relayed body asks for besides tokens, for each server it may be sent to: extras that cost money,
+//! addresses that a server would fetch, and work that would leave the caller's regions. Must not know how a body is
+//! read.
 
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use headrace_wire::relay::{GEO, TIER, extras_of_betas, place_of};
 use crate::catalog::{Catalog, ServedModel};
 use crate::refused::Why;
 
-/// A call and what it is judged by.
+/// A call, and the facts by which it is judged.
 pub(crate) struct Screen<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) model: &'a ServedModel,
     /// The call as its caller sent it.
     pub(crate) call: &'a Call,
-    /// The body that servers are sent.
+    /// The body that servers receive.
     pub(crate) relayed: &'a Relayed,
     pub(crate) regions: &'a Residency,
     /// The headers that go with the body.
@@ -27,17 +28,17 @@ pub(crate) struct Screen<'a> {
     pub(crate) now: UnixNanos,
 }
 
-/// What a call that may be sent is allowed.
+/// The limits of a call that may be sent.
 #[derive(Debug)]
 pub(crate) struct Cleared {
-    /// The upstreams that may be sent it.
+    /// The upstreams that may receive it.
     pub(crate) upstreams: Box<[Arc<str>]>,
     /// The most web searches that it may be charged for.
     pub(crate) most_searches: u64,
 }
 
 impl Cleared {
-    /// The body that servers are sent of a call.
+    /// The body of a call that servers receive. `None` if the call is not relayed.
     pub(crate) fn body(asked: &Call) -> Option<&Relayed> {
         match &asked.prompt {
             Prompt::Relayed(relayed) => Some(relayed),
@@ -47,15 +48,15 @@ impl Cleared {
 }
 
 impl Screen<'_> {
-    /// Whether the call asks for anything but tokens.
+    /// Whether the call asks for anything besides tokens.
     pub(crate) fn is_needed(&self) -> bool {
         !self.relayed.concerns.is_empty() || self.betas().next().is_some()
     }
 
-    /// Finds the servers that may be sent the call.
+    /// Finds the servers that may receive the call.
     ///
     /// # Errors
-    /// No server may be: names the first field at fault.
+    /// No server may receive it. Names the first field at fault.
     pub(crate) async fn clear(&self) -> Result<Cleared, Why> {
         self.stays_within_regions()?;
         let quote = self.catalog.prices().quote(&self.model.name, self.now);
@@ -89,7 +90,7 @@ impl Screen<'_> {
         Ok(Cleared { upstreams: upstreams.into(), most_searches })
     }
 
-    /// Of these servers, those that may be handed all addresses of the call.
+    /// Those of `targets` that may receive all addresses in the call.
     async fn may_fetch(&self, targets: &[&SharedRelay]) -> Result<Vec<Arc<str>>, Why> {
         let found = self.relayed.concerns.iter().filter_map(|concern| match &concern.ask {
             Ask::Url(url) => Some((concern, url.to_string())),
@@ -140,7 +141,7 @@ impl Screen<'_> {
     }
 
     /// # Errors
-    /// A part of the work would leave the regions that the caller's calls are pinned to.
+    /// A part of the work would leave the regions to which the caller's calls are pinned.
     fn stays_within_regions(&self) -> Result<(), Why> {
         if self.regions.is_anywhere() {
             return Ok(());
@@ -167,7 +168,7 @@ impl Screen<'_> {
         headers.flat_map(|(_, value)| extras_of_betas(value))
     }
 
-    /// Where a concern is in what the caller sent.
+    /// The place of a concern in the caller's request.
     fn place(&self, concern: &Concern) -> String {
         if let (Prompt::Conversation(conversation), Ask::Url(url)) = (&self.call.prompt, &concern.ask) {
             let messages = conversation.messages.iter().enumerate();
@@ -184,7 +185,7 @@ impl Screen<'_> {
 
 /// What an extra costs.
 enum Price {
-    /// Its price is known, or it has none.
+    /// Its price is known, or it is free.
     Known {
         searches: u64,
     },
@@ -209,7 +210,7 @@ fn url_not_allowed(place: &str) -> Why {
     Why::new(Code::UrlNotAllowed, message).with_param(place)
 }
 
-/// The refusal of one server that may not be sent a call which others may be sent.
+/// The rejection by one server that may not receive a call, if other servers may.
 pub(crate) fn not_cleared() -> Why {
     let message =
         "This upstream may not be sent what the call asks for beside tokens (`urls`, `allow_unpriced`).";

@@ -1,5 +1,6 @@
-//! Conversations that have grown, made shorter where their caller asked for that: results of old tool calls are cleared, the oldest
-//! turns are left out. What goes is whole messages, and never one of a pair of call and result. Must not know who computes.
+//! Shortens long conversations if their caller asks for it: clears the results of old tool calls, and removes the
+//! oldest turns. Turns are removed as whole messages, and a call is never separated from its result. Must not know who
+//! computes.
 
 use headrace_domain::{Call, ClearTools, ClearTrigger, Cleared, Conversation, Prompt, Role, UnixNanos};
 use headrace_prompt::RenderOptions;
@@ -13,10 +14,10 @@ use crate::refused::Why;
 use super::messages;
 use super::words::{could_fit, rendered};
 
-/// What stands where the result of a tool was.
+/// Replaces the result of a tool call.
 const CLEARED: &str = "[This result was cleared to save room. Call the tool again if it is needed.]";
 
-/// Whether a call asks for it.
+/// Whether a call asks to be shortened.
 pub(super) fn is_asked(call: &Call) -> bool {
     call.clears.is_some() || cuts(call)
 }
@@ -25,10 +26,10 @@ fn cuts(call: &Call) -> bool {
     call.response.as_ref().is_some_and(|ask| ask.cuts)
 }
 
-/// The call with as much of its conversation as fits, where it asks for that. One of which nothing has to go stays as it is.
+/// The call with as much of its conversation as fits, if it asks for that. A call that fits is unchanged.
 ///
 /// # Errors
-/// It cannot be rendered, or not be counted.
+/// The conversation cannot be rendered or counted. Returns the call too.
 pub(crate) fn shortened(
     model: &ServedModel,
     mut call: Box<Call>,
@@ -44,7 +45,7 @@ pub(crate) fn shortened(
     }
 }
 
-/// How many tokens a conversation has.
+/// Counts the tokens of a conversation.
 fn tokens(
     model: &ServedModel,
     lane: &TokenLane,
@@ -72,7 +73,7 @@ fn cleared(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -
     let tool_uses = clear(&mut shorter, &clears);
     let after = tokens(model, lane, call, &shorter, means)?;
     let input_tokens = before.saturating_sub(after) as u64;
-    // Less than what is wanted is not worth the cached prefix that it costs.
+    // A saving below the requested minimum is not worth the loss of the cached prefix.
     if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
         call.cleared = Some(Cleared { tool_uses, input_tokens });
         call.prompt = Prompt::Conversation(shorter);
@@ -80,7 +81,7 @@ fn cleared(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -
     Ok(())
 }
 
-/// Clears results of tools, all but the last. Returns how many.
+/// Clears tool results, except the last `keep` ones and those of excluded tools. Returns how many were cleared.
 fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
     let excluded = |name: &str| clears.exclude.iter().any(|excluded| excluded == name);
     let kept: Vec<String> = conversation
@@ -112,7 +113,7 @@ fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
     u32::try_from(gone.len()).unwrap_or(u32::MAX)
 }
 
-/// Leaves out the oldest turns, until the rest fits with the answer.
+/// Removes the oldest turns, until the rest fits the window together with the answer.
 fn cut(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Result<(), Why> {
     let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
@@ -138,7 +139,7 @@ fn cut(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Re
         return Ok(());
     }
     let choices = choices(conversation);
-    // The longest that fits: the more goes, the shorter it is.
+    // The longest choice that fits. Each later choice is shorter, so a binary search finds it.
     let (mut low, mut high) = (0, choices.len());
     while low < high {
         let middle = low.midpoint(high);
@@ -150,8 +151,8 @@ fn cut(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Re
     Ok(())
 }
 
-/// What may be kept of a conversation, from most to least: whole turns of the user first; then, of the last one, what was said and
-/// called since. Instructions that stand first always stay.
+/// The message sets that may be kept, from longest to shortest. First whole user turns are removed, then the calls and
+/// replies since the last user turn. Leading instructions always stay.
 fn choices(conversation: &Conversation) -> Vec<Vec<usize>> {
     let messages = &conversation.messages;
     let first = messages.iter().take_while(|message| message.role == Role::System).count();
@@ -169,7 +170,7 @@ fn choices(conversation: &Conversation) -> Vec<Vec<usize>> {
     choices
 }
 
-/// The call with these messages alone.
+/// The call with only these messages.
 fn only(call: &Call, conversation: &Conversation, kept: &[usize]) -> Call {
     let messages = kept.iter().filter_map(|at| conversation.messages.get(*at).cloned()).collect();
     let origins = kept.iter().map(|at| call.origin(*at)).collect();
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(clear(&mut all, &clears(1, &[], false)), 2);
         assert_eq!(results(&all), [false, false, true]);
         assert_eq!(all.messages[4].tool_calls[0].arguments, "{\"a\":1}");
-        // What was cleared before counts no more.
+        // Results that were already cleared do not count again.
         assert_eq!(clear(&mut all, &clears(1, &[], false)), 0);
         let mut some = agent();
         assert_eq!(clear(&mut some, &clears(1, &["fb"], true)), 1);

@@ -1,5 +1,5 @@
-//! Texts for an encoder as ids: with the model's own words before them, and its special tokens around them. Every text is the
-//! caller's, so that none becomes a control token. Must not know what a model makes of ids.
+//! Encodes texts for an encoder, with the model's own prompt before them and its special tokens around them. Every text
+//! is the caller's, so none becomes a control token. Must not know what a model computes from ids.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::lane::{Makes, VectorLane};
 use crate::memory::{NotEncoded, Room};
 use crate::refused::Why;
 
-/// A text in lower case has at least this part of its bytes (the sign of Kelvin has three, its small letter one).
+/// Lower-casing divides the bytes of a text by at most this. (The Kelvin sign has three bytes, its lower-case letter
+/// one.)
 const LOWER_CASE_SHORTENS_BY: usize = 3;
 
 /// The ids of each text, at most `most_tokens` of them in all.
@@ -42,7 +43,7 @@ pub(super) fn encode(
     let mut query = Query::default();
     for (index, text) in texts.iter().enumerate() {
         could_fit(model, lane, (index, text), param)?;
-        // Of a text that is too long no more is read than shows it.
+        // A text that is too long is encoded only until that is certain.
         let ids = match room.encode(window as usize, |bounds| ids(lane, prompt, text, (&mut query, bounds))) {
             Err(NotEncoded::TooMany) => {
                 return Err(window_exceeded(model, index, &format!("more than {window}"), param));
@@ -69,10 +70,10 @@ pub(super) fn encode(
     Ok(encoded)
 }
 
-/// The ids of one text as the model would be asked for it, with its special tokens if `adds_special`.
+/// The ids of one text as the model receives them, with its special tokens if `adds_special`.
 ///
 /// # Errors
-/// A text that is longer than the model's window, and too little memory.
+/// The text is longer than the model's window, or there is too little memory.
 pub(crate) fn text_ids(
     model: &ServedModel,
     lane: &VectorLane,
@@ -87,7 +88,7 @@ pub(crate) fn text_ids(
     ids.map_err(super::not_encoded)
 }
 
-/// Refuses a text that could not fit the window however it is written in tokens, and ids that are none of the model's.
+/// Rejects a text that cannot fit the window under any tokenization, and ids outside the model's vocabulary.
 fn could_fit(
     model: &ServedModel,
     lane: &VectorLane,
@@ -135,11 +136,11 @@ fn window_exceeded(model: &ServedModel, index: usize, tokens: &str, param: &str)
 
 fn wrong(error: &TokenizerError) -> Why {
     let message = format!("The text could not be rendered: {error}. Nothing was charged.");
-    // What a tokenizer says may repeat the text.
+    // The tokenizer's message may repeat the text.
     Why::new(Code::RenderFailed, message).keeping("The text could not be rendered.")
 }
 
-/// The first text of the last pair, and its ids: most pairs of a call have the same.
+/// The first text of the previous pair, and its ids. Most pairs of a call share their first text.
 #[derive(Default)]
 struct Query {
     text: Option<Arc<str>>,
@@ -176,7 +177,7 @@ fn cased<'t>(lane: &VectorLane, text: &'t str) -> Cow<'t, str> {
     if lane.lower_case { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) }
 }
 
-/// What is put before each text.
+/// The prompt that is put before each text.
 fn named_prompt<'l>(
     model: &ServedModel,
     lane: &'l VectorLane,
@@ -200,7 +201,7 @@ fn param(call: &Call) -> &'static str {
     }
 }
 
-/// The refusal of what an encoder does not do.
+/// The rejection of a call that an encoder cannot serve.
 pub(crate) fn encodes(model: &ServedModel, lane: &VectorLane) -> Why {
     let (makes, instead) = match lane.makes {
         Makes::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
@@ -211,7 +212,7 @@ pub(crate) fn encodes(model: &ServedModel, lane: &VectorLane) -> Why {
     Why::new(Code::WrongKindOfModel, message).with_param("model")
 }
 
-/// The refusal of vectors and scores where text is generated.
+/// The rejection of embeddings and scores by a model that generates text.
 pub(super) fn generates(model: &ServedModel) -> Why {
     let message = format!(
         "The model `{}` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model \

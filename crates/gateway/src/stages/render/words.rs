@@ -1,5 +1,5 @@
-//! A conversation's words and a model's: whether they could fit, the ids that they become, and how what does not go is refused. Must not
-//! know who computes.
+//! From a conversation's text to the model's ids: whether it could fit, the ids themselves, and how each failure is
+//! rejected. Must not know who computes.
 
 use std::borrow::Cow;
 
@@ -13,8 +13,8 @@ use crate::memory::{NotEncoded, Room};
 use crate::policy::ToolsOrder;
 use crate::refused::Why;
 
-/// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
-/// that rendering takes would be for nothing.
+/// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
+/// wasted on it.
 pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let Some(lane) = model.lane.tokens() else { return Ok(()) };
     let window = lane.capabilities.context_window;
@@ -43,7 +43,7 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     ))
 }
 
-/// Refuses what a model that takes tokens cannot see or hear, by its place.
+/// Rejects parts that a token model cannot see or hear. Names the first one's place.
 pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let (Prompt::Conversation(conversation), Lane::Tokens(_)) = (&call.prompt, &model.lane) else {
         return Ok(());
@@ -85,7 +85,7 @@ pub(crate) fn rendered(
     };
     let rendered = rendered.map_err(|error| {
         let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
-        // What a template says may repeat the messages.
+        // The template's message may repeat the caller's messages.
         why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
     })?;
     let ids = room.encode(usize::MAX, |bounds| {
@@ -94,7 +94,7 @@ pub(crate) fn rendered(
     Ok((ids.map_err(not_encoded)?, rendered.into_text()))
 }
 
-/// The conversation as the model's template is given it.
+/// The conversation as the model's template receives it.
 pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
     if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
         return Cow::Borrowed(conversation);
@@ -149,7 +149,7 @@ pub(super) fn failed(detail: &str) -> Why {
         .keeping("The prompt could not be rendered.")
 }
 
-/// The refusal of a prompt that did not become ids.
+/// The rejection of a prompt that could not be encoded.
 pub(crate) fn not_encoded(error: NotEncoded) -> Why {
     match error {
         NotEncoded::NoMemory(full) => full.at(Stage::Render),
@@ -158,7 +158,7 @@ pub(crate) fn not_encoded(error: NotEncoded) -> Why {
     }
 }
 
-/// Bytes of what stands behind the gap.
+/// Bytes of the text after the gap.
 fn suffix_bytes(call: &Call) -> usize {
     match &call.prompt {
         Prompt::Raw(_) => call.raw.suffix.as_ref().map_or(0, String::len),
