@@ -1,5 +1,5 @@
-//! Words that every room shares: ids, money, tokens, conversations, sampling, replies, time, the trace record.
-//! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
+//! Vocabulary that every crate shares: ids, money, tokens, conversations, sampling, replies, time and the trace record.
+//! Plain data that checks itself. No I/O, no clock except [`SystemClock`], no HTTP, no kernels.
 
 mod admin_code;
 mod attempt;

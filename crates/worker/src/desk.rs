@@ -1,5 +1,5 @@
-//! The worker's end: who asks, by the ticket; what it asks for; and the job handed to its engine. Must not know HTTP, nor how
-//! an engine computes.
+//! The worker's side of the protocol: authenticates a request by its ticket, answers it, and passes its job to an
+//! engine. Must not know HTTP or how an engine computes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::stream::JobStream;
 use crate::ticket::{BodyDigest, TicketFault, Tickets};
 use crate::{ABOUT_PATH, CONTENT_TYPE, JOBS_PATH, WORDS_PATH};
 
-/// Asked at each request: models may come and go.
+/// Called for each request, because models may be loaded and unloaded.
 type Offers = Box<dyn Fn() -> Vec<Offer> + Send + Sync>;
 
-/// Where gateways ask.
+/// The endpoint for gateways.
 pub struct Desk {
     shared: Arc<Shared>,
 }
@@ -34,11 +34,11 @@ struct Shared {
     version: String,
     offers: Offers,
     payer: KeyId,
-    /// When it may be told next that somebody showed no good ticket.
+    /// Earliest time of the next warning about a request without a valid ticket.
     told_next_ns: AtomicU64,
 }
 
-/// A request that showed a good ticket.
+/// A request with a valid ticket.
 struct Call {
     shared: Arc<Shared>,
     what: What,
@@ -53,7 +53,8 @@ enum What {
 }
 
 impl Desk {
-    /// A desk for whoever has the secret. `payer`: under which name bodies take memory.
+    /// Creates an endpoint for gateways that know the secret. `payer` is the key whose share of memory the bodies count
+    /// against.
     pub fn new(
         tickets: Tickets,
         clock: Arc<dyn Clock>,
@@ -125,17 +126,19 @@ impl AnnexCall for Call {
 }
 
 impl Shared {
-    /// Who shows no good ticket learns nothing by it. Operators learn why, now and then: strangers must not fill the log.
+    /// Refuses a request without a valid ticket. The answer does not reveal the reason. The log does, at a limited
+    /// rate, so that unknown clients cannot fill it.
     fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
         let now_ns = self.clock.monotonic_nanos();
         let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
-        // What a gateway shows once after each start of this process is no news.
+        // A gateway causes this fault once after each start of this process, so it is not logged.
         if *fault != TicketFault::OtherProcess
             && self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
         {
             tracing::warn!(%fault, "a request for the engines here is refused");
         }
-        // An older gateway signs well and names no process: it is told what to do. A newer one learns the process.
+        // An older gateway signs correctly but names no process, so it is asked to update. A newer one learns the
+        // process id.
         let answer = match fault {
             TicketFault::WithoutProcess => refused(&Refusal::Unavailable { why: fault.to_string() }),
             _ => refused(&Refusal::Ticket),
@@ -177,7 +180,7 @@ impl Shared {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
             holds_forms: offer.engine.capabilities().grammars,
-            // Of every engine: what is to be kept is a wish.
+            // Every engine accepts such jobs, because prefixes to keep are only a hint.
             fuller_jobs: true,
             capabilities: Capabilities { grammars: false, ..offer.engine.capabilities().clone() },
             created_unix_s: offer.created_unix_s,
@@ -203,7 +206,7 @@ impl Shared {
     }
 }
 
-/// What the answers of a job are held to, compiled off the event loop.
+/// Compiles the form of a job's answers, off the event loop.
 async fn compiled(offer: &Offer, held_to: HeldTo) -> Result<SharedGrammar, Refusal> {
     if !offer.engine.capabilities().grammars {
         let what = "a form: the engine of this model holds answers to none".to_owned();
@@ -224,6 +227,6 @@ fn unknown() -> AnnexAnswer {
 }
 
 fn json(status: u16, value: &impl serde::Serialize) -> AnnexAnswer {
-    // Plain data, whose maps have text for keys.
+    // Plain data whose maps have text keys, so serialization cannot fail.
     Answer::json(status, serde_json::to_vec(value).unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! One job under way at a worker: its engine's events as frames, as fast as they are read. Letting go of it aborts the job at
-//! once. Must not know who reads it.
+//! One job in progress at a worker: sends its engine's events as frames, as fast as they are read. Dropping the stream
+//! cancels the job at once. Must not know the reader.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,25 +25,25 @@ pub(crate) struct JobStream {
     held: Arc<Held>,
     offer: Offer,
     clock: Arc<dyn Clock>,
-    /// All that is known of it is to be told in the end.
+    /// Whether the additional report is sent at the end.
     in_full: bool,
-    /// Frames of an event that are not written yet.
+    /// Frames that are not written yet.
     ready: VecDeque<Frame>,
     beat: Pin<Box<Sleep>>,
-    /// The last word is written.
+    /// The last frame was written.
     over: bool,
 }
 
-/// What lets go of a job.
+/// The handle by which a job can be cancelled.
 struct Held {
     control: TicketControl,
-    /// When somebody asked for more last.
+    /// Time of the last read.
     asked_ns: AtomicU64,
     over: AtomicBool,
 }
 
 impl JobStream {
-    /// Of a job that an engine has taken. Within a runtime.
+    /// Creates the stream of a submitted job. Must be called within a runtime.
     pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>, in_full: bool) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
@@ -53,7 +53,7 @@ impl JobStream {
         Self { events, held, offer, clock, in_full, ready, beat: Box::pin(sleep(BEAT)), over: false }
     }
 
-    /// Frames of an event.
+    /// Queues the frames of an event.
     fn say(&mut self, event: Option<Event>) {
         let frame = match event {
             Some(Event::Started { cached_tokens }) => Frame::Started { cached_tokens },
@@ -61,12 +61,12 @@ impl JobStream {
             Some(Event::Tokens { choice, ids, text, logprobs }) => {
                 Frame::Tokens { choice, ids, text, logprobs }
             }
-            // Encoders are not lent out: their vectors have no frame.
+            // Encoders are not offered to gateways, so their vectors have no frame.
             Some(Event::Encoded(_)) => return,
             Some(Event::Finished { choice, reason }) => Frame::Finished { choice, end: reason.into() },
             Some(Event::Done(report)) => {
                 self.over = true;
-                // Whoever places the next call knows how it is now.
+                // Reports the engine's current load, so that the gateway can place its next call.
                 self.ready.push_back(Frame::Alive(self.offer.engine.load()));
                 Frame::Done(self.tell(&report))
             }
@@ -75,7 +75,7 @@ impl JobStream {
                 let report = self.tell(&report);
                 Frame::Failed { error: error.into(), report }
             }
-            // The engine is gone: nobody takes this for an end.
+            // The engine is gone. No end frame is sent, so that the gateway does not take this for the end.
             None => {
                 self.over = true;
                 return;
@@ -84,7 +84,7 @@ impl JobStream {
         self.ready.push_back(frame);
     }
 
-    /// What the last word says, before which the rest is told to whoever asked for it.
+    /// Returns the final report. Queues the additional report before it, if the gateway asked for that.
     fn tell(&mut self, report: &JobReport) -> Report {
         if self.in_full {
             self.ready.push_back(Frame::Also(Also::from(report)));
@@ -156,7 +156,7 @@ impl Drop for JobStream {
     }
 }
 
-/// Scores of a prompt, in frames of a bounded size.
+/// Splits the scores of a prompt into frames of a limited size.
 fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
     let mut rest = tokens.into_iter().peekable();
     std::iter::from_fn(move || {
@@ -172,7 +172,7 @@ fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
     })
 }
 
-/// Lets go of a job that nobody has asked for more of in a long time: the transport holds what it had to say.
+/// Cancels a job whose stream has not been read for a long time, because its events are stuck in the transport.
 async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
     loop {
         sleep(UNREAD / 4).await;

@@ -1,5 +1,5 @@
-//! The worker's end before an engine that does as it is told: who is let in, what becomes of jobs, and that letting go of one
-//! aborts it.
+//! The worker's endpoint in front of a controllable engine: who is admitted, what happens to jobs, and that dropping a
+//! job's stream cancels it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
 
@@ -26,7 +26,7 @@ use headrace_worker::{
 
 const BITS: &str = "abababababababab";
 
-/// Keeps what it is given.
+/// An engine that stores its jobs.
 struct Told {
     capabilities: Capabilities,
     jobs: Mutex<Vec<(Job, EventSender)>>,
@@ -59,7 +59,7 @@ impl Engine for Told {
     }
 }
 
-/// A grammar that is nothing but its form.
+/// A grammar that consists only of its form.
 #[derive(Debug)]
 struct Shown(Arc<Form>, Option<FormThought>);
 
@@ -94,7 +94,7 @@ fn world() -> World {
     world_of(false)
 }
 
-/// Its engine holds answers to forms.
+/// A world whose engine supports forms.
 fn holding() -> World {
     world_of(true)
 }
@@ -168,7 +168,7 @@ fn body(job: &Job, bits: &str) -> Vec<u8> {
 }
 
 impl World {
-    /// With a good ticket.
+    /// Sends a request with a valid ticket.
     fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> AnnexAnswer {
         let ticket = self.secret.ticket(Some(self.process), (method, path), &body, now()).unwrap();
         self.show(method, path, body, Some(ticket.as_bytes()))
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A job that may have to be waited for.
+    /// Sends a job whose answer may have to be awaited.
     async fn ask_late(&self, body: Vec<u8>) -> AnnexAnswer {
         let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
@@ -195,7 +195,7 @@ impl World {
     }
 }
 
-/// What needs no waiting for.
+/// Polls an answer that must be ready at once.
 fn at_once(mut answer: AnnexAnswering) -> AnnexAnswer {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -220,7 +220,7 @@ fn stream(answer: AnnexAnswer) -> Box<dyn Frames> {
     }
 }
 
-/// The next frames; none at its end.
+/// Returns the next frames. Empty at the end.
 async fn frames(stream: &mut Box<dyn Frames>) -> Vec<Frame> {
     let mut unframer = Unframer::default();
     let mut out = Vec::new();
@@ -249,7 +249,7 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
     let report = Arc::new(JobReport { usage, ..JobReport::default() });
     let events = [
         Event::Started { cached_tokens: 0 },
-        // More than fits one frame.
+        // More scores than fit into one frame.
         Event::Scored(PromptScores { tokens: [1, 2, 3, 4].map(score).to_vec() }),
         Event::Tokens { choice: 0, ids: vec![5], text: "é".into(), logprobs: vec![] },
         Event::Finished { choice: 0, reason: FinishReason::Stop },
@@ -293,7 +293,7 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
         let grammar = Shown(Arc::new(form.clone()), Some(thought.clone()));
         Job { grammar: Some(Arc::new(grammar)), ..job(&[1]) }
     };
-    // An engine that holds to nothing is given nothing of the kind.
+    // An engine without support for forms gets no such job.
     let (status, told) = refusal(world.ask_late(body(&held(&form), BITS)).await);
     let Refusal::Invalid { what } = told else { panic!("{told:?}") };
     assert!(status == 400 && what.contains("holds answers to none"), "{what}");
@@ -309,7 +309,7 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
     let (_, told) = refusal(world.ask_late(body(&held(&Form::Regex("a".into())), BITS)).await);
     assert_eq!(told, Refusal::Invalid { what: "no expressions".to_owned() });
     assert!(world.engine.jobs.lock().unwrap().is_empty());
-    // A job that is held to nothing is what it was before.
+    // A job without a form has the same bytes as before.
     let told = held(&form);
     let plain = body(&Job { grammar: None, ..told.clone() }, BITS);
     assert!(body(&told, BITS).starts_with(&plain) && body(&told, BITS).len() > plain.len());
@@ -426,7 +426,7 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
     }
     let ticket = world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), now()).unwrap();
     let ticket = Some(ticket.as_bytes());
-    // For another body, for another path, none, and one that was used.
+    // A ticket for another body, for another path, none, and a used one.
     let late =
         world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), UnixNanos::new(1)).unwrap();
     for (path, body, ticket) in [
@@ -443,7 +443,8 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
         assert_eq!(whole(world.ask(method, path, Vec::new())).0, 404, "{method} {path}");
     }
     assert!(world.engine.jobs.lock().unwrap().is_empty());
-    // Another process, and a gateway of before that names none: both learn the process by the answer.
+    // A ticket for another process, and one of an older gateway without a process id. Both gateways learn the process
+    // id from the answer.
     let others = [Some(ProcessId::UNKNOWN), Some(ProcessId::fresh().unwrap()), None];
     for (other, status) in others.into_iter().zip([401, 401, 503]) {
         let ticket = world.secret.ticket(other, ("GET", ABOUT_PATH), b"", now()).unwrap();

@@ -1,4 +1,4 @@
-//! What answers beside the front, at paths of its own: to whom it knows, and within the bounds of every body.
+//! The internal API on its own paths: who is admitted, and the limits that apply to every body.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::stub::{Served, Stub, assert_status, config, serve};
 
-/// Says what it was asked; to the body `three`, in three pieces.
+/// An internal API that repeats the request. The body `three` is answered in three pieces.
 pub(crate) struct Beside(pub(crate) Arc<Stub>);
 
 struct Asked {
@@ -77,7 +77,7 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
         assert!(answer.contains(says), "{answer}");
     }
     served.stub.until_in_flight(0).await;
-    // Its keys are none here, nor are keys tickets there.
+    // A ticket is no key for the public API, and a key is no ticket for the internal one.
     let answer = served
         .raw("GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Ticket good\r\n\r\n");
     assert_status(&answer.await, 401);
