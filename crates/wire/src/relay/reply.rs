@@ -192,7 +192,7 @@ impl ReplyReader {
         self.answer.usage.known()
     }
 
-    /// Names the missing part of the report, because of which tokens must be estimated. `None` if no part is missing.
+    /// Names the missing part of the report, for which tokens must be estimated. `None` if no part is missing.
     pub fn usage_gap(&self) -> Option<&'static str> {
         self.answer.usage.gap()
     }

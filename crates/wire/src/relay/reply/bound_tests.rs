@@ -1,4 +1,4 @@
-//! The memory that a reader may use for an answer is bounded, whatever the answer contains.
+//! The memory that a reader uses is bounded for every answer.
 
 use headrace_domain::{Endpoint, ReplyEvent};
 

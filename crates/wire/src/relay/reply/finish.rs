@@ -10,7 +10,7 @@ use headrace_domain::FinishReason;
 pub(super) enum Ended {
     /// One of our finish reasons.
     By(FinishReason),
-    /// No finish reason of ours is the same. This one is the nearest.
+    /// None of our finish reasons is the same. This one is the nearest.
     Nearly(FinishReason),
     /// An unknown reason.
     Unknown,

@@ -254,7 +254,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
     }
 }
 
-/// Reads a field of which only its presence counts, even if its value is null.
+/// Reads a field whose presence alone counts, even if its value is null.
 pub(super) fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }

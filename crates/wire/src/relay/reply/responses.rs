@@ -85,7 +85,7 @@ struct Part<'a> {
     refusal: Text<'a>,
 }
 
-/// The most calls of one response that are told apart by their output index.
+/// The most calls of one response that are distinguished by their output index.
 const MOST_CALLS: usize = 1024;
 
 /// The output indexes of the items that are calls. Calls have numbers of their own, because other items are in between.

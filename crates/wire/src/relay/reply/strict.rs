@@ -27,7 +27,7 @@ pub(super) struct Quoted<'a> {
 impl<'a> Quoted<'a> {
     /// Returns the string if it has no escapes.
     pub(super) fn plain(self) -> Option<&'a str> {
-        // An escape is always longer than the character that it stands for.
+        // An escape is always longer than the character that it encodes.
         (self.raw.len() == self.length).then_some(self.raw)
     }
 }
@@ -149,7 +149,7 @@ impl<'a> Strict<'a> {
         }
     }
 
-    /// Skips the escape at the current position. Returns the number of bytes that it stands for.
+    /// Skips the escape at the current position. Returns the number of bytes that it encodes.
     fn escape(&mut self) -> Option<usize> {
         let by = *self.text.as_bytes().get(self.at + 1)?;
         self.at += 2;

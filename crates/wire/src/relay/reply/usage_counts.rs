@@ -58,7 +58,7 @@ pub(super) struct Sorted {
     pub(super) has_answer: bool,
 }
 
-/// Prompt tokens by what the cache did with them.
+/// Prompt tokens that the cache read or wrote, by class.
 #[derive(Default)]
 struct Cache {
     read: u64,

@@ -40,7 +40,7 @@ pub(super) fn chunk(data: &[u8]) -> Option<Weighed<'_>> {
     weigh(data, "delta").filter(|seen| seen.choice.is_some() || seen.usage.is_some())
 }
 
-/// Fails if a field occurs twice. `bit` stands for the field.
+/// Fails if a field occurs twice. `bit` identifies the field.
 pub(super) fn once(seen: &mut u32, bit: u32) -> Option<()> {
     let mark = 1 << bit;
     let is_first = *seen & mark == 0;

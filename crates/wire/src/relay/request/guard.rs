@@ -6,9 +6,9 @@ use headrace_domain::{Ask, Code, Concern, Endpoint};
 use crate::fault::{Fault, Read};
 use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
 
-/// Parameters of some servers that would override decisions of the gateway: the model and its price, the answer's
-/// length, the call's priority, whose cached prefixes it reads, and which code and templates run. They are refused
-/// unless their value requests nothing.
+/// Parameters of some servers that would override decisions of the gateway. They concern the model and its price, the
+/// answer's length, the priority, the source of cached prefixes, code and templates. They are refused unless their
+/// value requests nothing.
 pub(crate) const DECIDED_HERE: &[(&str, Accept, &str)] = &[
     ("fallbacks", Empty, ONE_MODEL),
     ("models", Empty, ONE_MODEL),
@@ -57,8 +57,8 @@ const ADAPTER: &str = "ask for the adapter by its model name";
 const TENSORS_UNREAD: &str =
     "tensors are not taken from a request, as servers unpickle them; send text or token ids";
 
-/// A field; its endpoint, if only one has the field; the values that request nothing; the extra that other values
-/// request.
+/// A field, its endpoint (if only one has the field), the values that request nothing, and the extra that all other
+/// values request.
 type Row = (&'static str, Option<Endpoint>, Accept, &'static str);
 
 /// Top-level fields that may cost more than tokens, or that hand work to another party.

@@ -288,7 +288,7 @@ fn a_field_is_spelled_once() {
         (r#""tool_choice":{"Type":"x"}"#, "tool_choice.Type"),
         (r#""stream":true,"stream_options":{"Include_Usage":false}"#, "stream_options.Include_Usage"),
     ] {
-        // The `K` in the row above stands for the Kelvin sign.
+        // The Kelvin sign replaces the `K` of the row above.
         let more = more.replace("max_toKens", "max_to\u{212a}ens");
         let bad = read(Endpoint::ChatCompletions, &format!(r#"{{"model":"m",{more}}}"#)).unwrap_err();
         assert_eq!(bad.param.as_deref(), Some(param), "{more}: {bad}");

@@ -27,8 +27,8 @@ const MOST_CONCERNS: usize = 1_024;
 ///
 /// It reads the model, whether the call streams and reports usage, the number and length of the answers, and Headrace's
 /// own additions. It refuses parameters that would override the gateway's decisions. All other fields stay in the body,
-/// even unknown ones. The body as a whole is bound by the same limits as in [`crate::parse`]: one JSON object in UTF-8,
-/// no duplicate keys in an object, limited depth and list lengths.
+/// even unknown ones. The body as a whole must meet the same rules as in [`crate::parse`]: one JSON object in UTF-8, no
+/// duplicate keys, limited depth and list lengths.
 ///
 /// # Errors
 /// [`BadRequest`] names the first faulty parameter, as in [`crate::parse`].

@@ -188,7 +188,7 @@ fn text_and_media_are_measured() {
     let sound = json!({"type": "input_audio", "input_audio": {"data": base64, "format": ""}});
     let file = json!({"type": "file", "file": {"file_data": base64, "filename": "12"}});
     assert_eq!(chat(user(json!([sound, file]))), (2, 2));
-    // A text always counts, whatever it looks like and wherever it appears.
+    // A text always counts, even if it looks like data, and in every place.
     assert_eq!(chat(user(json!([{"type": "", "text": format!("data:,{base64}")}]))), (1006, 0));
     let schema = json!({"model": "", "tools": [{"function": {"parameters": {"data": base64,
         "url": "data:1"}}}]});

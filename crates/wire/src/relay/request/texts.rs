@@ -32,10 +32,10 @@ const UNREAD: &[&str] = &[
     "verbosity",
 ];
 
-/// Passes every text of `body` that a model may read to `each`: contents, names, tools with the keys and texts of their
-/// schemas, tool calls and results, `system`, and the texts in unknown fields. The parts of one content are passed
-/// singly and joined. Tool arguments are also passed without their JSON escapes. Data of images, documents and sounds
-/// is left out.
+/// Passes every text of `body` that a model may read to `each`. These are contents, names, `system`, tool calls and
+/// results, tools with the keys and texts of their schemas, and texts in unknown fields. The parts of one content are
+/// passed singly and joined. Tool arguments are also passed without their JSON escapes. Data of images, documents and
+/// sounds is left out.
 ///
 /// Returns whether `each` received everything. `false` if a prompt consists of token ids or embeddings, which only the
 /// model's own server can read as text.
