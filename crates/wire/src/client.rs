@@ -79,7 +79,7 @@ pub struct ToolCallBody {
 /// The function of a call, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionBody {
-    /// Its name.
+    /// The name of the function.
     pub name: String,
     /// The arguments as JSON text.
     pub arguments: String,
@@ -236,7 +236,7 @@ pub struct ErrorBody {
 /// An error as a client reads it. Other servers may leave out any field.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ErrorDetail {
-    /// What happened and the way out.
+    /// The explanation, and the way out.
     #[serde(default)]
     pub message: String,
     /// The kind, such as `rate_limit_error`.

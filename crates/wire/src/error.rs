@@ -65,7 +65,7 @@ pub struct ErrorFacts {
     pub kind: ErrorKind,
     /// The exact rule. Its page is under [`ERROR_DOCS`].
     pub code: Code,
-    /// What happened, the number that was hit, and the way out. Never contains prompt text or secrets.
+    /// An explanation, the limit that was hit, and the way out. Never contains prompt text or secrets.
     pub message: String,
     /// The parameter at fault.
     pub param: Option<String>,

@@ -13,7 +13,7 @@ pub struct BadRequest {
     pub param: Option<String>,
     /// The code of the fault.
     pub code: Code,
-    /// What is wrong and the way out.
+    /// The explanation, and the way out.
     pub message: String,
 }
 

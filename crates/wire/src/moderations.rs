@@ -11,7 +11,7 @@ use crate::{BadRequest, WireLimits, blank};
 
 /// The name of this server's moderation.
 pub const MODERATION_MODEL: &str = "headrace-rules";
-/// Names that clients ask for by default. They are accepted, although [`MODERATION_MODEL`] judges.
+/// Names that clients ask for by default. They are accepted, and mean [`MODERATION_MODEL`].
 const USUAL_MODELS: [&str; 4] = [
     "omni-moderation-latest",
     "omni-moderation-2024-09-26",

@@ -271,7 +271,7 @@ const HONOURED: &[Row] = &[
 struct Place {
     title: &'static str,
     endpoint: Endpoint,
-    /// Its letter in [`HONOURED`].
+    /// The endpoint's letter in [`HONOURED`].
     letter: char,
     known: Known,
     /// The vendors that document parameters of the endpoint, each with its list.

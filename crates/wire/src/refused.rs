@@ -112,7 +112,7 @@ const ENCODE: &[Row] = &[
     ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
 ];
 
-/// Only OpenAI's chat.
+/// Parameters of OpenAI's chat alone.
 const CHAT: &[Row] = &[
     ("modalities", Only("text"), MEDIA),
     ("audio", Nothing, MEDIA),
@@ -125,7 +125,7 @@ const CHAT: &[Row] = &[
     ("echo", Bool(false), "use `POST /v1/completions`"),
 ];
 
-/// Only OpenAI's completions.
+/// Parameters of OpenAI's completions alone.
 const COMPLETIONS: &[Row] = &[
     ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
     ("tools", Empty, CHAT_ALONE),

@@ -40,7 +40,7 @@ fn every_bound_that_is_told_of_a_number_is_taken() {
             parse(endpoint, body.to_string().as_bytes(), &WireLimits::default())
         };
         for name in names {
-            // An exponent would be refused on its own account if a whole number is required.
+            // A whole number must not have an exponent, so it is sent without one.
             let whole =
                 |number: f64| if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
             let (low, high) =

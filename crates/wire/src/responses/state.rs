@@ -27,8 +27,8 @@ pub fn response_begun(call: &Call, meta: ReplyMeta, status: &str) -> String {
     super::echo::text_of(out)
 }
 
-/// Puts the history of a call before the call's own input. Each list is a JSON list of items. Instructions stay first,
-/// and only those of this call apply.
+/// Puts the history of a call before the call's own input. Each of `lists` is a JSON list of items. Instructions stay
+/// first, and only those of this call apply.
 ///
 /// # Errors
 /// Fails if items cannot be read, or if there are more messages or tools than a call may have. Also fails if the tool

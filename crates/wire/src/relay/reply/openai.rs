@@ -40,13 +40,13 @@ struct Body<'a> {
 struct ChoiceBody<'a> {
     #[serde(default)]
     index: Count,
-    /// Of a chunk.
+    /// Only in a chunk.
     #[serde(default, borrow, deserialize_with = "or_default")]
     delta: MessageBody<'a>,
-    /// Of a whole body.
+    /// Only in a whole body.
     #[serde(default, borrow, deserialize_with = "or_default")]
     message: MessageBody<'a>,
-    /// Of text completions.
+    /// Only in text completions.
     #[serde(default, borrow)]
     text: Text<'a>,
     #[serde(default, borrow)]

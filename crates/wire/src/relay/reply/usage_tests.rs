@@ -78,7 +78,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_tokens":7,"completion_tokens":8,"input_tokens":100,"output_tokens":50}"#,
             plain,
         ),
-        // One count of each family.
+        // One count under each dialect's names.
         (all, r#"{"prompt_tokens":100,"output_tokens":50}"#, plain),
         (all, r#"{"input_tokens":100,"completion_tokens":50}"#, plain),
         // The dialect's own name has no valid count, but the other name has one.

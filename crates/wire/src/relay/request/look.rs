@@ -111,7 +111,7 @@ pub(super) fn free(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     }
 }
 
-/// What the strings of an unknown field may be.
+/// The kinds of strings that an unknown field may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     /// Texts. Nested fields with the name of an address field hold addresses.
@@ -245,7 +245,7 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         "role" if r.kind()? == Kind::String => look.role(r),
         "content" => {
             if !matches!(r.kind()?, Kind::Array | Kind::Null) {
-                // If the content is neither a string nor a list, its receiver judges whether it says something.
+                // If the content is neither a string nor a list, its receiver judges whether it is empty.
                 look.part_kind("unknown");
             }
             content(look, r, limits)

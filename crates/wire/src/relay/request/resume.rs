@@ -36,7 +36,7 @@ const BOUNDS: &[&str] = &["max_completion_tokens", "max_tokens"];
 /// The part of an answer that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoFar<'a> {
-    /// Its text.
+    /// The text so far.
     pub text: &'a str,
     /// The number of tokens that may still follow.
     pub max_tokens: u32,

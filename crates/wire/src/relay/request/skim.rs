@@ -130,7 +130,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     }
     let mut settled = knobs.settle(prompts)?;
     if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
-        // Nothing is generated.
+        // Encoders generate no tokens.
         settled.sampling.max_tokens = Some(0);
     }
     let user = knobs.end_user();
@@ -376,7 +376,7 @@ fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()
     }
 }
 
-/// What the gateway records of a body: its size for the model, and its concerns.
+/// The facts that the gateway records of a body: its size for the model, and its concerns.
 #[derive(Debug, Default)]
 struct Size {
     text_bytes: usize,

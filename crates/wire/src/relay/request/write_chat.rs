@@ -1,5 +1,4 @@
-//! From a [`Talk`] to a chat completions body.
-//! Must not know from which dialect it was read.
+//! Writes a [`Talk`] as a chat completions body. Must not know the dialect that it was read from.
 
 use std::borrow::Cow;
 
@@ -74,7 +73,7 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
     })
 }
 
-/// One message.
+/// A message of the chat.
 enum Message<'t, 'a> {
     Said { role: &'static str, pieces: Vec<Piece<'t, 'a>> },
     Assistant(&'t [Part<'a>]),

@@ -1,5 +1,4 @@
-//! From a [`Talk`] to an Anthropic messages body.
-//! Must not know from which dialect it was read.
+//! Writes a [`Talk`] as an Anthropic messages body. Must not know the dialect that it was read from.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
