@@ -1,6 +1,6 @@
 //! `headrace chat`: a conversation in the terminal with any server that speaks OpenAI's chat dialect.
-//! A client like any other: it knows nothing of the server's rooms and reaches it by HTTP alone. On the server's own machine it
-//! is lent a key (`house`).
+//! An ordinary client that reaches the server by HTTP only. On the server's own machine the server lends it a key
+//! (`house`). Must not know the server's crates.
 
 mod command;
 mod editor;
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: ChatArgs) -> ExitCode {
             Ok(ExitCode::FAILURE)
         }
     };
-    // Whoever read the output has gone: there is nobody left to tell.
+    // The reader of standard output is gone, so there is nothing left to report.
     ended.unwrap_or(ExitCode::FAILURE)
 }
 
@@ -98,7 +98,7 @@ impl Session {
         Ok(if failed && !input.is_person() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// Asks the last question again, in the place of what came of it.
+    /// Asks the last question again. The new answer replaces the last one.
     async fn retry(&mut self, input: &Input, screen: &mut Screen) -> Result<Turn, OutputClosed> {
         let Some((question, kept)) = self.last_question.take() else {
             screen.note("Nothing was asked yet.");
