@@ -26,13 +26,13 @@ use session::Session;
 use turn::Turn;
 use typed::Typed;
 
-/// Exit status after Ctrl-C, as shells count it: 128 and the signal's number.
+/// Exit status after Ctrl-C, as shells report it: 128 plus the number of the signal.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the command: one question, or a conversation until its end.
 ///
-/// Exit status 0; 1 if an answer failed (in a terminal's conversation: only if it could not begin); 130 if the one
-/// question was cancelled.
+/// Returns exit status 0, 1 if an answer failed, or 130 if the single question was cancelled. In a terminal's
+/// conversation, the status is 1 only if it could not begin.
 pub(crate) async fn run(args: ChatArgs) -> ExitCode {
     let mut screen = Screen::of_process();
     let opened = Session::open(&args).await;
