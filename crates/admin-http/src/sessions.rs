@@ -1,5 +1,5 @@
 //! Sign-in links, which work once, and sessions, which end. Sessions survive a restart if a [`SessionStore`] keeps
-//! them; links do not. Stores only hashes of tokens. Must not know cookies.
+//! them. Links do not survive it. Stores only hashes of tokens. Must not know cookies.
 
 use std::collections::HashMap;
 use std::sync::Arc;

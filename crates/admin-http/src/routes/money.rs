@@ -175,7 +175,7 @@ impl From<GrantView> for GrantShown {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBudget {
-    /// Dollars; `null` removes the budget, 0 stops the project.
+    /// Dollars. `null` removes the budget, and 0 stops the project.
     limit: Option<Dollars>,
     #[serde(default)]
     period: Period,

@@ -143,8 +143,8 @@ async fn call(
     answer(&play, again).await
 }
 
-/// The error for a key whose call was begun before but whose answer is gone. Answers are kept in memory for an hour;
-/// the audit log keeps the call.
+/// The error for a key whose call was begun before but whose answer is gone. Answers are kept in memory for an hour.
+/// The audit log keeps the fact that the call was begun.
 fn begun_before() -> Problem {
     let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
     Problem::new(AdminCode::BegunBefore, message)
