@@ -95,7 +95,7 @@ impl Listener {
         Err(refused)
     }
 
-    /// Limits the listener to `most` connections, clamped to 1 to [`MAX_CONNECTIONS`].
+    /// Limits the listener to `most` open connections. Values outside 1 to 256 are clamped.
     #[must_use]
     pub fn with_most_connections(self, most: usize) -> Self {
         Self { most_connections: most.clamp(1, MAX_CONNECTIONS), ..self }

@@ -74,7 +74,7 @@ pub trait House: Send + Sync {
 pub struct ServedModel {
     /// The model's name.
     pub name: String,
-    /// The kind of its backend: `tokens`, `texts` or `messages`.
+    /// The kind of the model's backend: `tokens`, `texts` or `messages`.
     pub lane: &'static str,
     /// The maximum number of tokens of prompt and answer together. `null` if it is not known here.
     pub context_window: Option<u32>,
@@ -99,11 +99,11 @@ pub struct StoredCheckpoint {
     pub name: String,
     /// The program: `Hugging Face`, `Ollama`, `LM Studio` or `llama.cpp`.
     pub program: &'static str,
-    /// The format of its weights.
+    /// The format of the weights.
     pub format: &'static str,
-    /// The size of its weights, in bytes.
+    /// The size of the weights, in bytes.
     pub weight_bytes: u64,
-    /// Its path.
+    /// The path of the checkpoint.
     pub path: String,
     /// Why it cannot be served as it is. `null` if no fault is known.
     pub fault: Option<&'static str>,

@@ -23,7 +23,7 @@ const CALL: &str = "playground.call";
 const PROJECT: &str = "x-headrace-project";
 /// The header with the idempotency key of a call.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// The response header of an answer that was requested before.
+/// The response header that marks a replayed answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Maximum length of an idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
