@@ -397,7 +397,7 @@ pub struct BudgetView {
     pub spent: NanoDollars,
     /// Held by the project's calls in flight.
     pub held: NanoDollars,
-    /// What is left of it.
+    /// The part of the budget that is left.
     pub left: NanoDollars,
     /// When the period ends. `None` for a total budget.
     #[serde(with = "headrace_domain::rfc3339::option")]
