@@ -1,4 +1,4 @@
-//! Anchors of headings, in GitHub's format, so that a link works there and here.
+//! Anchors of headings, in GitHub's format, so that a link works on GitHub and here.
 
 use std::collections::BTreeMap;
 
