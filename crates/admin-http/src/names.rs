@@ -17,7 +17,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Accepts also the host of `url`, such as `https://console.example.com`.
+    /// Also accepts the host of `url`, such as `https://console.example.com`.
     pub(crate) fn new(url: Option<&str>) -> Self {
         let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.trim_end_matches('/'));
         let host = host.and_then(|host| host.parse::<Authority>().ok());
