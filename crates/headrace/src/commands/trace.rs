@@ -1,4 +1,4 @@
-//! `headrace trace`: reads the stored traces beside a running or a stopped server, and draws or explains them.
+//! `headrace trace`: draws or explains the stored traces, beside a running or a stopped server.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -18,16 +18,16 @@ use crate::cli::{At, NamedCall, TraceArgs, TraceCommand};
 use crate::commands::{CommandError, counterfactual, data_dir, recent_calls, traces};
 use crate::output;
 
-/// Most calls in a list.
+/// Maximum number of calls in a list.
 const MOST: usize = 10_000;
-/// Most calls that are asked for from a running server's memory.
+/// Maximum number of calls that are requested from a running server's memory.
 const MOST_IN_MEMORY: usize = 1_000;
-/// `--slowest` looks this far back.
+/// The period that `--slowest` covers.
 const SLOWEST_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// A trace is written a moment after its answer: how often and how long one that is not there is looked for.
+/// Number and interval of attempts to find a trace. It is stored a moment after its answer.
 const PATIENCE: (u32, Duration) = (10, Duration::from_millis(50));
 
-/// Draws a waterfall or a list, or says in words why.
+/// Draws a waterfall or a list, or prints an explanation.
 pub(crate) fn run(args: &TraceArgs) -> ExitCode {
     match find(args) {
         Ok(text) => {
@@ -61,7 +61,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
     Ok(show(&records, args, &options))
 }
 
-/// What an explanation says, and what came of a lever where one is to be tried.
+/// Returns the explanation of a call, and the result of a trial if a lever is given.
 fn explained(
     args: &TraceArgs,
     reader: &SqliteTraceReader,
@@ -77,7 +77,7 @@ fn explained(
     Ok(told(&whole, args.at.json, || format!("{}\n{}", explanation.text(width), trial.text(width))))
 }
 
-/// An explanation and a lever that was tried, as one object.
+/// An explanation and the trial of a lever, as one object.
 #[derive(Serialize)]
 struct Explained<'a> {
     #[serde(flatten)]
@@ -85,7 +85,7 @@ struct Explained<'a> {
     trial: &'a Trial,
 }
 
-/// The stored traces, and the directory of the server that may run beside them.
+/// The stored traces, and the data directory of the server that may be running.
 struct Traces {
     reader: SqliteTraceReader,
     data_dir: PathBuf,
@@ -110,8 +110,8 @@ impl Traces {
         }
     }
 
-    /// The newest calls, without copies of calls. A running server also knows calls that it does not store: it samples the refusals
-    /// of callers without a good key.
+    /// Returns the newest calls, without shadow copies. A running server also knows calls that it does not store,
+    /// because it samples the refusals of clients without a valid key.
     fn newest(&self, count: usize) -> Result<Vec<TraceRecord>, CommandError> {
         let mut newest = recent_calls(&self.data_dir, count.min(MOST_IN_MEMORY));
         let known: HashSet<RequestId> = newest.iter().map(|record| record.request_id).collect();
@@ -121,7 +121,7 @@ impl Traces {
             let all = stored.len() < wanted;
             let calls: Vec<TraceRecord> =
                 stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
-            // Copies may take the place of calls among the newest.
+            // Shadow copies may be among the newest records, so read more.
             if calls.len() >= count || all || wanted >= MOST {
                 newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
                 break;
@@ -143,7 +143,8 @@ impl Traces {
         })
     }
 
-    /// The newest record of a call by its own id, or by the id of its upstream's answer or of its caller's trace.
+    /// Returns the newest record of a call by its own id, by the id of its upstream's answer, or by its client's trace
+    /// id.
     fn in_store_or_memory(&self, call: &NamedCall) -> Result<Option<TraceRecord>, TraceError> {
         if let Some(stored) = call.id.map(|id| self.reader.get(id)).transpose()?.flatten() {
             return Ok(Some(stored));
