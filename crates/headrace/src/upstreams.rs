@@ -152,7 +152,7 @@ impl Upstreams {
         self.desk().sites.clone()
     }
 
-    /// Prices of listed models, from the price tables of their upstreams.
+    /// Prices of listed models, from the default prices of their upstreams.
     pub(crate) fn prices(&self) -> Vec<PriceConfig> {
         self.desk().prices.clone()
     }
