@@ -282,7 +282,7 @@ pub(crate) fn lock_objects(dir: &Path) -> Result<DataDirLock, DataDirError> {
     DataDirLock::acquire(dir).map_err(DataDirError::Lock)
 }
 
-/// Creates a directory that only its owner can enter. An existing one is closed to others, whatever its mode was.
+/// Creates a directory that only its owner can enter. An existing one is closed to others.
 fn make_private(dir: &Path) -> Result<(), DataDirError> {
     let io = |doing| move |source| DataDirError::Io { doing, path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io("create the directory"))?;

@@ -1,4 +1,4 @@
-//! The log: text or JSON objects on standard error, written by a thread of its own, so that a slow or closed reader
+//! The log: text or JSON objects on standard error. A thread of its own writes it, so that a slow or closed reader
 //! delays no call. Lines that do not fit its queue are counted and reported. Must not know what is logged.
 
 use std::fmt;

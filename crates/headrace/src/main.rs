@@ -1,5 +1,5 @@
-//! The binary: parses the command line, dispatches, and turns the outcome into an exit code. 0: success, 1: failure, 2:
-//! wrong usage or configuration, 130: interrupted.
+//! The binary: parses the command line, dispatches, and turns the outcome into an exit code. The codes are 0 for
+//! success, 1 for failure, 2 for wrong usage or configuration, and 130 for an interruption.
 
 mod admin_door;
 mod batches;

@@ -103,7 +103,7 @@ impl Plan {
     /// Opens every model and divides the memory that `present` leaves.
     ///
     /// # Errors
-    /// Returns every reason why a model cannot be served that can be found without its weights.
+    /// Returns every fault of a model that can be found without loading its weights.
     pub(crate) fn new(config: &Config, present: &InMemory) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
         let isa = Isa::choose(config.engine.isa.as_deref());

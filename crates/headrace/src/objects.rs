@@ -79,7 +79,7 @@ pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway
 struct Left {
     responses: bool,
     batches: bool,
-    /// Whatever was created after this belongs to this process.
+    /// Objects created after this time belong to this process.
     started: UnixNanos,
 }
 

@@ -49,7 +49,7 @@ fn ask(address: SocketAddr) -> Option<Listener> {
     stream.set_write_timeout(Some(ANSWER_WITHIN)).ok()?;
     write!(stream, "GET {ROUTE} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
-    // Whatever arrived before the read timed out is enough.
+    // The part that arrived before a read timed out is enough.
     let _ = stream.take(MOST_READ).read_to_end(&mut answer);
     recognized(&String::from_utf8_lossy(&answer))
 }

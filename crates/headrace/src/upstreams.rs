@@ -263,7 +263,7 @@ impl Upstreams {
         Box::new(move |act| {
             let sites = upstreams.sites();
             if let Some(act) = act {
-                // The bare name of an upstream stands for all of its servers.
+                // The bare name of an upstream means all of its servers.
                 let named = |site: &&Site| {
                     site.upstream.name() == act.upstream() || site.upstream.label() == act.upstream()
                 };

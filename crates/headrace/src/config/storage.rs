@@ -95,7 +95,7 @@ impl StorageSettings {
     }
 }
 
-/// The last ancestor of a relative path is empty. It stands for the current directory.
+/// The last ancestor of a relative path is empty and means the current directory.
 fn at_least_here(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }

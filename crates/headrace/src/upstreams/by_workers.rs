@@ -14,7 +14,7 @@ use crate::config::relayed::RelayedConfig;
 use crate::workers::Their;
 
 impl Fronted {
-    /// Adds a model that is configured with its targets, at least one of which is a worker. All targets must then be
+    /// Adds a model that is configured with its targets, if at least one target is a worker. All targets must then be
     /// workers with the same tokenizer assets; others are left out with a note.
     pub(super) fn by_workers(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
         let mut first: Option<&Their> = None;

@@ -42,7 +42,7 @@ impl Name {
         Self { spec, addresses: NameAddresses::default(), is_several: false }
     }
 
-    /// The addresses that are separate servers. A single `None` stands for the name itself, which is looked up for each
+    /// The addresses that are separate servers. A single `None` means the name itself, which is looked up for each
     /// connection.
     pub(super) fn servers(&self) -> Vec<Option<IpAddr>> {
         if self.is_several { self.addresses.used().into_iter().map(Some).collect() } else { vec![None] }
