@@ -1,5 +1,6 @@
-//! A gateway whose models are computed by engines of other Headraces: the bytes of its answers are those of an engine here, also
-//! where a worker is killed in the middle of one; and what is no worker, or not ours, is told at the start.
+//! A gateway whose models are computed by engines of other Headrace servers. Its answers have the same bytes as a local
+//! engine's, even if a worker is killed in the middle. A server that is no worker, or rejects the secret, is reported
+//! at the start.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 const KEY: &str = "sk-worker-test-0123456789abcdefghijkl";
 const SECRET: &str = "0123456789abcdef-0123456789abcdef";
 
-/// A worker, and where the secret stands that it was started with.
+/// Starts a worker with a secret file.
 fn worker(root: &Path, name: &str) -> Server {
     let secret = root.join("secret");
     std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
@@ -34,7 +35,8 @@ fn worker(root: &Path, name: &str) -> Server {
     Server::begin(command, &dir, &more, KEY)
 }
 
-/// A gateway before these, with an engine of its own beside them: `one` is answered by the first, `far` by all of them.
+/// Starts a gateway in front of these workers, with an engine of its own. The first worker answers for `one`, all of
+/// them for `far`.
 fn gateway(dir: PathBuf, workers: &[&Server]) -> Server {
     let mut command = program();
     command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
@@ -55,7 +57,7 @@ fn http() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(PATIENCE * 3).build().unwrap()
 }
 
-/// The answer of a model, without what is of this call alone; and what it cost.
+/// A model's answer without the parts that are unique to the call, and its cost.
 async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (String, Value) {
     let mut body = body.clone();
     body["model"] = model.into();
@@ -68,7 +70,7 @@ async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (Stri
     let trace = trace(server, &id).await;
     let hex = id.trim_start_matches("req_");
     let mut out = text.replace(hex, "ID").replace(&format!("\"model\":\"{model}\""), "\"model\":\"M\"");
-    // When it was made, in seconds.
+    // The creation time, in seconds.
     while let Some(at) = out.find("\"created\":1") {
         let end = at + out[at..].find([',', '}']).unwrap();
         out.replace_range(at..end, "\"created\":0");
@@ -76,7 +78,7 @@ async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (Stri
     (out, trace)
 }
 
-/// The trace of a call, which is written behind its answer.
+/// The trace of a call, which is written after its answer.
 async fn trace(server: &Server, id: &str) -> Value {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -140,7 +142,7 @@ async fn answers_by_a_worker_are_those_of_an_engine_here_to_the_byte_and_to_the_
         }
         assert_eq!(there_trace["attempts"][0]["worker"], "w0/headrace-demo", "{there_trace}");
     }
-    // All of it is served as listed, too, and it is told how.
+    // All models are also served under their listed names, and operators see how.
     let (listed, _) = answer(&server, chats, "w0/headrace-demo", &chat(json!({"temperature": 0}))).await;
     let (here, _) = answer(&server, chats, "headrace-demo", &chat(json!({"temperature": 0}))).await;
     assert_eq!(without_usage(&listed), without_usage(&here));
@@ -190,7 +192,7 @@ async fn what_a_call_marks_is_kept_at_its_worker_and_billed_and_explained_as_her
                 assert!(written > 0 && creation == written, "{told}");
                 assert_eq!(trace["engine"]["pinned_blocks"], written / 16, "{trace}");
             }
-            // Operators are told what it waited for.
+            // Operators see what the call waited for.
             let id = trace["id"].as_str().unwrap();
             let shown: Value = serde_json::from_str(&server.ok(&["trace", id, "--json"])).unwrap();
             let engine = &shown["engine"];
@@ -208,7 +210,7 @@ fn without_usage(answer: &str) -> Value {
     answer
 }
 
-/// What a stream says, without what is of this call alone.
+/// The content of a stream, without the parts that are unique to the call.
 fn told(stream: &str) -> (String, String, Value, bool) {
     let (mut text, mut logprobs, mut end) = (String::new(), String::new(), Value::Null);
     for data in stream.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
@@ -228,7 +230,7 @@ fn told(stream: &str) -> (String, String, Value, bool) {
     (text, logprobs, end, stream.contains("data: [DONE]"))
 }
 
-/// Tokens of each answer whose worker is killed: computing them takes many times as long as finding out where they are computed.
+/// Tokens of each answer whose worker is killed. Computing them takes much longer than finding out which worker does.
 const KILLED_TOKENS: u64 = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,7 +284,8 @@ async fn an_answer_whose_worker_is_killed_goes_on_at_another_with_the_very_bytes
     for _ in 0..5 {
         begins.recv().await.unwrap();
     }
-    // The one that has most of them: prompts like these may all have gone where the first one lies in the cache.
+    // Kills the worker with most of the calls. Similar prompts may all have gone to the worker whose cache holds the
+    // first one.
     let shown: Value = serde_json::from_str(&server.ok(&["upstreams", "--json"])).unwrap();
     let in_flight = |at: usize| shown["value"][at]["in_flight"].as_u64().unwrap();
     let doomed = usize::from(in_flight(1) > in_flight(0));
