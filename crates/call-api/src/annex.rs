@@ -22,6 +22,8 @@ pub struct AnnexHead<'a> {
     pub path: &'a str,
     /// The `authorization` header, if there is one and no more.
     pub authorization: Option<&'a [u8]>,
+    /// The `traceparent` header, if there is exactly one and it is text. Unchecked.
+    pub traceparent: Option<&'a str>,
     /// When the head was whole.
     pub now: UnixNanos,
 }

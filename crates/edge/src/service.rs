@@ -26,7 +26,7 @@ use crate::home::Home;
 use crate::routes::{self, Access, Route, Target};
 use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
-use crate::told::{Told, joined};
+use crate::told::{Told, joined, single};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
 /// Why a server is not ready that still takes calls.
@@ -342,6 +342,7 @@ impl<F: Front> Asked<'_, F> {
             method: self.parts.method.as_str(),
             path: self.parts.uri.path_and_query().map_or("", |path| path.as_str()),
             authorization: authorization.as_deref(),
+            traceparent: single(&self.parts.headers, "traceparent"),
             now: self.started.wall,
         };
         let call = match annex.admit(&head) {

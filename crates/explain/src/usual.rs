@@ -115,6 +115,7 @@ fn is_comparable(of: &TraceRecord, other: &TraceRecord) -> bool {
         && (of.model_served.is_none() || other.model_served == of.model_served)
         && (of.model_served.is_none() || other.upstream == of.upstream)
         && other.shadow_of.is_some() == of.shadow_of.is_some()
+        && other.worker_job.is_some() == of.worker_job.is_some()
 }
 
 /// Within [`ALIKE`] of each other, either way; what is nearly nothing is alike.

@@ -59,6 +59,7 @@ fn record(n: u64) -> TraceRecord {
         told_of_cache: None,
         failed_with: None,
         shadow_of: None,
+        worker_job: None,
     }
 }
 

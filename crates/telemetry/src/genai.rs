@@ -136,9 +136,9 @@ pub(crate) struct GenAi {
 }
 
 impl GenAi {
-    /// Counts a call. A copy of one is nobody's.
+    /// Counts a caller's own call.
     pub(crate) fn observe(&mut self, record: &TraceRecord) {
-        if record.shadow_of.is_some() || record.model_served.is_none() {
+        if !record.is_call() || record.model_served.is_none() {
             return;
         }
         let answered = record.model_served.as_deref().zip(record.upstream_model.as_deref());

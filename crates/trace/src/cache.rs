@@ -145,7 +145,7 @@ impl CacheReport {
     /// Adds a call; the newest first. One without a prompt that was read is left out.
     pub fn add(&mut self, record: &TraceRecord) {
         let prompt = record.usage.prompt_tokens();
-        if prompt == 0 || record.shadow_of.is_some() {
+        if prompt == 0 || !record.is_call() {
             return;
         }
         self.calls += 1;

@@ -79,6 +79,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with.
 /// `terms` of the `cost` are the bill, class by class, at the prices of the day `priced_at`. `connection` says how many
 /// requests had come on it before, and for how long it had been open. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
+/// `worker_job` marks a job that was run for another server, and names its `call` there.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -182,6 +183,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if let Some(shadow) = &record.shadow_of {
         whole["shadow_of"] = shadow.call.to_string().into();
         whole["shadow"] = shadow_json(shadow);
+    }
+    if let Some(job) = &record.worker_job {
+        whole["worker_job"] = json!({ "call": job.call.to_string() });
     }
     whole
 }

@@ -85,11 +85,16 @@ impl Live {
 
     /// Counts a call into the minute. On the task of the call that ended: no lock, nothing allocated.
     pub(crate) fn count(&self, record: &TraceRecord) {
-        self.window.count(record);
+        if record.worker_job.is_none() {
+            self.window.count(record);
+        }
     }
 
-    /// Tells of a call, off its task.
+    /// Tells of a call, off its task. A worker job is no call.
     pub(crate) fn tell(&self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let is_notable = match Ended::of(&record.outcome) {
             Ended::Refused | Ended::Failed => true,
             Ended::Completed | Ended::Cancelled => record.server_ns() >= nanos(SLOW_FOR_ITS_LIKE),

@@ -107,9 +107,12 @@ impl Margin {
         Self { by, rows: BTreeMap::new() }
     }
 
-    /// Adds a call. One that nobody was asked to answer, and nobody paid for, is left out. The call and what it brought count for
+    /// Adds a call. One that nobody was asked to answer, and nobody paid for, is left out, as is a worker job. The call and what it brought count for
     /// whoever was asked last; what each try cost counts for whoever was asked then.
     pub fn add(&mut self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let last = record.attempts.last().map(|attempt| &*attempt.worker);
         if last.is_none() && record.cost == NanoDollars::ZERO {
             return;

@@ -167,8 +167,11 @@ impl Metrics {
         self.gauges.unregister(label);
     }
 
-    /// Counts one finished request.
+    /// Counts one finished request. A worker job is none of this server's: the gateway that sent it counts the call.
     pub fn observe(&self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let model = self.model_index(record);
         if record.shadow_of.is_some() {
             // A copy is nobody's request: what it does must not stand among what callers see. What it costs is the house's loss.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::lanes::{Lane, Receivers, Senders, lanes};
 use crate::live::Live;
 use crate::metrics::DropReason;
+use crate::names::other_names;
 use crate::recent::Recent;
 use crate::recorded::Recorded;
 use crate::sampling::Sampling;
@@ -25,6 +26,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 /// The part of the memory for recent records that callers who are not known have to themselves.
 const STRANGERS_PART: usize = 8;
+/// The part of the memory for recent records that worker jobs have on top of it.
+const JOBS_PART: usize = 4;
 
 /// How much the recorder may hold, and how it batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub struct Recorder {
     recent: Recent,
     /// Of callers who are not known: their refusals push nobody else's record out.
     strangers: Recent,
+    /// Worker jobs: they push no call's record out.
+    jobs: Recent,
     sampling: Sampling,
     /// Why the store failed last time; `None` since it did not.
     failing: Arc<Mutex<Option<String>>>,
@@ -106,6 +111,7 @@ impl Recorder {
         let (asks, asked) = channel();
         let recent = Recent::new(config.recent_records);
         let strangers = Recent::new(config.recent_records / STRANGERS_PART);
+        let jobs = Recent::new(config.recent_records / JOBS_PART);
         let sampling = Sampling::new(config.strangers_per_second);
         let failing = Arc::<Mutex<Option<String>>>::default();
         let live = Arc::<Live>::default();
@@ -132,6 +138,7 @@ impl Recorder {
             asks,
             recent,
             strangers,
+            jobs,
             sampling,
             failing,
             metrics,
@@ -149,24 +156,29 @@ impl Recorder {
 
     /// A record still in memory: there from the moment it was recorded, stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Recorded> {
-        self.recent.get(id).or_else(|| self.strangers.get(id))
+        self.recent.get(id).or_else(|| self.strangers.get(id)).or_else(|| self.jobs.get(id))
     }
 
-    /// The calls of one W3C trace id (32 hexadecimal digits in lower case) that are still in memory, the newest first.
+    /// The calls of one W3C trace id (32 hexadecimal digits in lower case) that are still in memory, the newest first. Worker jobs of
+    /// that trace, or of the gateway's call that has these digits, follow the calls. Copies of calls are left out.
     pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
         let mut calls = self.recent.all();
         calls.extend(self.strangers.all());
-        let is_of_trace = |record: &Recorded| record.trace_id.as_deref() == Some(trace_id);
-        calls.retain(|record| record.shadow_of.is_none() && is_of_trace(record));
-        calls.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        calls.retain(|record| record.shadow_of.is_none() && record.trace_id.as_deref() == Some(trace_id));
+        let mut jobs = self.jobs.all();
+        jobs.retain(|record| other_names(record).any(|name| name == trace_id));
+        for records in [&mut calls, &mut jobs] {
+            records.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        }
+        calls.extend(jobs);
         calls
     }
 
-    /// The newest calls that are still in memory, at most `most`, the newest first. Copies of calls are left out.
+    /// The newest calls that are still in memory, at most `most`, the newest first. Copies of calls and worker jobs are left out.
     pub fn newest(&self, most: usize) -> Vec<Recorded> {
         let mut all = self.recent.all();
         all.extend(self.strangers.all());
-        all.retain(|record| record.shadow_of.is_none());
+        all.retain(|record| record.is_call());
         all.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
         all.truncate(most);
         all
@@ -228,6 +240,7 @@ impl TraceSink for Recorder {
         let lane = Lane::of(&record);
         match lane {
             Lane::Ran | Lane::Refused => self.recent.insert(&record),
+            Lane::Job => self.jobs.insert(&record),
             Lane::Stranger => {
                 self.strangers.insert(&record);
                 if !self.sampling.keeps(record.started) {

@@ -37,12 +37,16 @@ pub trait TraceStore: Send {
 }
 
 /// The reading side. Calls block; from async code they belong on a blocking thread.
+///
+/// Worker jobs are no calls: `get`, `named`, and a search for [`headrace_domain::WORKER_JOB_KEY`] find them, and every other question
+/// leaves them out.
 pub trait TraceReader: Send + Sync {
     /// The record of one request, if it is stored.
     fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError>;
 
     /// The newest records of requests that have this other name, newest first, at most [`crate::MAX_NAMED`]: the id that an upstream
-    /// gave its answer, or the W3C trace id (32 hex digits) that the caller sent.
+    /// gave its answer, or the W3C trace id (32 hex digits) that the caller sent. Worker jobs follow the calls: they also have the
+    /// name of the gateway's call ([`crate::trace_name`]).
     fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError>;
 
     /// The newest `n` records, newest first.

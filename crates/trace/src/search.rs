@@ -18,7 +18,8 @@ pub const MAX_CALLS_PER_PAGE: usize = 500;
 /// Longest text that is looked for, in bytes.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// Which calls are meant: those that meet everything that is set. Default: all.
+/// Which calls are meant: those that meet everything that is set. Default: all. Worker jobs are meant only where `key` is
+/// [`headrace_domain::WORKER_JOB_KEY`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallQuery {
     /// Began then or later.
@@ -116,7 +117,7 @@ impl CallQuery {
             && self.until.is_none_or(|until| row.started < until)
             && (self.org.is_none() || self.org == row.org)
             && (self.project.is_none() || self.project == row.project)
-            && (self.key.is_none() || self.key == row.key)
+            && if self.key.is_some() { self.key == row.key } else { row.job_of.is_none() }
             && (self.user.is_none() || self.user == row.user)
             && is(&self.model, row.model())
             && is(&self.upstream, row.upstream.as_deref())

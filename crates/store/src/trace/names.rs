@@ -1,5 +1,7 @@
-//! The table of other names of calls: the ids that upstreams gave their answers, and W3C trace ids. It is no part of the file's
+//! The table of other names of calls: the ids that upstreams gave their answers, W3C trace ids, and the calls that worker jobs are of. It is no part of the file's
 //! format: it is made where it is missing, and calls that an older program recorded have no row in it.
+
+use std::borrow::Cow;
 
 use headrace_domain::TraceRecord;
 use headrace_trace::{MAX_NAMED, Pace, other_names};
@@ -9,16 +11,20 @@ use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
 /// Table, and what removes a call's names together with its trace. The trigger reads the names from the record, so that the table
-/// needs no second index.
+/// needs no second index. It replaces the one of former programs, which left the names of worker jobs. `req_` precedes the digits.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS call_name (
         name TEXT NOT NULL,
         seq INTEGER NOT NULL,
         PRIMARY KEY (name, seq)
     ) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER IF NOT EXISTS call_name_gone AFTER DELETE ON trace BEGIN
-        DELETE FROM call_name WHERE seq = OLD.seq
-            AND name IN (json_extract(OLD.record, '$.upstream_id'), json_extract(OLD.record, '$.trace_id'));
+    DROP TRIGGER IF EXISTS call_name_gone;
+    CREATE TRIGGER IF NOT EXISTS call_names_gone AFTER DELETE ON trace BEGIN
+        DELETE FROM call_name WHERE seq = OLD.seq AND name IN (
+            json_extract(OLD.record, '$.upstream_id'),
+            json_extract(OLD.record, '$.trace_id'),
+            substr(json_extract(OLD.record, '$.worker_job.call'), 5)
+        );
     END;
 ";
 
@@ -31,14 +37,14 @@ pub(super) async fn insert(
     records: &[(i64, &TraceRecord)],
     pace: Pace,
 ) -> Result<(), sqlx::Error> {
-    let mut names: Vec<(&str, i64)> = Vec::new();
+    let mut names: Vec<(Cow<'_, str>, i64)> = Vec::new();
     for (number, record) in records {
         names.extend(other_names(record).map(|name| (name, *number)));
     }
     for chunk in Inserts::chunks(&names, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (name, number) in chunk {
-            query = query.bind(*name).bind(*number);
+            query = query.bind(&**name).bind(*number);
         }
         query.execute(&mut *connection).await?;
         give_way(pace);
@@ -46,7 +52,7 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// The newest records with a name. None if no program has made the table yet.
+/// The newest records with a name, worker jobs behind calls. None if no program has made the table yet.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     name: &str,
@@ -56,7 +62,7 @@ pub(super) async fn find(
     if table.is_none() {
         return Ok(Vec::new());
     }
-    let query = "SELECT trace.record FROM call_name JOIN trace ON trace.seq = call_name.seq \
-                 WHERE call_name.name = ? ORDER BY trace.started DESC, trace.seq DESC LIMIT ?";
+    let query = "SELECT trace.record FROM call_name JOIN trace ON trace.seq = call_name.seq WHERE call_name.name = ? \
+                 ORDER BY trace.key IS 'worker-job', trace.started DESC, trace.seq DESC LIMIT ?";
     sqlx::query_as(query).bind(name).bind(integer(MAX_NAMED)).fetch_all(connection).await
 }
