@@ -365,7 +365,8 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// What arrives at a receiver of OTLP, one body after the other, each as it is.
 fn otlp_receiver() -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (url, arrived) = (format!("http://{}", listener.local_addr().unwrap()), Arc::<Mutex<_>>::default());
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let arrived = Arc::<Mutex<Vec<u8>>>::default();
     let kept = Arc::clone(&arrived);
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -209,10 +209,10 @@ impl Drop for JobStream {
         let Some(record) = self.record.take() else { return };
         // What the job took is known once the engine has let go of it.
         match Handle::try_current() {
-            Ok(runtime) => {
-                let record_it = async move { record.cancelled(why, &*cancelled.report().await) };
-                drop(runtime.spawn(record_it));
-            }
+            Ok(runtime) => drop(runtime.spawn(async move {
+                let report = cancelled.report().await;
+                record.cancelled(why, &report);
+            })),
             Err(_) => record.cancelled(why, &JobReport::default()),
         }
     }
