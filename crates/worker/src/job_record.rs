@@ -185,7 +185,7 @@ impl JobRecord {
         let pauses = Pauses::default();
         let seen = EngineSeen { first_token_ns: record.first_token_ns, until_ns, pauses: &pauses };
         line.engine(std::iter::once(run), &seen);
-        record.usage = report.usage.clone();
+        record.usage = report.usage;
         record.engine = Some(&report.engine).filter(|engine| engine.steps > 0).cloned();
         record.duration_ns = line.end_ns();
         record.stages = line.into_spans();
