@@ -23,6 +23,8 @@ pub struct AnnexHead<'a> {
     pub path: &'a str,
     /// The `authorization` header, if the request has exactly one.
     pub authorization: Option<&'a [u8]>,
+    /// The `traceparent` header, if there is exactly one and it is text. Unchecked.
+    pub traceparent: Option<&'a str>,
     /// When the head was complete.
     pub now: UnixNanos,
 }

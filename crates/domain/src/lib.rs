@@ -28,8 +28,10 @@ mod stage;
 mod structure;
 mod timeline;
 mod trace;
+mod traceparent;
 mod unseen;
 mod usage;
+mod worker_job;
 
 pub use admin_code::AdminCode;
 pub use attempt::{Attempt, AttemptOutcome, Continued};
@@ -62,5 +64,7 @@ pub use trace::{
     CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
     ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
 };
+pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};
+pub use worker_job::{WORKER_JOB_KEY, WorkerJob};

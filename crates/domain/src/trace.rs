@@ -10,6 +10,7 @@ use crate::beside::{Ahead, Beside, Billed, ConnectionTrace};
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
+use crate::worker_job::WorkerJob;
 use crate::{
     Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
     UsageSource,
@@ -426,12 +427,21 @@ pub struct TraceRecord {
     /// The call that this request is a shadow copy of. `None` for a caller's own call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_of: Option<Box<ShadowOf>>,
+    /// The gateway's call that this job was run for. `None` unless the record is of a worker job: such a record is no call, has no
+    /// caller here, and costs nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_job: Option<Box<WorkerJob>>,
 }
 
 impl TraceRecord {
     /// Returns the span of a stage, if the request reached that stage.
     pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
         self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())
+    }
+
+    /// Returns whether the record is of a caller's own call: neither a copy of one nor a worker job.
+    pub const fn is_call(&self) -> bool {
+        self.shadow_of.is_none() && self.worker_job.is_none()
     }
 
     /// Returns the code and HTTP status of the error that the caller received. `None` unless the call failed.

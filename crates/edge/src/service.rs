@@ -26,7 +26,7 @@ use crate::home::Home;
 use crate::routes::{self, Access, Route, Target};
 use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
-use crate::told::{Told, joined};
+use crate::told::{Told, joined, single};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
 /// Reason for a server that still accepts calls to be not ready.
@@ -343,6 +343,7 @@ impl<F: Front> Asked<'_, F> {
             method: self.parts.method.as_str(),
             path: self.parts.uri.path_and_query().map_or("", |path| path.as_str()),
             authorization: authorization.as_deref(),
+            traceparent: single(&self.parts.headers, "traceparent"),
             now: self.started.wall,
         };
         let call = match annex.admit(&head) {

@@ -52,7 +52,7 @@ impl Told {
                 authorization: joined(headers, &header::AUTHORIZATION),
                 x_api_key: joined(headers, &HeaderName::from_static("x-api-key")),
             },
-            traceparent: single(headers, "traceparent"),
+            traceparent: single(headers, "traceparent").map(str::to_owned),
             dialect: dialect_headers(headers),
         }
     }
@@ -71,10 +71,10 @@ pub(crate) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> 
 }
 
 /// Returns the value of a header that occurs once and is text.
-fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
+pub(crate) fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
-    values.next().is_none().then(|| first.to_owned())
+    values.next().is_none().then_some(first)
 }
 
 /// Returns the dialect headers. Several values of one header become one list.

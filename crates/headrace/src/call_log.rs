@@ -14,6 +14,10 @@ pub(crate) struct CallLog;
 
 impl Tap for CallLog {
     fn seen(&self, record: &Recorded) {
+        // The gateway that sent a worker job logs its call.
+        if record.worker_job.is_some() {
+            return;
+        }
         match &record.outcome {
             Outcome::Failed { stage, .. } => {
                 if tracing::enabled!(target: TARGET, tracing::Level::WARN) {

@@ -11,6 +11,7 @@ use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
     CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
+    trace_name,
 };
 use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
@@ -60,15 +61,21 @@ impl KnownCalls {
         if let Some(stored) = own.map(|own| self.reader.get(own)).transpose().map_err(failed)?.flatten() {
             return Ok(Some(stored));
         }
-        // An id that an upstream gave its answer, or a W3C trace id.
-        let trace_id = named_trace(id);
+        // An id that an upstream gave its answer, or a W3C trace id. A call of another server is found by its digits: the
+        // call or worker job here that serves it has them as its trace id.
+        let trace_id = named_trace(id).or_else(|| own.map(trace_name));
         if let Some(recent) =
             trace_id.as_ref().and_then(|trace_id| self.recorder.traced(trace_id).into_iter().next())
         {
             return Ok(Some(TraceRecord::clone(&recent)));
         }
-        let name = trace_id.unwrap_or_else(|| id.trim().to_owned());
-        Ok(self.reader.named(&name).map_err(failed)?.into_iter().next())
+        // Or the id that an upstream gave its answer.
+        for name in [trace_id.as_deref(), Some(id.trim())].into_iter().flatten() {
+            if let Some(stored) = self.reader.named(name).map_err(failed)?.into_iter().next() {
+                return Ok(Some(stored));
+            }
+        }
+        Ok(None)
     }
 
     /// Builds a query from its named parts.

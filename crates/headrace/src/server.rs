@@ -427,7 +427,8 @@ impl House {
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");
-        Some(Arc::new(Desk::new(tickets, Arc::clone(&self.clock), payer, version, offers)))
+        let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.recorder) as Arc<dyn TraceSink>);
+        Some(Arc::new(Desk::new(tickets, clock, payer, version, traces, offers)))
     }
 
     /// Sets up the first keys and warns the operator about problems with them.

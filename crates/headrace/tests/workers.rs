@@ -13,10 +13,14 @@
 #[path = "common/server.rs"]
 mod common;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, program, question, said};
+use headrace_trace::TraceContext;
 use rcgen::{CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 
@@ -25,11 +29,16 @@ const SECRET: &str = "0123456789abcdef-0123456789abcdef";
 
 /// Starts a worker with a secret file.
 fn worker(root: &Path, name: &str) -> Server {
+    worker_with(root, name, &[])
+}
+
+/// The same with more variables.
+fn worker_with(root: &Path, name: &str, variables: &[(&str, &str)]) -> Server {
     let secret = root.join("secret");
     std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
     let dir = root.join(name);
     let mut command = program();
-    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY).envs(variables.iter().copied());
     let secret = secret.to_str().unwrap();
     let more = ["--worker-secret-file", secret, "--metrics-listen", "127.0.0.1:0"];
     Server::begin(command, &dir, &more, KEY)
@@ -352,6 +361,139 @@ async fn a_client_that_goes_away_ends_the_job_at_the_worker() {
     assert!((3..choices * tokens).contains(&output), "{trace}");
     server.stop();
     far.stop();
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// What arrives at a receiver of OTLP, one body after the other, each as it is.
+fn otlp_receiver() -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let arrived = Arc::<Mutex<Vec<u8>>>::default();
+    let kept = Arc::clone(&arrived);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut length, mut line) = (0, String::new());
+            while reader.read_line(&mut line).unwrap_or_default() > 2 {
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            kept.lock().unwrap().extend_from_slice(&body);
+            let answer = b"HTTP/1.1 200 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            reader.get_mut().write_all(answer).unwrap();
+        }
+    });
+    (url, arrived)
+}
+
+/// How many spans of a trace, as OTLP writes them, have this parent: 16 bytes of trace, 8 of the span itself, 8 of its parent.
+fn spans_below(bytes: &[u8], trace: u128, parent: u64) -> usize {
+    let head = [&[0x0a, 16][..], &trace.to_be_bytes(), &[0x12, 8]].concat();
+    let tail = [&[0x22, 8][..], &parent.to_be_bytes()].concat();
+    let is_it = |span: &&[u8]| span.starts_with(&head) && span[head.len() + 8..].starts_with(&tail);
+    bytes.windows(head.len() + 8 + tail.len()).filter(is_it).count()
+}
+
+/// The record that a server has under a name, once it is there.
+fn record_at(server: &Server, name: &str) -> Value {
+    let began = Instant::now();
+    loop {
+        let output = server.command(&["trace", name, "--json"]);
+        if output.status.success() {
+            return serde_json::from_slice(&output.stdout).unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "{name}: {}", said(&output));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_keeps_a_record_and_a_span_of_each_job_below_the_try_that_sent_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (url, sent) = otlp_receiver();
+    let mut far = worker_with(root.path(), "far", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]);
+    let mut server = gateway(root.path().join("front"), &[&far]);
+    let ask = |body: Value, traceparent: Option<String>| {
+        let call = http().post(format!("{}/v1/chat/completions", server.url)).bearer_auth(KEY);
+        traceparent.into_iter().fold(call, |call, parent| call.header("traceparent", parent)).json(&body)
+    };
+    let theirs = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let mut parents = Vec::new();
+    for traceparent in [Some(theirs.clone()), None] {
+        let is_theirs = traceparent.is_some();
+        let call = ask(chat(json!({"model": "one", "temperature": 0})), traceparent).send().await.unwrap();
+        let id = call.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let answer: Value = call.json().await.unwrap();
+        let at_gateway = trace(&server, &id).await;
+        let context = TraceContext::of_request(id.parse().unwrap(), is_theirs.then_some(TRACE));
+        let (trace, parent) = (format!("{:032x}", context.trace), context.attempt(0).span);
+        parents.push((context.trace, parent));
+        let mut names = vec![id.clone(), answer["id"].as_str().unwrap().to_owned(), trace.clone()];
+        names.push(context.attempt(0).traceparent());
+        names.extend(is_theirs.then(|| theirs.clone()));
+        for name in names {
+            let job = record_at(&far, &name);
+            assert_eq!(job["worker_job"]["call"], json!(id), "{name}: {job}");
+            assert_ne!(job["id"], json!(id), "{job}");
+            assert_eq!(job["trace_id"], json!(trace), "{job}");
+            assert_eq!(job["parent_span_id"], json!(format!("{parent:016x}")), "{job}");
+            assert_eq!(job["outcome"]["kind"], "completed", "{job}");
+            assert_eq!(job["outcome"]["finish_reasons"].as_array().map(Vec::len), Some(1), "{job}");
+            assert_eq!(job["model"]["served"], "headrace-demo", "{job}");
+            for part in ["/usage", "/engine/cached_blocks", "/engine/prompt_blocks", "/engine/steps"] {
+                assert_eq!(job.pointer(part), at_gateway.pointer(part), "{part}: {job}");
+            }
+            let stages: Vec<&str> =
+                job["stages"].as_array().unwrap().iter().filter_map(|span| span["stage"].as_str()).collect();
+            assert!(
+                ["receive", "queue", "prefill", "decode"].iter().all(|stage| stages.contains(stage)),
+                "{job}"
+            );
+            assert_eq!(
+                (&job["org"], &job["cost"]["charged_nano_dollars"]),
+                (&Value::Null, &json!(0)),
+                "{job}"
+            );
+        }
+        let drawn = far.ok(&["trace", &id]);
+        assert!(drawn.contains("worker job") && drawn.contains(&id), "{drawn}");
+        // The call itself is the gateway's.
+        assert!(record_at(&server, &id).get("worker_job").is_none());
+    }
+    // The gateway lets go of a job whose client goes away.
+    let body = json!({"model": "one", "stream": true, "max_tokens": 1_500, "n": 8, "ignore_eos": true});
+    let mut answer = ask(chat(body), None).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    for _ in 0..3 {
+        answer.chunk().await.unwrap().unwrap();
+    }
+    drop(answer);
+    let job = record_at(&far, &id);
+    let output = job["usage"]["output_tokens"].as_u64().unwrap();
+    assert_eq!(job["outcome"]["kind"], "cancelled", "{job}");
+    assert!((1..8 * 1_500).contains(&output) && job["worker_job"]["call"] == json!(id), "{job}");
+    let context = TraceContext::of_request(id.parse().unwrap(), None);
+    parents.push((context.trace, context.attempt(0).span));
+    // Calls of the worker's own callers are what they were: none.
+    assert_eq!(far.ok(&["trace", "--last", "20", "--json"]), "");
+    assert_eq!(far.ok(&["trace", "--slowest", "20", "--json"]), "");
+    let listed = |more: &[&str]| -> usize {
+        let page: Value = serde_json::from_str(&far.ok(&[&["requests", "--json"], more].concat())).unwrap();
+        page["data"].as_array().unwrap().len()
+    };
+    assert_eq!((listed(&[]), listed(&["--key", "worker-job"])), (0, 3), "each job is recorded once");
+    let asked = http().get(format!("{}/v1/requests/{id}", far.url)).bearer_auth(KEY).send().await.unwrap();
+    assert_eq!(asked.status(), 404, "no caller of the worker sees it");
+    server.stop();
+    far.stop();
+    let sent = sent.lock().unwrap();
+    for (trace, parent) in parents {
+        assert_eq!(spans_below(&sent, trace, parent), 1, "{trace:032x}");
+    }
 }
 
 #[tokio::test]

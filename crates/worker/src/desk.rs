@@ -8,11 +8,12 @@ use bytes::Bytes;
 use headrace_call_api::{
     Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal,
 };
-use headrace_domain::{Clock, KeyId};
+use headrace_domain::{Clock, KeyId, Stage, TraceSink};
 use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
 
 use crate::about::{About, AboutModel};
 use crate::ask::{Ask, AskFault, HeldTo};
+use crate::job_record::{JobArrival, JobRecord};
 use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
 use crate::offer::Offer;
 use crate::refusal::Refusal;
@@ -33,6 +34,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     version: String,
     offers: Offers,
+    traces: Arc<dyn TraceSink>,
     payer: KeyId,
     /// Earliest time of the next warning about a request without a valid ticket.
     told_next_ns: AtomicU64,
@@ -45,36 +47,40 @@ struct Call {
     digest: BodyDigest,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 enum What {
-    Job,
+    Job(Box<JobArrival>),
     About,
     Words(String),
 }
 
 impl Desk {
     /// Creates an endpoint for gateways that know the secret. `payer` is the key whose share of memory the bodies count
-    /// against.
+    /// against. `traces` gets one record of each job that an engine took, when the job ends.
     pub fn new(
         tickets: Tickets,
         clock: Arc<dyn Clock>,
         payer: KeyId,
         version: &str,
+        traces: Arc<dyn TraceSink>,
         offers: impl Fn() -> Vec<Offer> + Send + Sync + 'static,
     ) -> Self {
         let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
         let told_next_ns = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { tickets, clock, version, offers, payer, told_next_ns }) }
+        Self { shared: Arc::new(Shared { tickets, clock, version, offers, traces, payer, told_next_ns }) }
     }
 }
 
 impl Annex for Desk {
     fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
-        let AnnexHead { method, path, authorization, now } = *head;
+        let AnnexHead { method, path, authorization, traceparent, now } = *head;
         let digest = self.shared.tickets.take(authorization, (method, path), now);
         let digest = digest.map_err(|fault| self.shared.stranger(&fault))?;
         let what = match (method, path) {
-            ("POST", JOBS_PATH) => What::Job,
+            ("POST", JOBS_PATH) => {
+                let now_ns = self.shared.clock.monotonic_nanos();
+                What::Job(Box::new(JobArrival::new(now, now_ns, traceparent)))
+            }
             ("GET", ABOUT_PATH) => What::About,
             ("GET", path) if path.starts_with(WORDS_PATH) => {
                 What::Words(path.trim_start_matches(WORDS_PATH).to_owned())
@@ -92,13 +98,16 @@ impl AnnexCall for Call {
 
     fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
         Box::pin(async move {
-            if !self.digest.is_of(&body) {
-                return self.shared.stranger(&TicketFault::Body);
+            let Self { shared, what, digest } = *self;
+            if !digest.is_of(&body) {
+                return shared.stranger(&TicketFault::Body);
             }
-            match &self.what {
-                What::Job => self.shared.job(&body).await.unwrap_or_else(|refusal| refused(&refusal)),
-                What::About => self.shared.about(),
-                What::Words(digest) => self.shared.words(digest),
+            match what {
+                What::Job(arrival) => {
+                    shared.job(&body, *arrival).await.unwrap_or_else(|refusal| refused(&refusal))
+                }
+                What::About => shared.about(),
+                What::Words(digest) => shared.words(&digest),
             }
         })
     }
@@ -146,7 +155,8 @@ impl Shared {
         answer.with_header("www-authenticate", self.tickets.process().challenge())
     }
 
-    async fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
+    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<AnnexAnswer, Refusal> {
+        arrival.mark(Stage::Receive, self.clock.monotonic_nanos());
         let mut ask =
             Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
         let expected = ask.model();
@@ -158,15 +168,23 @@ impl Shared {
         if *offer.bits != *expected.bits {
             return Err(unavailable(format!("its `{}` is another one than before", expected.name)));
         }
+        arrival.mark(Stage::Parse, self.clock.monotonic_nanos());
         let grammar = match ask.take_held_to() {
-            Some(held_to) => Some(compiled(offer, held_to).await?),
+            Some(held_to) => {
+                let compiled = compiled(offer, held_to).await?;
+                arrival.mark_form(self.clock.monotonic_nanos());
+                Some(compiled)
+            }
             None => None,
         };
         let in_full = ask.in_full();
         let mut job = ask.into_job(self.clock.monotonic_nanos());
         job.grammar = grammar;
+        let call = job.request;
         let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
-        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full);
+        let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.traces));
+        let record = JobRecord::new(arrival, call, offer.engine.capabilities(), clock, traces);
+        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full, record);
         Ok(Answer {
             status: 200,
             content_type: CONTENT_TYPE,

@@ -8,6 +8,7 @@ mod audit;
 mod desk;
 mod frame;
 mod framing;
+mod job_record;
 mod limits;
 mod offer;
 mod refusal;

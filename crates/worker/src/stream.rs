@@ -1,5 +1,5 @@
 //! One job in progress at a worker: sends its engine's events as frames, as fast as they are read. Dropping the stream
-//! cancels the job at once. Must not know the reader.
+//! cancels the job at once. When the job ends, its trace record is handed over. Must not know the reader.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,12 +9,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
-use headrace_domain::{Clock, TokenLogprob};
-use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
+use headrace_domain::{Clock, Stage, TokenLogprob};
+use headrace_engine_api::{Event, Events, JobError, JobReport, Ticket, TicketControl};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::frame::Frame;
 use crate::framing::put_frame;
+use crate::job_record::{JobRecord, LET_GO, UNREAD_TOO_LONG};
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
 use crate::offer::Offer;
 use crate::report::{Also, Report};
@@ -27,6 +29,8 @@ pub(crate) struct JobStream {
     clock: Arc<dyn Clock>,
     /// Whether the additional report is sent at the end.
     in_full: bool,
+    /// `None` once the record was handed over.
+    record: Option<JobRecord>,
     /// Frames that are not written yet.
     ready: VecDeque<Frame>,
     beat: Pin<Box<Sleep>>,
@@ -40,21 +44,42 @@ struct Held {
     /// Time of the last read.
     asked_ns: AtomicU64,
     over: AtomicBool,
+    /// The job was let go because its events were not read.
+    unread: AtomicBool,
+}
+
+impl Held {
+    fn why_cancelled(&self) -> &'static str {
+        if self.unread.load(Ordering::Relaxed) { UNREAD_TOO_LONG } else { LET_GO }
+    }
 }
 
 impl JobStream {
     /// Creates the stream of a submitted job. Must be called within a runtime.
-    pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>, in_full: bool) -> Self {
+    pub(crate) fn new(
+        ticket: Ticket,
+        offer: Offer,
+        clock: Arc<dyn Clock>,
+        in_full: bool,
+        record: JobRecord,
+    ) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
-        let held = Arc::new(Held { control, asked_ns, over: AtomicBool::new(false) });
+        let held = Arc::new(Held {
+            control,
+            asked_ns,
+            over: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
+        });
         tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
         let ready = VecDeque::from([Frame::Alive(offer.engine.load())]);
-        Self { events, held, offer, clock, in_full, ready, beat: Box::pin(sleep(BEAT)), over: false }
+        let (record, beat) = (Some(record), Box::pin(sleep(BEAT)));
+        Self { events, held, offer, clock, in_full, record, ready, beat, over: false }
     }
 
     /// Queues the frames of an event.
     fn say(&mut self, event: Option<Event>) {
+        self.note(event.as_ref());
         let frame = match event {
             Some(Event::Started { cached_tokens }) => Frame::Started { cached_tokens },
             Some(Event::Scored(scores)) => return self.ready.extend(split(scores.tokens)),
@@ -82,6 +107,26 @@ impl JobStream {
             }
         };
         self.ready.push_back(frame);
+    }
+
+    /// Takes from an event what the record needs, and hands the record over with the last one.
+    fn note(&mut self, event: Option<&Event>) {
+        let is_last = matches!(event, None | Some(Event::Done(_) | Event::Failed { .. }));
+        if !is_last {
+            if let (Some(record), Some(event)) = (&mut self.record, event) {
+                record.note(event);
+            }
+            return;
+        }
+        let Some(record) = self.record.take() else { return };
+        match event {
+            Some(Event::Done(report)) => record.completed(report),
+            Some(Event::Failed { error: JobError::Cancelled, report }) => {
+                record.cancelled(self.held.why_cancelled(), report);
+            }
+            Some(Event::Failed { error, report }) => record.failed(error, report),
+            _ => record.deserted(),
+        }
     }
 
     /// Returns the final report. Queues the additional report before it, if the gateway asked for that.
@@ -119,7 +164,13 @@ impl Frames for JobStream {
         self.held.asked_ns.store(self.clock.monotonic_nanos(), Ordering::Relaxed);
         let mut out = match self.chunk(cx) {
             Ok(out) => out,
-            Err(broken) => return Poll::Ready(Some(Err(broken))),
+            Err(broken) => {
+                if let Some(record) = self.record.take() {
+                    let message = "an event of the job could not be sent on".to_owned();
+                    record.broke(Stage::Deliver, message, &JobReport::default());
+                }
+                return Poll::Ready(Some(Err(broken)));
+            }
         };
         if out.is_empty() {
             if self.over {
@@ -150,8 +201,19 @@ impl Frames for JobStream {
 
 impl Drop for JobStream {
     fn drop(&mut self) {
-        if !self.held.over.swap(true, Ordering::Relaxed) {
-            drop(self.held.control.cancel());
+        if self.held.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let why = self.held.why_cancelled();
+        let cancelled = self.held.control.cancel();
+        let Some(record) = self.record.take() else { return };
+        // What the job took is known once the engine has let go of it.
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                let report = cancelled.report().await;
+                record.cancelled(why, &report);
+            })),
+            Err(_) => record.cancelled(why, &JobReport::default()),
         }
     }
 }
@@ -184,6 +246,7 @@ async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
         }
         if u128::from(unread_ns) >= UNREAD.as_nanos() {
             tracing::warn!("a job was let go, as its gateway did not read what came of it");
+            held.unread.store(true, Ordering::Relaxed);
             drop(held.control.cancel());
             return;
         }

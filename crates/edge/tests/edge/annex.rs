@@ -27,7 +27,8 @@ impl Annex for Beside {
             return Err(Answer::json(401, "{}"));
         }
         let (stub, payer) = (Arc::clone(&self.0), KeyId::new("beside").unwrap());
-        Ok(Box::new(Asked { stub, head: format!("{} {}", head.method, head.path), payer }))
+        let parent = head.traceparent.map(|parent| format!(" below {parent}")).unwrap_or_default();
+        Ok(Box::new(Asked { stub, head: format!("{} {}{parent}", head.method, head.path), payer }))
     }
 }
 
@@ -74,6 +75,15 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
     ] {
         let answer = ask(&served, head, body).await;
         assert_status(&answer, status);
+        assert!(answer.contains(says), "{answer}");
+    }
+    // One `traceparent` is shown to it as it came, and several are shown as none.
+    for (headers, says) in [
+        ("traceparent: 00-a-b-01", "jobs below 00-a-b-01 1 bytes"),
+        ("traceparent: a\r\ntraceparent: b", "jobs 1 bytes"),
+    ] {
+        let answer =
+            ask(&served, &format!("POST /internal/v1/jobs HTTP/1.1\r\n{headers}\r\nx-rest:"), "x").await;
         assert!(answer.contains(says), "{answer}");
     }
     served.stub.until_in_flight(0).await;

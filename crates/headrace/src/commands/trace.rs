@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
-    TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, waterfall,
+    TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, trace_name,
+    waterfall,
 };
 use serde::Serialize;
 
@@ -110,8 +112,8 @@ impl Traces {
         }
     }
 
-    /// Returns the newest calls, without shadow copies. A running server also knows calls that it does not store,
-    /// because it samples the refusals of clients without a valid key.
+    /// Returns the newest calls, without shadow copies and worker jobs. A running server also knows calls that it does
+    /// not store, because it samples the refusals of clients without a valid key.
     fn newest(&self, count: usize) -> Result<Vec<TraceRecord>, CommandError> {
         let mut newest = recent_calls(&self.data_dir, count.min(MOST_IN_MEMORY));
         let known: HashSet<RequestId> = newest.iter().map(|record| record.request_id).collect();
@@ -119,9 +121,8 @@ impl Traces {
         loop {
             let stored = self.reader.last(wanted).map_err(failed)?;
             let all = stored.len() < wanted;
-            let calls: Vec<TraceRecord> =
-                stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
-            // Shadow copies may be among the newest records, so read more.
+            let calls: Vec<TraceRecord> = stored.into_iter().filter(TraceRecord::is_call).collect();
+            // Shadow copies and worker jobs may be among the newest records, so read more.
             if calls.len() >= count || all || wanted >= MOST {
                 newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
                 break;
@@ -149,12 +150,18 @@ impl Traces {
         if let Some(stored) = call.id.map(|id| self.reader.get(id)).transpose()?.flatten() {
             return Ok(Some(stored));
         }
-        if let Some(stored) = self.reader.named(&call.name)?.into_iter().next() {
-            return Ok(Some(stored));
+        // A call here that serves one of another server has that call's digits as its trace id, and so has a worker job.
+        let digits = call.id.map(trace_name).filter(|digits| *digits != call.name);
+        let names = || iter::once(call.name.as_str()).chain(digits.as_deref());
+        for name in names() {
+            if let Some(stored) = self.reader.named(name)?.into_iter().next() {
+                return Ok(Some(stored));
+            }
         }
         let in_memory = recent_calls(&self.data_dir, MOST_IN_MEMORY);
         let is_meant = |record: &TraceRecord| {
-            Some(record.request_id) == call.id || other_names(record).any(|name| name == call.name)
+            Some(record.request_id) == call.id
+                || other_names(record).any(|other| names().any(|name| other == name))
         };
         Ok(in_memory.into_iter().find(is_meant))
     }

@@ -382,7 +382,8 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
             let tickets = Tickets::new(secret.clone(), process.unwrap_or(ProcessId::UNKNOWN));
             let (payer, offer) = (KeyId::new("worker").unwrap(), offer.clone());
             let clock = Arc::<SystemClock>::clone(&clock);
-            let desk = Desk::new(tickets, clock, payer, "1", move || vec![offer.clone()]);
+            let traces = Arc::new(headrace_domain::NoTrace);
+            let desk = Desk::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
             (desk, process.is_none().then_some(secret))
         })
         .collect();
@@ -403,7 +404,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         };
         let authorization = shown.as_deref().map(str::as_bytes);
         let (method, path) = (request.method.as_str(), request.path.as_str());
-        let head = AnnexHead { method, path, authorization, now: clock.now() };
+        let head = AnnexHead { method, path, authorization, traceparent: None, now: clock.now() };
         let mut answer = match desk.admit(&head) {
             Ok(call) => at_once(call.answer(request.body.clone().into())),
             Err(refusal) => refusal,
