@@ -62,8 +62,9 @@ pub trait Judge: Send + Sync {
         0
     }
 
-    /// The verdict on phrases that begin in `before` and end in `after`, as if a space stood between the two.
-    fn judge_seam(&self, _before: &str, _after: &str) -> Verdict {
+    /// The verdict on phrases that begin in one of the texts `before` and end in `after`. Where two texts meet, a phrase may have a
+    /// space or none.
+    fn judge_seam(&self, _before: &[String], _after: &str) -> Verdict {
         Verdict::Clean
     }
 
