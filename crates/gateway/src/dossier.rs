@@ -8,6 +8,7 @@ use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
     TraceRecord, UnixNanos, Usage, UsageSource,
 };
+use headrace_identity::Principal;
 
 use crate::batch_line::BatchLine;
 use crate::board::Seat;
@@ -178,6 +179,13 @@ impl Dossier {
             started: self.record.started,
             start_ns: self.start_ns,
         }
+    }
+
+    /// Names the caller.
+    pub(crate) fn is_of(&mut self, principal: &Principal) {
+        self.record.org = Some(principal.org.clone());
+        self.record.project = Some(principal.project.clone());
+        self.record.key = Some(principal.key.clone());
     }
 
     /// Names what was called, and takes the caller's trace ids where they are well-formed.

@@ -149,7 +149,7 @@ pub(crate) async fn count(
 }
 
 /// Whatever stage refused: one answer and one trace.
-fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+pub(crate) fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer

@@ -44,7 +44,7 @@ const KEY_PREFIX: &str = "sk-";
 
 /// What the record keeps of the name that was asked for, whether or not there is such a model: no control characters, and nothing of
 /// what may be an API key that was pasted in the wrong place.
-pub(super) fn name_kept(asked: &str) -> Option<String> {
+pub(crate) fn name_kept(asked: &str) -> Option<String> {
     if asked.split_whitespace().any(|word| word.starts_with(KEY_PREFIX)) {
         return None;
     }
