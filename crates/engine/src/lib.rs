@@ -8,6 +8,8 @@
 //! `return_token_ids`); the text of a stop token or stop string is not delivered. With a stop string the id that
 //! completed it is the last one.
 
+#[cfg(test)]
+mod any_ids;
 mod around;
 mod config;
 mod embedded;
