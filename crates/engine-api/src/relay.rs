@@ -229,6 +229,13 @@ pub enum RelayError {
         /// Why not: the name, the port, TLS.
         why: String,
     },
+    /// No connection came about in time: nothing was sent.
+    ConnectTimeout {
+        /// How long was waited.
+        after: Duration,
+        /// What may lie in the way, and the way out. Empty, or text that continues the sentence.
+        hint: String,
+    },
     /// It took too long.
     Timeout {
         /// What.
@@ -285,8 +292,6 @@ pub enum RelayError {
 /// What was waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RelayWait {
-    /// A connection.
-    Connect,
     /// The head of the answer.
     Head,
     /// The next bytes of the answer.
@@ -300,7 +305,6 @@ pub enum RelayWait {
 impl fmt::Display for RelayWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Connect => "a connection",
             Self::Head => "the head of its answer",
             Self::Idle => "the next bytes of its answer",
             Self::Event => "the next event of its answer",
@@ -313,6 +317,9 @@ impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect { why } => write!(f, "no connection: {why}"),
+            Self::ConnectTimeout { after, hint } => {
+                write!(f, "no connection within {} s{hint}", after.as_secs_f64())
+            }
             Self::Timeout { what, after } => {
                 write!(f, "{what} did not come within {} s", after.as_secs_f64())
             }
