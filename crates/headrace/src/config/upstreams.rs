@@ -25,6 +25,7 @@ use super::thinking::thinking;
 use super::value::{Kind, Parsed};
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::{DEMO_PATH, Reader};
+use crate::ca::read_authorities;
 use crate::key_text::read_key;
 
 /// The longest of an upstream's times.
@@ -171,8 +172,7 @@ fn secret(table: &mut Table, key: &'static str, variable: &str) -> Option<Secret
 
 fn file(table: &mut Table, key: &'static str) -> Option<Vec<u8>> {
     let Some(Parsed::Path(path)) = table.take(key, Kind::Path) else { return None };
-    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-    read(&path).map_err(|why| table.problem(key, why)).ok()
+    read_authorities(&path).map_err(|why| table.problem(key, why)).ok()
 }
 
 fn headers(table: &mut Table) -> Vec<(String, SecretString)> {
