@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use reqwest::{Certificate, Client};
+use headrace_client::count_authorities;
 
 /// The file of `--ca`.
 pub(crate) fn read_ca(path: &Path) -> Result<Vec<u8>, String> {
@@ -17,13 +17,10 @@ pub(crate) fn read_ca(path: &Path) -> Result<Vec<u8>, String> {
 pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let found = Certificate::from_pem_bundle(&bytes).ok().filter(|found| !found.is_empty());
-    let found =
-        found.ok_or_else(|| format!("{shown} holds no certificate in PEM{}", instead(path, &bytes)))?;
-    // Building a client decodes each of them.
-    match Client::builder().tls_certs_only(found).build() {
-        Ok(_) => Ok(bytes),
-        Err(_) => Err(format!(
+    match count_authorities(&bytes) {
+        Some(1..) => Ok(bytes),
+        Some(0) => Err(format!("{shown} holds no certificate in PEM{}", instead(path, &bytes))),
+        None => Err(format!(
             "{shown} holds a certificate that cannot be decoded: it is cut or damaged. Copy the file of the authority once more"
         )),
     }

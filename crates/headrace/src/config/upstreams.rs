@@ -2,7 +2,7 @@
 //! Keys come from files and variables, and stand in no setting. Must not know what is asked of a server.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -477,6 +477,8 @@ pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Tab
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
