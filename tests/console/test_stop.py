@@ -60,6 +60,15 @@ def answers_the_next(page, talker):
     assert [message["role"] for message in sent] == ["user", "assistant", "user"] and sent[1]["content"].startswith("word0 word1 ")
 
 
+def holds_nothing(page):
+    """Waits until the ledger holds nothing: every stopped call has ended on the server, too."""
+    for _ in range(600):
+        if told(page, "ledger/totals")["open_holds"] == 0:
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("the ledger still holds money for a stopped call")
+
+
 @pytest.mark.parametrize("by", ["button", "Escape"])
 def test_a_stopped_answer_stays_and_the_next_question_is_answered(house, tabs, talker, by):
     tab, page = open_playground(tabs, house)
@@ -75,11 +84,8 @@ def test_a_stopped_answer_stays_and_the_next_question_is_answered(house, tabs, t
         page.get_by_role("button", name="New", exact=True).click()
         page.get_by_text("Nothing said yet.").wait_for()
     # Each stopped call ended at the upstream, too, and nothing is held for it.
-    for _ in range(600):
-        if told(page, "ledger/totals")["open_holds"] == 0:
-            break
-        page.wait_for_timeout(100)
-    assert told(page, "ledger/totals")["open_holds"] == 0 and len(talker.asked) == 4 and len(talker.left) == 2
+    holds_nothing(page)
+    assert len(talker.asked) == 4 and len(talker.left) == 2
 
 
 def test_a_stopped_answer_is_there_after_a_reload_and_in_a_new_tab(house, tabs, talker):
@@ -147,8 +153,4 @@ def test_a_connection_that_breaks_leaves_the_words_and_a_way_on(house, tabs, tal
     else:
         page.get_by_role("button", name="New", exact=True).click()
         page.get_by_text("Nothing said yet.").wait_for()
-    for _ in range(600):
-        if told(page, "ledger/totals")["open_holds"] == 0:
-            break
-        page.wait_for_timeout(100)
-    assert told(page, "ledger/totals")["open_holds"] == 0, "the call was stopped on the server"
+    holds_nothing(page)

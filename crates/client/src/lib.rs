@@ -31,3 +31,4 @@ pub use headrace_wire::client::{
 pub use probe::Probe;
 pub use retry::RetryPolicy;
 pub use stream::ChatStream;
+pub use tls::count_authorities;

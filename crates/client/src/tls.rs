@@ -31,6 +31,16 @@ pub(crate) fn config(ca_pem: Option<&[u8]>) -> Result<ClientConfig, ClientError>
     Ok(config)
 }
 
+/// The number of certificates in a PEM text: 0 if a block of it is cut or damaged. `None` if a certificate cannot be decoded.
+pub fn count_authorities(pem: &[u8]) -> Option<usize> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let Ok(certificate) = certificate else { return Some(0) };
+        roots.add(certificate).ok()?;
+    }
+    Some(roots.len())
+}
+
 fn authorities(pem: &[u8]) -> Result<RootCertStore, ClientError> {
     let none = || ClientError::Config("the file of the authority holds no certificate in PEM".to_owned());
     let mut roots = RootCertStore::empty();

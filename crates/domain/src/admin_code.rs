@@ -46,23 +46,23 @@ macro_rules! codes {
 
 codes! {
     NotSignedIn "not_signed_in" [401]
-        "Nobody is signed in."
+        "The request has neither a session nor an operator's key."
         "Open the link that `headrace operators link ID` prints, or send `Authorization: Bearer` with an operator's key.";
     BadCredential "bad_credential" [401]
-        "The key or link is not good: it was never made, used before, revoked, or is over."
+        "The key or link is not valid: it was never made, was used before, was revoked, or has expired."
         "`headrace operators link ID` makes a new link. A link works once.";
     TooManyAttempts "too_many_attempts" [429]
         "Too many keys or links of this address were wrong."
-        "Wait for `Retry-After`. Keys that are good work all the while, and so do sessions.";
+        "Wait for `Retry-After`. Valid keys and sessions work meanwhile.";
     Role "role" [403]
-        "The role of who asks may not call this route."
-        "The message names the roles that may. `GET /admin/v1/session` lists what one's own role may call.";
+        "The operator's role does not include this route."
+        "The message names the roles that include it. `GET /admin/v1/session` lists the routes of your own role.";
     Csrf "csrf" [403]
-        "An act by a session came without the session's sign, so that another page may have sent it."
-        "Send the header `x-headrace-csrf` with what `GET /admin/v1/session` tells, or use an operator's key instead of the cookie.";
+        "A session's change came without the session's CSRF token, so that another page may have sent it."
+        "Send the header `x-headrace-csrf` with the `csrf` of `GET /admin/v1/session`, or use an operator's key instead of the cookie.";
     Origin "origin" [403]
         "The browser says that a page of another site or origin asked for this."
-        "Ask from the console itself. Programs that are no browsers send neither `Origin` nor `Sec-Fetch-Site`, and use a key.";
+        "Ask from the console itself. A program that is no browser sends neither `Origin` nor `Sec-Fetch-Site`, and uses a key.";
     Host "host" [421]
         "This listener is not known by the name that it was asked by."
         "Ask by its address or as `localhost`; where it stands behind a name, set `admin.url`.";
@@ -82,7 +82,7 @@ codes! {
         "The body did not come in time."
         "Send it at once; the message names how long it may take.";
     TooManySubscribers "too_many_subscribers" [429]
-        "As many look on at `GET /admin/v1/events` as may."
+        "`GET /admin/v1/events` has as many open streams as it allows."
         "Close a page of the console, or try again after `Retry-After`.";
     UnknownOrg "unknown_org" [404]
         "There is no such organisation, or the ledger has no account of it."
@@ -100,8 +100,8 @@ codes! {
         "No model of that name is served."
         "`GET /admin/v1/models` lists those that are.";
     UnknownCheckpoint "unknown_checkpoint" [404]
-        "No checkpoint of that name is stored on the server's machine, or it is not known which of several is meant."
-        "`GET /admin/v1/checkpoints` lists those that other programs have stored. The message says where was looked, and how to get one.";
+        "No checkpoint of that name is stored on the server's machine, or several have that name."
+        "`GET /admin/v1/checkpoints` lists those that other programs have stored. The message lists the places that were searched, and says how to get one.";
     UnknownRoute "unknown_route" [404]
         "There is no route of that name to several models."
         "`headrace routes` lists them.";
@@ -109,10 +109,10 @@ codes! {
         "There is no upstream of that name."
         "`headrace upstreams` lists them.";
     Exists "exists" [409]
-        "There is one of that name."
-        "Choose another name, or use the one that is there.";
+        "Something of that name exists already."
+        "Choose another name, or use the one that exists.";
     LastOwner "last_owner" [409]
-        "This is the only owner: without one nobody could make operators."
+        "This is the only owner, and only an owner can make operators."
         "Make another first: `headrace operators create --name NAME --role owner`.";
     ProjectOfAnotherOrg "project_of_another_org" [422]
         "The project belongs to another organisation."
@@ -133,14 +133,14 @@ codes! {
         "A sum would not fit (± 9.2 billion dollars)."
         "Nothing was moved. Ask for less.";
     LedgerBusy "ledger_busy" [503]
-        "More changes wait for the ledger's disk than may."
-        "Nothing was changed. Try again in a moment; where it lasts, the disk is too slow.";
+        "The queue of changes that wait for the ledger's disk is full."
+        "Nothing was changed. Try again in a moment. If it happens again and again, the disk is too slow.";
     LedgerUnavailable "ledger_unavailable" [503]
         "The ledger cannot be written, or cannot be read."
         "See that the disk has space and the data directory is the server's, then try again.";
     LedgerUndecided "ledger_undecided" [503]
-        "The act is in the audit log, and nobody can say yet whether it reached the ledger."
-        "See that the disk has space, and do not repeat the act: it is finished as soon as the ledger can be written.";
+        "The change is in the audit log, and the ledger has not confirmed it yet."
+        "See that the disk has space, and do not repeat the change: it is finished as soon as the ledger can be written.";
     LedgerEmptied "ledger_emptied" [500]
         "The ledger is empty, but there are keys of projects that must have had accounts in it: its file was removed or replaced."
         "Stop, and put `ledger.sqlite` back; or, to go on with balances of zero, `headrace ledger open-accounts`.";
@@ -154,44 +154,44 @@ codes! {
         "No server listens for operators on this data directory, so that a link would lead nowhere."
         "`headrace up`, or `headrace serve --admin-listen 127.0.0.1:8081`.";
     Busy "busy" [503]
-        "The configuration is being read again, which takes as long as models take to load."
-        "Ask again when that is done.";
+        "The server is reading its configuration again, which takes as long as its models take to load."
+        "Ask again when it has finished.";
     ConfigRefused "config_refused" [422]
-        "The new configuration has faults; the former one goes on, whole."
+        "The new configuration has faults. The server keeps the former one, and takes nothing of the new one."
         "The message names every fault. `headrace config check` shows every value and where it comes from.";
     NoWords "no_words" [422]
-        "The model is another server's, whose tokenizer nobody here knows."
+        "The model is served by another server, and its tokenizer is not on this machine."
         "Give `path` beside `targets` in the configuration: a directory with its tokenizer and template.";
     NoFiles "no_files" [422]
-        "The model is another server's: none of its files are here."
-        "Ask that server what it loads.";
+        "The model is served by another server, and none of its files are on this machine."
+        "Ask that server which files it loads.";
     Refused "refused" [422]
-        "The prompt, text or model cannot be shown: what would refuse a call refuses this, too."
-        "The message says why.";
+        "The prompt, text or model cannot be shown: a call with it would be refused for the same reason."
+        "The message names the reason and the way out.";
     IdempotencyKeyReused "idempotency_key_reused" [422]
-        "Another call was made under this `Idempotency-Key`."
-        "A new call needs a new key.";
+        "A call with another body was made with this `Idempotency-Key`."
+        "Send a new `Idempotency-Key` with each new call, or repeat the first body.";
     TooManyCalls "too_many_calls" [429]
-        "Too many calls of the playground are being made."
-        "Stop one, or wait until one is over.";
+        "The playground has as many calls in flight as it allows."
+        "Stop one, or wait until one has ended.";
     BegunBefore "begun_before" [410]
-        "A call was begun under this `Idempotency-Key` before, and its answer is not kept any longer. It is not made twice."
-        "`GET /admin/v1/requests` shows what became of it. Asked once more it is a new call, with a key of its own.";
+        "A call was made with this `Idempotency-Key` before, and its answer is no longer kept. It is not made twice."
+        "`GET /admin/v1/requests` shows how it ended. To ask once more, send a new `Idempotency-Key`: that is a new call.";
     Stopped "stopped" [409]
-        "The call was stopped before it was answered."
-        "What it used until then is charged. Asked once more it is a new call, with a key of its own.";
+        "A call of the playground ended before its answer was whole: an operator stopped it, no page read it, its answer was too long to keep, or its answer broke off."
+        "The message names which. The tokens until then are charged, and `GET /admin/v1/requests` shows the call. To ask once more, send a new `Idempotency-Key`: that is a new call.";
     StoreFailed "store_failed" [503]
         "Identities, the audit log or traces could not be read or written. Nothing was changed."
         "See that the disk has space and the data directory is the server's, then try again.";
     WrongSecret "wrong_secret" [500]
         "The data directory's secret is not the one that its keys were made with."
-        "Put the file `secrets/key-hash` back that belongs to this data directory: without it no key can be known.";
+        "Put the file `secrets/key-hash` back that belongs to this data directory: without it no key can be checked.";
     Randomness "randomness" [500]
         "The operating system gave no random numbers, without which no key is made."
-        "Try again; where it lasts, the machine is at fault.";
+        "Try again. If it happens again, the machine has no source of random numbers.";
     Internal "internal" [500]
         "A fault within the server."
-        "The message says what is known. Try again; where it lasts, report it.";
+        "The message says what is known. Try again, and report it if it happens again.";
     TooLong "too_long" []
         "A command on the control socket is longer than one line of 256 KiB."
         "Send less at once.";

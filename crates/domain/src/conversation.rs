@@ -38,6 +38,9 @@ pub struct Message {
     pub role: Role,
     /// The text. Several text parts are joined in order. `None` if an assistant message holds only tool calls.
     pub content: Option<String>,
+    /// The bytes of `content` at which a further text part begins, in rising order. Empty for a text of one part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joints: Vec<usize>,
     /// Parts that are not text, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<Media>,
@@ -57,6 +60,7 @@ impl Message {
         Self {
             role,
             content: Some(content.into()),
+            joints: Vec::new(),
             media: Vec::new(),
             name: None,
             reasoning: None,
@@ -64,6 +68,28 @@ impl Message {
             tool_call_id: None,
         }
     }
+
+    /// The text parts of `content`, in order. No part is empty, unless it is the only one.
+    pub fn text_parts(&self) -> impl Iterator<Item = &str> {
+        let text = self.content.as_deref().unwrap_or_default();
+        let begins = std::iter::once(0).chain(self.joints.iter().copied());
+        let ends = self.joints.iter().copied().chain(std::iter::once(text.len()));
+        begins.zip(ends).filter_map(|(begin, end)| text.get(begin..end))
+    }
+}
+
+/// Where a text of a call is, for judges of phrases that are split over texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextPlace {
+    /// No text beside it continues it: an input of embeddings, or parts that were given before one by one.
+    Apart,
+    /// Beside the contents of messages: a name, a tool, an unknown field.
+    Beside,
+    /// In the content of a message, as a whole or as one of its parts.
+    Content {
+        /// Whether the message is the user's.
+        of_user: bool,
+    },
 }
 
 /// A tool call by the model.

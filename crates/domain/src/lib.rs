@@ -43,7 +43,8 @@ pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{Ask, Concern};
 pub use conversation::{
-    ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice,
+    ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, TextPlace, Tool, ToolCall,
+    ToolChoice,
 };
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;

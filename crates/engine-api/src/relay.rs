@@ -234,6 +234,13 @@ pub enum RelayError {
         /// The cause: the name, the port or TLS.
         why: String,
     },
+    /// No connection came about in time: nothing was sent.
+    ConnectTimeout {
+        /// How long was waited.
+        after: Duration,
+        /// What may lie in the way, and the way out. Empty, or text that continues the sentence.
+        hint: String,
+    },
     /// A wait exceeded its time limit.
     Timeout {
         /// What the relay waited for.
@@ -291,8 +298,6 @@ pub enum RelayError {
 /// What a relay waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RelayWait {
-    /// A connection.
-    Connect,
     /// The head of the answer.
     Head,
     /// The next bytes of the answer.
@@ -306,7 +311,6 @@ pub enum RelayWait {
 impl fmt::Display for RelayWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Connect => "a connection",
             Self::Head => "the head of its answer",
             Self::Idle => "the next bytes of its answer",
             Self::Event => "the next event of its answer",
@@ -319,6 +323,9 @@ impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect { why } => write!(f, "no connection: {why}"),
+            Self::ConnectTimeout { after, hint } => {
+                write!(f, "no connection within {} s{hint}", after.as_secs_f64())
+            }
             Self::Timeout { what, after } => {
                 write!(f, "{what} did not come within {} s", after.as_secs_f64())
             }

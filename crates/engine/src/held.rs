@@ -253,12 +253,11 @@ mod tests {
     use headrace_domain::Form;
 
     use super::*;
+    use crate::any_ids::AnyIds;
 
     /// A grammar that allows every id and forces none.
     #[derive(Debug)]
     struct Free(Arc<Form>);
-
-    struct Anything;
 
     impl Grammar for Free {
         fn form(&self) -> &Arc<Form> {
@@ -266,29 +265,11 @@ mod tests {
         }
 
         fn begin(&self) -> Box<dyn GrammarState> {
-            Box::new(Anything)
+            Box::new(AnyIds)
         }
 
         fn state_bytes(&self) -> usize {
             0
-        }
-    }
-
-    impl GrammarState for Anything {
-        fn mask(&mut self, _: &mut [u32]) -> Result<(), GrammarFailed> {
-            Ok(())
-        }
-
-        fn accept(&mut self, _: u32) -> Result<(), GrammarFailed> {
-            Ok(())
-        }
-
-        fn forced(&self) -> &[u32] {
-            &[]
-        }
-
-        fn is_over(&self) -> bool {
-            false
         }
     }
 

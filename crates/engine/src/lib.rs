@@ -8,6 +8,8 @@
 //! The text of a stop token or stop string is not delivered. With a stop string, the last id is the one that
 //! completed the string.
 
+#[cfg(test)]
+mod any_ids;
 mod around;
 mod config;
 mod embedded;

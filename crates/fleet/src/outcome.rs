@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use headrace_engine_api::{JobError, RelayError, RelayWait, SubmitRefusal};
+use headrace_engine_api::{JobError, RelayError, SubmitRefusal};
 
 /// How a call ended, as far as it concerns the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,9 +107,7 @@ impl From<&JobError> for Outcome {
 impl From<&RelayError> for Outcome {
     fn from(error: &RelayError) -> Self {
         let failure = match error {
-            RelayError::Connect { .. } | RelayError::Timeout { what: RelayWait::Connect, .. } => {
-                Failure::Connect
-            }
+            RelayError::Connect { .. } | RelayError::ConnectTimeout { .. } => Failure::Connect,
             RelayError::Timeout { .. } => Failure::Timeout,
             RelayError::Status { status, retry_after, .. } => match status {
                 // 529 is Anthropic's status for an overloaded server.

@@ -8,6 +8,7 @@ use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
     TraceRecord, UnixNanos, Usage, UsageSource, parse_traceparent,
 };
+use headrace_identity::Principal;
 
 use crate::batch_line::BatchLine;
 use crate::board::Seat;
@@ -180,6 +181,13 @@ impl Dossier {
             started: self.record.started,
             start_ns: self.start_ns,
         }
+    }
+
+    /// Names the caller.
+    pub(crate) fn is_of(&mut self, principal: &Principal) {
+        self.record.org = Some(principal.org.clone());
+        self.record.project = Some(principal.project.clone());
+        self.record.key = Some(principal.key.clone());
     }
 
     /// Records the endpoint, and the caller's trace ids if they are well-formed.

@@ -31,9 +31,10 @@ use crate::objects::reads::keeping;
 use crate::refused::Why;
 use crate::routes::Asker;
 use crate::stages::authenticate::draining;
-use crate::stages::authorize::unknown_model_of;
+use crate::stages::authorize::{name_kept, unknown_model_of};
 use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
+use crate::stages::refuse;
 use crate::stages::render::shorten::shortened;
 use crate::stages::render::{
     could_fit, encodes, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, text_ids, with_past,
@@ -87,13 +88,15 @@ impl Gateway {
         questioner(question, dossier, principal, Vec::new())
     }
 
-    /// Answers a question.
-    pub(crate) async fn answer_to(&self, asked: Questioner, body: impl BodySource) -> Answer {
-        let looked = self.look_into(&asked, body).await;
-        tell(&asked.dossier, looked)
+    /// Answers a question. A refused question leaves a trace, as a refused call does.
+    pub(crate) async fn answer_to(&self, mut asked: Questioner, body: impl BodySource) -> Answer {
+        match self.look_into(&mut asked, body).await {
+            Ok(answer) => tell(&asked.dossier, Ok(answer)),
+            Err(why) => refuse(self, asked.dossier, &why),
+        }
     }
 
-    async fn look_into(&self, asked: &Questioner, body: impl BodySource) -> Looked {
+    async fn look_into(&self, asked: &mut Questioner, body: impl BodySource) -> Looked {
         let read = tokio::select! {
             biased;
             read = body.read() => read,
@@ -101,6 +104,8 @@ impl Gateway {
         };
         let body = read.map_err(|refusal| Why::of_body(&refusal))?;
         let taken = take(self, &asked.principal.key, &body, false).await?;
+        // Found before the body is read: a refusal keeps the name, too.
+        asked.dossier.record.model_asked = model_named(&body).as_deref().and_then(name_kept);
         let asker = Asker {
             secret: self.parts().cache_secret,
             principal: Arc::clone(&asked.principal),
@@ -144,12 +149,15 @@ impl Gateway {
 
 fn questioner(
     question: Question,
-    dossier: Dossier,
+    mut dossier: Dossier,
     principal: Result<Arc<Principal>, Why>,
     headers: Vec<(&'static str, String)>,
 ) -> Result<Questioner, Answer> {
     match principal {
-        Ok(principal) => Ok(Questioner { question, principal, dossier, headers }),
+        Ok(principal) => {
+            dossier.is_of(&principal);
+            Ok(Questioner { question, principal, dossier, headers })
+        }
         Err(why) => Err(tell(&dossier, Err(why))),
     }
 }

@@ -150,7 +150,7 @@ pub(crate) async fn count(
 }
 
 /// Turns the rejection of any stage into one answer and one trace.
-fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+pub(crate) fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer

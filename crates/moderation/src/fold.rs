@@ -69,6 +69,22 @@ pub(crate) fn head(text: &str, most: usize) -> &str {
     text.get(..end.map_or(text.len(), |(at, _)| at)).unwrap_or_default()
 }
 
+/// Whether `text` has no visible character.
+pub(crate) fn is_blank(text: &str) -> bool {
+    text.chars().all(|c| c.is_whitespace() || is_ignorable(c) || is_accent(c))
+}
+
+/// `text` without characters that are in no writing for words, white space as single spaces.
+pub(crate) fn visible(text: &str) -> String {
+    spaced(text.chars().filter(|c| !is_ignorable(*c) && !is_accent(*c)), text.len())
+}
+
+/// The number of visible characters, a run of white space counting as one.
+pub(crate) fn visible_chars(text: &str) -> usize {
+    let mut counter = Counter::default();
+    text.chars().fold(0, |_, c| counter.count(c))
+}
+
 /// Counts the characters that [`for_words`] keeps.
 #[derive(Default)]
 struct Counter {

@@ -7,6 +7,7 @@ mod fold;
 mod look_alike;
 mod phrases;
 mod rules;
+mod seam;
 mod verdict;
 
 pub use config::{Action, AppliesTo, RuleConfig, RuleKind, limits};

@@ -10,6 +10,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::config::limits;
 use crate::fold;
+use crate::seam::{Found, SplitPhrases};
 use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
 
 /// A compiled list of rules. The first matching rule that blocks decides. If no rule blocks, the first matching rule
@@ -20,6 +21,10 @@ pub struct Rules {
     words: Words,
     /// Words of other scripts, with their look-alike letters replaced by Latin ones.
     masked: Words,
+    /// Those of `words` that may be split over texts.
+    phrases: SplitPhrases,
+    /// Those of `masked`.
+    masked_phrases: SplitPhrases,
     /// Number of characters of the longest word that contains a space, or 0 if no word does.
     longest_phrase_chars: usize,
     /// Regular expressions, each with the index of its rule in `rules`.
@@ -79,18 +84,19 @@ impl Rules {
         let phrases =
             words.iter().filter(|(_, word)| word.contains(' ')).map(|(_, word)| word.chars().count());
         let longest_phrase_chars = phrases.max().unwrap_or(0);
-        let mut compiled = |words| {
-            Words::compile(words).unwrap_or_else(|why| {
+        let mut compiled = |words: Vec<(usize, String)>| {
+            let phrases = SplitPhrases::compile(&words);
+            phrases.and_then(|phrases| Ok((Words::compile(words)?, phrases))).unwrap_or_else(|why| {
                 errors.push(RuleError { rule: "all of kind words".to_owned(), field: "words", why });
-                Words::default()
+                Default::default()
             })
         };
-        let (words, masked) = (compiled(words), compiled(masked));
+        let ((words, phrases), (masked, masked_phrases)) = (compiled(words), compiled(masked));
         if !errors.is_empty() {
             return Err(RulesError(errors));
         }
         let rules = configs.iter().map(Rule::of).collect();
-        Ok(Self { rules, words, masked, longest_phrase_chars, regexes })
+        Ok(Self { rules, words, masked, phrases, masked_phrases, longest_phrase_chars, regexes })
     }
 
     /// Returns `true` if there are no rules.
@@ -117,29 +123,35 @@ impl Rules {
             return;
         }
         let (plain, unmasked) = (fold::for_words(text), fold::unmasked_for_words(text));
-        self.match_in(&self.words, &plain, None, matched);
+        self.match_in(&self.words, &plain, matched);
         if let Some(unmasked) = &unmasked {
-            self.match_in(&self.words, unmasked, None, matched);
+            self.match_in(&self.words, unmasked, matched);
         }
         if !text.is_ascii() {
             // A caller may have replaced all Latin-looking letters of a word in another script.
-            self.match_in(&self.masked, unmasked.as_deref().unwrap_or(&plain), None, matched);
+            self.match_in(&self.masked, unmasked.as_deref().unwrap_or(&plain), matched);
         }
     }
 
-    /// Adds the rules whose words occur in the normalised `text`. If `across` is the position of a space, only words
-    /// that start before it and end after it count.
-    fn match_in(&self, words: &Words, text: &str, across: Option<usize>, matched: &mut Matched) {
+    /// Adds the rules whose words occur in the normalised `text`.
+    fn match_in(&self, words: &Words, text: &str, matched: &mut Matched) {
         let Some(automaton) = &words.automaton else { return };
         for found in automaton.find_overlapping_iter(text) {
             let Some(&at) = words.rules.get(found.pattern().as_usize()) else { continue };
             let Some(rule) = self.rules.get(at) else { continue };
             if matched.would_change(at, rule.action)
-                && across.is_none_or(|space| found.start() < space && space < found.end())
                 && (!rule.whole_word || stands_alone(text, found.start(), found.end()))
             {
                 matched.add(at, rule.action);
             }
+        }
+    }
+
+    /// Adds the rule of a phrase that is split over texts.
+    fn match_split(&self, found: &Found, matched: &mut Matched) {
+        let Some(rule) = self.rules.get(found.rule) else { return };
+        if matched.would_change(found.rule, rule.action) && (!rule.whole_word || found.is_alone) {
+            matched.add(found.rule, rule.action);
         }
     }
 
@@ -172,20 +184,18 @@ impl Judge for Rules {
         self.longest_phrase_chars
     }
 
-    fn judge_seam(&self, before: &str, after: &str) -> Verdict {
+    fn judge_seam(&self, before: &[String], after: &str) -> Verdict {
         let mut matched = Matched::default();
-        let mut across = |before: &str, after: &str, words: &[&Words]| {
-            let (before, after) = (before.trim_end(), after.trim_start());
-            let text = format!("{before} {after}");
-            words.iter().for_each(|words| self.match_in(words, &text, Some(before.len()), &mut matched));
-        };
-        across(&fold::for_words(before), &fold::for_words(after), &[&self.words]);
-        let unmasked = |text| fold::unmasked_for_words(text).map(Cow::Owned);
-        let (first, second) = (unmasked(before), unmasked(after));
-        if !before.is_ascii() || !after.is_ascii() {
-            let first = first.unwrap_or_else(|| fold::for_words(before));
-            let second = second.unwrap_or_else(|| fold::for_words(after));
-            across(&first, &second, &[&self.words, &self.masked]);
+        let mut add = |found: Found| self.match_split(&found, &mut matched);
+        let plain: Vec<Cow<'_, str>> = before.iter().map(|text| fold::for_words(text)).collect();
+        self.phrases.find(&plain, &fold::for_words(after), &mut add);
+        if !after.is_ascii() || !before.iter().all(|text| text.is_ascii()) {
+            let unmasked =
+                |text| fold::unmasked_for_words(text).map_or_else(|| fold::for_words(text), Cow::Owned);
+            let before: Vec<Cow<'_, str>> = before.iter().map(|text| unmasked(text)).collect();
+            let after = unmasked(after);
+            self.phrases.find(&before, &after, &mut add);
+            self.masked_phrases.find(&before, &after, &mut add);
         }
         self.verdict(&matched)
     }

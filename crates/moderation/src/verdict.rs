@@ -62,9 +62,9 @@ pub trait Judge: Send + Sync {
         0
     }
 
-    /// Returns the verdict on phrases that start in `before` and end in `after`, as if the two were separated by a
-    /// space.
-    fn judge_seam(&self, _before: &str, _after: &str) -> Verdict {
+    /// Returns the verdict on phrases that start in one of the texts `before` and end in `after`. A phrase may have a space
+    /// or none where two texts meet.
+    fn judge_seam(&self, _before: &[String], _after: &str) -> Verdict {
         Verdict::Clean
     }
 

@@ -45,4 +45,4 @@ pub use rendered::Rendered;
 pub use reply::{CallIds, ReplyForm, ReplyParser};
 pub use template::{ChatTemplate, SpecialTokenTexts, Switches};
 pub use thought::{Thought, ThoughtBounds};
-pub use values::texts_of;
+pub use values::{texts_beside_contents, texts_of};

@@ -125,6 +125,7 @@ fn is_plain(message: &Message) -> bool {
     let Message {
         role: _,
         content: Some(text),
+        joints: _,
         media: _,
         name: None,
         reasoning: None,

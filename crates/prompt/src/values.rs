@@ -16,9 +16,16 @@ const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "f
 
 /// Returns all strings of a conversation that come from the request.
 pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
+    let contents = conversation.messages.iter().filter_map(|message| message.content.as_deref());
+    let mut strings: Vec<&str> = contents.collect();
+    strings.extend(strings_beside_contents(conversation));
+    strings
+}
+
+fn strings_beside_contents(conversation: &Conversation) -> Vec<&str> {
     let mut strings = Vec::new();
     for message in &conversation.messages {
-        let fields = [&message.content, &message.name, &message.reasoning, &message.tool_call_id];
+        let fields = [&message.name, &message.reasoning, &message.tool_call_id];
         strings.extend(fields.into_iter().flatten().map(String::as_str));
         for call in &message.tool_calls {
             strings.extend([call.id.as_str(), &call.name, &call.arguments]);
@@ -74,7 +81,16 @@ pub(crate) fn variables(
 /// Returns all texts of a conversation that a template may show: [`strings`], and the strings in the arguments of tool
 /// calls with their JSON escapes decoded.
 pub fn texts_of(conversation: &Conversation) -> Vec<Cow<'_, str>> {
-    let mut texts: Vec<Cow<'_, str>> = strings(conversation).into_iter().map(Cow::Borrowed).collect();
+    let contents = conversation.messages.iter().filter_map(|message| message.content.as_deref());
+    let mut texts: Vec<Cow<'_, str>> = contents.map(Cow::Borrowed).collect();
+    texts.extend(texts_beside_contents(conversation));
+    texts
+}
+
+/// As [`texts_of`], without the contents of messages.
+pub fn texts_beside_contents(conversation: &Conversation) -> Vec<Cow<'_, str>> {
+    let strings = strings_beside_contents(conversation);
+    let mut texts: Vec<Cow<'_, str>> = strings.into_iter().map(Cow::Borrowed).collect();
     for call in conversation.messages.iter().flat_map(|message| &message.tool_calls) {
         if let Some(arguments) =
             call.arguments.contains('\\').then(|| serde_json::from_str(&call.arguments).ok())

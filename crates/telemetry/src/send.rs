@@ -199,5 +199,30 @@ fn cause(error: &reqwest::Error) -> String {
     while let Some(below) = last.source() {
         last = below;
     }
-    last.to_string()
+    explained(&last.to_string())
+}
+
+/// A cause with the way out, if a certificate was refused.
+fn explained(cause: &str) -> String {
+    let Some(fault) = cause.strip_prefix("invalid peer certificate: ") else { return cause.to_owned() };
+    let fault = fault.trim_end_matches('.');
+    format!(
+        "its TLS certificate was refused ({fault}). It must be valid today, be for the host in the address, and be signed by an \
+         authority of this machine or of the file in `telemetry.ca_file`. If the authority is yours, name the PEM file with its \
+         certificate as `telemetry.ca_file`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::explained;
+
+    #[test]
+    fn a_refused_certificate_is_explained_with_the_way_out() {
+        let why = explained("invalid peer certificate: UnknownIssuer");
+        for words in ["(UnknownIssuer)", "authority of this machine", "PEM file", "`telemetry.ca_file`"] {
+            assert!(why.contains(words), "{why}");
+        }
+        assert_eq!(explained("Connection refused (os error 111)"), "Connection refused (os error 111)");
+    }
 }

@@ -125,8 +125,10 @@ struct Missed {
     calls: u64,
     /// Prompt tokens that were computed.
     computed: u64,
-    /// Computed tokens after the place of divergence, in the call with the fewest such tokens.
-    least_behind: Option<u64>,
+    /// Computed tokens after the place of divergence, in all calls.
+    behind: u64,
+    /// Computed tokens after the place of divergence, in the call with the most such tokens.
+    most_behind: u64,
     prefill_ns: u64,
     /// The newest of these calls.
     example: Option<RequestId>,
@@ -204,7 +206,7 @@ impl CacheReport {
             let reasons: Vec<String> = sums
                 .reasons
                 .iter()
-                .map(|(reason, missed)| format!("{} {reason}", grouped(missed.calls)))
+                .map(|(reason, missed)| format!("{} {}", grouped(missed.calls), in_short(reason)))
                 .collect();
             let figures = [
                 grouped(sums.calls),
@@ -225,23 +227,23 @@ impl CacheReport {
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
         for ((reason, place), missed) in places.into_iter().take(PLACES_TOLD) {
             let example = missed.example.map(|id| format!(", such as {id}")).unwrap_or_default();
-            text += &format!("- {} {} {}{example}\n", counted(missed.calls, "call"), said(reason), place);
-            if let Some((tokens, prefill_ns)) = missed.could_save(reason) {
-                let time = crate::units::humane_duration(prefill_ns);
-                text += &format!(
-                    "  with what differs moved behind what stays: at most {} less to compute, {time} of prefill\n",
-                    counted(tokens, "token")
-                );
-            }
+            text += &format!(
+                "- {} {} {}{example}\n",
+                counted(missed.calls, "call"),
+                said(reason, missed.calls),
+                place
+            );
+            text += &format!("  {}\n", missed.way_out(reason));
         }
         text
     }
 }
 
 /// Explains how the savings are estimated, for readers of the report.
-const HOW: &str = "Of calls that part at one place of the prompt, all but one could have found what follows it in the cache, had \
-    what differs stood at the end: as many tokens as follow it in the shortest of these prompts. It is the most that can be \
-    saved, as nobody knows here whether those tokens are the same.";
+const HOW: &str = "Several calls part from cached prompts at one place. With the differing text at the end of the prompt, the first of \
+    these calls would compute what follows the place, and the others would find it in the cache. The estimate adds the tokens \
+    that follow the place in all of these calls but the longest. It is an upper bound: whether those tokens are the same is not \
+    known.";
 
 impl Sums {
     fn json(&self) -> Value {
@@ -292,8 +294,31 @@ impl Missed {
         // The block that contains the place is computed in any case, and so is the last token.
         let block = u64::try_from(BLOCK_TOKENS).unwrap_or(1);
         let behind = record.usage.prompt_tokens().saturating_sub(u64::from(miss.token)).saturating_sub(block);
-        self.least_behind = Some(self.least_behind.map_or(behind, |least| least.min(behind)));
+        self.behind = self.behind.saturating_add(behind);
+        self.most_behind = self.most_behind.max(behind);
         self.example = self.example.or(Some(record.request_id));
+    }
+
+    /// Returns the remedy and its gain.
+    fn way_out(&self, reason: &str) -> String {
+        match (self.could_save(reason), reason) {
+            (Some((tokens, prefill_ns)), _) => {
+                let (tokens, time) = (counted(tokens, "token"), crate::units::humane_duration(prefill_ns));
+                format!(
+                    "move what differs behind what stays: at most {tokens} less to compute, {time} of prefill"
+                )
+            }
+            (None, "differs") => "no gain: too little of the prompt follows what differs".to_owned(),
+            (None, "evicted") => "more memory for the cache keeps it: raise `engine.kv_memory`".to_owned(),
+            (None, "expired") => {
+                "calls at shorter intervals find it, or a longer life of a cache mark (`cache_control`)"
+                    .to_owned()
+            }
+            (None, "never_seen") => {
+                "no gain: text is computed once, such as a conversation's newest message".to_owned()
+            }
+            (None, _) => "no gain".to_owned(),
+        }
     }
 
     /// The tokens and the nanoseconds of prefill that another order could save at most. `None` if the order makes no
@@ -302,20 +327,35 @@ impl Missed {
         if reason != MissReason::Differs.name() || self.computed == 0 {
             return None;
         }
-        let tokens = self.least_behind?.saturating_mul(self.calls.saturating_sub(1)).min(self.computed);
+        // One call computes them first. Two calls have no more in common than the shorter of them.
+        let tokens = self.behind.saturating_sub(self.most_behind).min(self.computed);
         let nanos = u128::from(self.prefill_ns) * u128::from(tokens) / u128::from(self.computed);
         (tokens > 0).then(|| (tokens, u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 }
 
-/// The verb phrase for a miss reason.
-fn said(reason: &str) -> &'static str {
+/// The verb phrase for a miss reason, which the name of the place completes.
+fn said(reason: &str, calls: u64) -> &'static str {
+    match (reason, calls) {
+        ("differs", 1) => "differs from the nearest cached prompt in",
+        ("differs", _) => "differ from the nearest cached prompt in",
+        ("evicted", _) => "found the cached prompt evicted, from",
+        ("expired", _) => "found the cached prompt expired, from",
+        ("never_seen", 1) => "has text that was never cached, from",
+        ("never_seen", _) => "have text that was never cached, from",
+        _ => "missed the cache, in",
+    }
+}
+
+/// A miss reason in words, for use after a number of calls.
+fn in_short(reason: &str) -> &str {
     match reason {
-        "differs" => "differ from what was cached in",
-        "evicted" => "found room taken by others, from",
-        "expired" => "came after what was cached had expired, from",
-        "never_seen" => "go on where nothing was cached, in",
-        _ => "missed, in",
+        "below_block" => "shorter than a block",
+        "bypassed" => "with log-probabilities",
+        "disabled" => "without a cache",
+        "differs" => "differ",
+        "never_seen" => "never cached",
+        other => other,
     }
 }
 

@@ -70,16 +70,23 @@ fn a_date_at_the_top_of_a_prompt_is_named_with_what_it_costs() {
         (Some("differs"), Some("the system prompt"))
     );
     assert_eq!((differs["calls"].as_u64(), differs["computed_tokens"].as_u64()), (Some(3), Some(2_952)));
-    // The shortest prompt has 900 - 20 tokens after the place, and a block of 16 is computed anyway. All calls but one
-    // could save the rest.
-    assert_eq!(differs["could_save_tokens"].as_u64(), Some(2 * (900 - 20 - 16)));
-    assert_eq!(differs["could_save_prefill_us"].as_f64(), Some(1_728.0));
+    // The prompt's tokens but the first 20 follow the place, and a block of 16 is computed anyway. The longest call computes
+    // its own, and the others could find theirs in the cache.
+    assert_eq!(differs["could_save_tokens"].as_u64(), Some((900 - 20 - 16) + (1_000 - 20 - 16)));
+    assert_eq!(differs["could_save_prefill_us"].as_f64(), Some(1_828.0));
     assert_eq!(differs["example"].as_str(), Some(calls[3].request_id.to_string().as_str()));
     let evicted = &json["rows"][1]["places"][0];
     assert_eq!((evicted["place"].as_str(), evicted["could_save_tokens"].as_u64()), (Some("message 2"), None));
     let table = report.table();
-    assert!(table.contains("3 calls differ from what was cached in the system prompt"), "{table}");
-    assert!(table.contains("at most 1,728 tokens less to compute, 1.73 ms of prefill"), "{table}");
+    assert!(table.contains("3 calls differ from the nearest cached prompt in the system prompt"), "{table}");
+    assert!(table.contains("at most 1,828 tokens less to compute, 1.83 ms of prefill"), "{table}");
+    assert!(table.contains("1 call found the cached prompt evicted, from message 2"), "{table}");
+    assert!(table.contains("1 call has text that was never cached, from the system prompt"), "{table}");
+    assert!(
+        table.contains("raise `engine.kv_memory`") && table.contains("no gain: text is computed once"),
+        "{table}"
+    );
+    assert!(table.contains("3 differ, 1 never cached"), "{table}");
     let by_prefix =
         traces.cache(&CacheQuery { by: vec![CacheBy::Prefix], ..CacheQuery::default() }).unwrap().json();
     let names: Vec<_> =
@@ -104,4 +111,20 @@ fn a_report_is_of_the_newest_calls_of_its_time() {
     assert!(more && MAX_CACHE_CALLS > 7);
     assert_eq!(report.json()["calls"], 7);
     assert!(query.set("by", "org,colour", UnixNanos::new(0)).unwrap_err().contains("org, model, prefix"));
+}
+
+/// A clock in front of every prompt, and among the calls one that ends right behind it.
+#[test]
+fn one_short_call_does_not_hide_the_gain_of_the_others() {
+    let mut traces = MemoryTraces::new();
+    let differs = |prompt: u64, n: u64| call(n, "acme", prompt, 0, Some((MissReason::Differs, 2, system(5))));
+    let calls: Vec<_> = (0..399).map(|n| differs(118, n)).chain([differs(10, 399)]).collect();
+    traces.append(&calls).unwrap();
+    let table = traces.cache(&CacheQuery::default()).unwrap().table();
+    assert!(table.contains("400 calls differ"), "{table}");
+    assert!(table.contains("at most 39,800 tokens less to compute"), "{table}");
+    let mut short = MemoryTraces::new();
+    short.append(&[differs(10, 1), differs(10, 2)]).unwrap();
+    let table = short.cache(&CacheQuery::default()).unwrap().table();
+    assert!(table.contains("no gain: too little of the prompt follows what differs"), "{table}");
 }

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::io::ErrorKind;
 
-use headrace_engine_api::{RelayError, RelayWait};
+use headrace_engine_api::RelayError;
 
 use crate::clear::ClearError;
 use crate::spec::UpstreamSpec;
@@ -45,7 +45,7 @@ pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: 
     let head_bytes = spec.bounds.head_bytes;
     if error.connecting {
         return match error.timed_out || io_kind(error) == Some(ErrorKind::TimedOut) {
-            true => RelayError::Timeout { what: RelayWait::Connect, after: spec.timeouts.connect },
+            true => RelayError::ConnectTimeout { after: spec.timeouts.connect, hint: late(at, spec) },
             false => RelayError::Connect { why: unreachable(error, at, spec) },
         };
     }
@@ -66,6 +66,15 @@ pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: 
 /// Translates an error that ended an answer in its middle.
 pub(crate) fn within_the_body(error: &reqwest::Error) -> RelayError {
     RelayError::Cut { why: broken(&error.into()) }
+}
+
+/// What may lie in the way of a connection that takes too long: an address that no packet returns from.
+fn late(at: &str, spec: &UpstreamSpec) -> String {
+    let proxy = about_proxies(spec, true);
+    let upstream = &spec.name;
+    format!(
+        " to {at}: a firewall may drop it, or the address is wrong (`url` of upstream `{upstream}`; `connect_timeout` is the wait){proxy}"
+    )
 }
 
 fn unreachable(error: &Broken<'_>, at: &str, spec: &UpstreamSpec) -> String {
@@ -171,4 +180,37 @@ fn find<'a, E: Error + 'static>(error: &Broken<'a>) -> Option<&'a E> {
 
 fn io_kind(error: &Broken<'_>) -> Option<ErrorKind> {
     find::<std::io::Error>(error).map(std::io::Error::kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn a_connection_that_takes_too_long_is_explained_with_the_way_out() {
+        let mut spec = UpstreamSpec::new("gpu", Kind::Vllm, "http://gpu.example:8000");
+        spec.timeouts.connect = Duration::from_secs(7);
+        let said =
+            |spec: &UpstreamSpec| before_the_head(&ClearError::Late, "gpu.example:8000", spec).to_string();
+        let all = ["no connection within 7 s to gpu.example:8000", "firewall", "`connect_timeout`"];
+        let unnamed = said(&spec);
+        for words in
+            all.into_iter().chain(["set `proxy` of upstream `gpu`", "HTTPS_PROXY, https_proxy and ALL_PROXY"])
+        {
+            assert!(unnamed.contains(words), "{unnamed}");
+        }
+        spec.unused_proxy = Some("https_proxy");
+        assert!(
+            said(&spec).contains("https_proxy is set here, but Headrace uses no proxy of the environment")
+        );
+        spec.proxy = Some("http://127.0.0.1:3128".into());
+        let proxied = said(&spec);
+        assert!(
+            !proxied.contains("https_proxy") && all.iter().all(|words| proxied.contains(words)),
+            "{proxied}"
+        );
+    }
 }

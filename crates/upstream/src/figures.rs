@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_engine_api::{RelayError, RelayWait};
+use headrace_engine_api::RelayError;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -112,9 +112,9 @@ impl Counters {
     /// Records that a call or a question got no answer, and whether the server could be reached at all.
     pub(crate) fn unanswered(&self, error: &RelayError) {
         let is_unreached = match error {
-            RelayError::Connect { .. } => true,
-            RelayError::Timeout { what, .. } => *what == RelayWait::Connect,
-            RelayError::Status { .. }
+            RelayError::Connect { .. } | RelayError::ConnectTimeout { .. } => true,
+            RelayError::Timeout { .. }
+            | RelayError::Status { .. }
             | RelayError::Redirect { .. }
             | RelayError::NotTheDialect { .. }
             | RelayError::TooLarge { .. }
@@ -136,7 +136,7 @@ impl Counters {
     pub(crate) fn failed(&self, error: &RelayError) {
         let kind = match error {
             RelayError::Connect { .. } => 0,
-            RelayError::Timeout { .. } => 1,
+            RelayError::ConnectTimeout { .. } | RelayError::Timeout { .. } => 1,
             RelayError::Status { .. } => 2,
             RelayError::Redirect { .. } => 3,
             RelayError::NotTheDialect { .. } => 4,

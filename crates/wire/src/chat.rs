@@ -229,16 +229,23 @@ fn finish_message(draft: Draft) -> Read<Message> {
         return stray("tool_call_id", "tool");
     }
     let content = match (draft.content, draft.refusal) {
-        (Some(content), Some(refusal)) => Some(Content { text: content.text + &refusal, ..content }),
-        (content, refusal) => content.or(refusal.map(|text| Content { text, ..Content::default() })),
+        (Some(mut content), Some(refusal)) => {
+            content.push_text(&refusal);
+            Some(content)
+        }
+        (content, refusal) => content.or(refusal.map(Content::of_text)),
     };
     if content.is_none() && tool_calls.is_empty() {
         return Err(Fault::missing("content"));
     }
-    let (content, media) = content.map_or((None, Vec::new()), |content| (Some(content.text), content.media));
+    let (content, joints, media) = match content {
+        Some(Content { text, joints, media, is_marked: _ }) => (Some(text), joints, media),
+        None => (None, Vec::new(), Vec::new()),
+    };
     Ok(Message {
         role,
         content,
+        joints,
         media,
         name: draft.name,
         reasoning: draft.reasoning,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Code, Media, MediaKind, MediaSource};
+use headrace_domain::{Code, Media, MediaKind, MediaSource, Message, Role};
 
 use crate::WireLimits;
 use crate::cache_options;
@@ -15,6 +15,8 @@ use crate::json::{Kind, Reader};
 pub(crate) struct Content {
     /// The text. Nothing is put between the parts.
     pub(crate) text: String,
+    /// The bytes of `text` at which a further part begins (see [`headrace_domain::Message::joints`]).
+    pub(crate) joints: Vec<usize>,
     /// The parts that are not text.
     pub(crate) media: Vec<Media>,
     /// A part is marked as the end of a cached prefix.
@@ -22,6 +24,38 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// A text of one part.
+    pub(crate) fn of_text(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+
+    /// Adds a part that is text.
+    pub(crate) fn push_text(&mut self, part: &str) {
+        if !self.text.is_empty() && !part.is_empty() {
+            self.joints.push(self.text.len());
+        }
+        self.text.push_str(part);
+    }
+
+    /// Adds the text parts of `more`, the first as a part of its own.
+    pub(crate) fn append_text(&mut self, more: &Self) {
+        let before = self.text.len();
+        self.push_text(&more.text);
+        self.joints.extend(more.joints.iter().map(|at| before.saturating_add(*at)));
+    }
+
+    /// Puts a text in front of the first part.
+    pub(crate) fn put_before(&mut self, text: &str) {
+        self.text.insert_str(0, text);
+        self.joints.iter_mut().for_each(|at| *at = at.saturating_add(text.len()));
+    }
+
+    /// The message that says this.
+    pub(crate) fn into_message(self, role: Role) -> Message {
+        let Self { text, joints, media, is_marked: _ } = self;
+        Message { joints, media, ..Message::text(role, text) }
+    }
+
     /// Adds a part that is not text. It is number `index` of the list at `key`.
     pub(crate) fn push(&mut self, part: Other, key: &str, index: usize) {
         let Other { kind, source, detail, name } = part;
@@ -48,7 +82,7 @@ impl Other {
 /// Reads a string or a list of chat's parts.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
     match r.kind()? {
-        Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
+        Kind::String => Ok(Content::of_text(r.string()?.into_owned())),
         Kind::Array => {
             let mut content = Content::default();
             r.array(limits.max_content_parts, |r, index| part(r, index, &mut content))?;
@@ -85,7 +119,7 @@ fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
     })?;
     let kind = kind.ok_or_else(|| Fault::missing("type"))?;
     match (text, other) {
-        (Some((key, text)), None) if key == kind => content.text.push_str(&text),
+        (Some((key, text)), None) if key == kind => content.push_text(&text),
         (None, Some((key, other))) if key == kind => content.push(other, "content", index),
         (None, None) => return Err(Fault::missing(kind)),
         (text, other) => {

@@ -106,7 +106,13 @@ fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> 
 }
 
 pub(crate) fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
-    if list.is_empty() { Err(Fault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(list) }
+    not_empty(list.len()).map(|()| list)
+}
+
+/// # Errors
+/// A list has no texts.
+pub(crate) fn not_empty(texts: usize) -> Read<()> {
+    if texts == 0 { Err(Fault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(()) }
 }
 
 fn wrong_type() -> Fault {

@@ -16,6 +16,7 @@ use blocks::Within;
 use turns::Turns;
 
 use crate::breakpoints::Breakpoints;
+use crate::content::Content;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, Low, decimal, label, stop};
@@ -30,7 +31,7 @@ const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 #[derive(Default)]
 struct Said {
     turns: Option<Turns>,
-    system: Option<String>,
+    system: Option<Content>,
     tools: Vec<Tool>,
     choice: (ToolChoice, bool),
     /// The number of assistant turns, from the end, that keep their thinking. `None` if all turns keep it.
@@ -149,12 +150,12 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         clears,
     } = said;
     let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
-    check_blank(&messages, &origins, system.as_deref())?;
+    check_blank(&messages, &origins, system.as_ref().map(|system| system.text.as_str()))?;
     if let Some(most) = keep_thinking {
         forget_thinking(&mut messages, most);
     }
     if let Some(system) = system {
-        messages.insert(0, Message::text(Role::System, system));
+        messages.insert(0, system.into_message(Role::System));
         origins.insert(0, MessageOrigin::System);
     }
     choice::check(&tool_choice, &tools)?;
@@ -210,14 +211,14 @@ fn check_blank(messages: &[Message], origins: &[MessageOrigin], system: Option<&
 }
 
 /// Reads `system`. `None` if nothing remains without the attribution.
-fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<String>> {
+fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<Content>> {
     let is_text = r.kind()? == Kind::String;
     let mut texts = blocks::texts(r, within)?;
-    let attributed = texts.first().is_some_and(|text| text.starts_with(ATTRIBUTION));
+    let attributed = texts.first().is_some_and(|first| first.text.starts_with(ATTRIBUTION));
     if attributed && is_text {
         // The attribution is the first line. The instructions follow it.
-        let rest = texts.concat().split_once('\n').map(|(_, rest)| rest.to_owned());
-        return Ok(rest.filter(|rest| !rest.is_empty()));
+        let rest = blocks::joined(&texts).text.split_once('\n').map(|(_, rest)| rest.to_owned());
+        return Ok(rest.filter(|rest| !rest.is_empty()).map(Content::of_text));
     }
     if attributed {
         texts.remove(0);
@@ -225,7 +226,7 @@ fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<String>> {
             return Ok(None);
         }
     }
-    Ok(Some(texts.concat()))
+    Ok(Some(blocks::joined(&texts)))
 }
 
 /// Reads the effort and the format of an answer.

@@ -156,7 +156,11 @@ async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {
     // Subscribed before the head arrives, so that the call counts as read.
     let reading = play.read();
     let Some(known) = play.head().await else {
-        return Err(Problem::new(AdminCode::Stopped, "the call was stopped before it was answered"));
+        let message =
+            "the call ended before its answer began: an operator stopped it, or its answer broke off";
+        return Err(Problem::new(AdminCode::Stopped, message).remedy(
+            "send a new `Idempotency-Key` to ask once more; `GET /admin/v1/requests` shows what the ended call used",
+        ));
     };
     let (status, headers) = head(known.status, known.content_type, &known.headers, again);
     Ok((status, headers, HttpBody::from_stream(reading)).into_response())

@@ -48,8 +48,8 @@ export async function send(method, path, { body, headers, signal, query } = {}) 
 export async function refusal(answer) {
   let error = null;
   try {
-    const told = JSON.parse(await answer.text());
-    error = typeof told.error === 'string' ? { message: told.error } : told.error;
+    const body = JSON.parse(await answer.text());
+    error = typeof body.error === 'string' ? { message: body.error } : body.error;
   } catch { /* not JSON: the status has to do */ }
   return new ApiError(answer.status, error, Number(answer.headers.get('retry-after')) || null);
 }

@@ -6,7 +6,7 @@ import { get, post, remove, trust } from './api.js';
 const RANK = { viewer: 0, billing: 1, developer: 1, admin: 2, owner: 3 };
 let session = null;
 
-/** The session as it is told, or null. */
+/** The session as the server describes it, or null. */
 export const current = () => session;
 
 /** Asks who is signed in; null where nobody is. */
@@ -27,10 +27,10 @@ export async function signOut() {
   try { await remove('session'); } finally { take(null); }
 }
 
-function take(told) {
-  session = told;
-  trust(told?.csrf ?? null);
-  return told;
+function take(described) {
+  session = described;
+  trust(described?.csrf ?? null);
+  return described;
 }
 
 /** The name to greet. */

@@ -5,7 +5,7 @@ let asked = null;
 
 /** Asks for them; a server without a book has none. */
 export function titles() {
-  asked ??= fetch('/docs/index.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((told) => { known = told.data; }).catch(() => { asked = null; });
+  asked ??= fetch('/docs/index.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { known = index.data; }).catch(() => { asked = null; });
   return asked;
 }
 

@@ -13,7 +13,7 @@ let asked = null;
 
 /** Fetches the words; a server without a book has none. */
 export function words() {
-  asked ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((told) => { sections = told.data.map(prepared); }).catch(() => { asked = null; });
+  asked ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { sections = index.data.map(prepared); }).catch(() => { asked = null; });
   return asked;
 }
 

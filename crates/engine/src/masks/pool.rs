@@ -159,35 +159,16 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
-    use headrace_engine_api::{GrammarFailed, GrammarState};
+    use headrace_engine_api::GrammarState;
 
     use super::*;
+    use crate::any_ids::AnyIds;
     use crate::masks::{Link, WorkBudget};
-
-    struct Nothing;
-
-    impl GrammarState for Nothing {
-        fn mask(&mut self, _: &mut [u32]) -> Result<(), GrammarFailed> {
-            Ok(())
-        }
-
-        fn accept(&mut self, _: u32) -> Result<(), GrammarFailed> {
-            Ok(())
-        }
-
-        fn forced(&self) -> &[u32] {
-            &[]
-        }
-
-        fn is_over(&self) -> bool {
-            false
-        }
-    }
 
     fn task(tenant: u64) -> MaskTask {
         let link =
             Link { dropped: AtomicBool::new(false), awaited: AtomicBool::new(false), wake: Arc::new(|| {}) };
-        let home: (Box<dyn GrammarState>, _) = (Box::new(Nothing), Vec::new());
+        let home: (Box<dyn GrammarState>, _) = (Box::new(AnyIds), Vec::new());
         MaskTask::new(tenant, home, (Vec::new(), 0), WorkBudget::of_choice(1), (channel().0, Arc::new(link)))
     }
 

@@ -140,8 +140,9 @@ causes! {
     BegunBefore Nobody "A page that was loaded again more than an hour later, or after a restart."
         "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice"
         "Requests shows what became of it. Asked once more it is a new call, with a key of its own." "idempotency-key";
-    Stopped Nobody "Somebody pressed stop, or closed the page."
-        "the call was stopped before it was answered" "";
+    Stopped Nobody "An operator pressed *Stop* in the playground, or left its page for minutes."
+        "the call ended before its answer began: an operator stopped it, or its answer broke off"
+        "send a new `Idempotency-Key` to ask once more; `GET /admin/v1/requests` shows what the ended call used";
     StoreFailed Machine "A full disk, or a file that somebody else owns."
         "the identity store failed while writing a key: database or disk is full"
         "see that the disk has space and the data directory is yours, then try again";

@@ -46,10 +46,7 @@ impl Arrived {
     }
 
     fn identified(self, principal: Arc<Principal>, revocations: u64, dossier: &mut Dossier) -> Authenticated {
-        let record = &mut dossier.record;
-        record.org = Some(principal.org.clone());
-        record.project = Some(principal.project.clone());
-        record.key = Some(principal.key.clone());
+        dossier.is_of(&principal);
         if let Some(seat) = &dossier.seat {
             seat.is_of(&principal.org, &principal.key);
         }

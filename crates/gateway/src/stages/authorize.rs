@@ -44,7 +44,7 @@ const KEY_PREFIX: &str = "sk-";
 
 /// What the record keeps of the requested name, whether or not the model exists. Control characters are dropped. `None`
 /// if the name may contain an API key that was pasted in the wrong place.
-pub(super) fn name_kept(asked: &str) -> Option<String> {
+pub(crate) fn name_kept(asked: &str) -> Option<String> {
     if asked.split_whitespace().any(|word| word.starts_with(KEY_PREFIX)) {
         return None;
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, Conversation, EncodeText, Prompt, PromptItem, Role, Stage};
+use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, TextPlace};
 use headrace_moderation::{Judge, Phrases, Verdict};
 
 use crate::catalog::{Catalog, ServedModel};
@@ -51,78 +51,87 @@ fn not_blocked(verdict: Verdict) -> Result<(), Why> {
     }
 }
 
-/// The verdict on phrases that are split over consecutive messages, or over consecutive messages of the user.
-fn between_messages(judge: &dyn Judge, conversation: &Conversation) -> Verdict {
-    if judge.longest_phrase_chars() == 0 {
-        return Verdict::Clean;
-    }
-    let (mut all, mut of_user) = (Phrases::of(judge), Phrases::of(judge));
-    let mut gravest = Verdict::Clean;
-    for message in &conversation.messages {
-        let text = message.content.as_deref().unwrap_or_default();
-        gravest = gravest.graver(all.next(text));
-        if message.role == Role::User {
-            gravest = gravest.graver(of_user.next(text));
-        }
-        if gravest.is_blocked() {
-            break;
-        }
-    }
-    gravest
-}
-
-/// The verdict on each text of a call by itself, and on phrases that are split over messages. The rendered prompt is
-/// not judged: it also contains the template's words, and a rule on `user` would reject every call.
+/// The verdict on each text of a call by itself, and on phrases that are split over texts. The rendered prompt is not
+/// judged: it also contains the template's words, and a rule on `user` would reject every call.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
         could_fit(model, call)?;
     }
-    Ok(match &call.prompt {
+    let mut reading = Reading::of(judge);
+    match each_text(model, call, &mut |text, place| reading.read(text, place)) {
+        true => Ok(reading.gravest),
+        false => Err(unreadable(model)),
+    }
+}
+
+/// The verdict on the texts that were read so far.
+struct Reading<'j> {
+    judge: &'j dyn Judge,
+    gravest: Verdict,
+    /// All texts that others may continue, the contents of messages, and those of the user's messages. A caller may split a phrase
+    /// over any of these sequences.
+    sequences: [Phrases<'j>; 3],
+}
+
+impl<'j> Reading<'j> {
+    fn of(judge: &'j dyn Judge) -> Self {
+        Self { judge, gravest: Verdict::Clean, sequences: std::array::from_fn(|_| Phrases::of(judge)) }
+    }
+
+    fn read(&mut self, text: &str, place: TextPlace) {
+        if self.gravest.is_blocked() {
+            return;
+        }
+        let continued = match place {
+            TextPlace::Apart => 0,
+            TextPlace::Beside => 1,
+            TextPlace::Content { of_user: false } => 2,
+            TextPlace::Content { of_user: true } => 3,
+        };
+        let split = self.sequences.iter_mut().take(continued).map(|phrases| phrases.next(text));
+        let verdict = split.fold(self.judge.judge(text), Verdict::graver);
+        self.gravest = std::mem::take(&mut self.gravest).graver(verdict);
+    }
+}
+
+/// Gives every text of a call that its model may read to `each`. Returns `false` if a prompt is in ids of a tokenizer that is not here.
+fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPlace)) -> bool {
+    match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let texts = headrace_prompt::texts_of(conversation);
-            let verdict = judge.judge_all(&mut texts.iter().map(AsRef::as_ref));
-            if verdict.is_blocked() { verdict } else { verdict.graver(between_messages(judge, conversation)) }
+            for message in &conversation.messages {
+                let of_user = message.role == Role::User;
+                message.text_parts().for_each(|part| each(part, TextPlace::Content { of_user }));
+                if let Some(joined) = message.content.as_deref().filter(|_| !message.joints.is_empty()) {
+                    each(joined, TextPlace::Apart);
+                }
+            }
+            let others = headrace_prompt::texts_beside_contents(conversation);
+            others.iter().for_each(|text| each(text, TextPlace::Apart));
         }
         Prompt::Encode(to_encode) => {
-            let decoded = |text: &EncodeText| match (text, model.lane.tokenizer()) {
-                (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) => {
-                    Some(tokenizer.decode(ids, false))
+            to_encode.written().for_each(|text| each(text, TextPlace::Apart));
+            for text in &to_encode.texts {
+                if let (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) =
+                    (text, model.lane.tokenizer())
+                {
+                    each(&tokenizer.decode(ids, false), TextPlace::Apart);
                 }
-                _ => None,
-            };
-            let decoded: Vec<String> = to_encode.texts.iter().filter_map(decoded).collect();
-            judge.judge_all(&mut to_encode.written().chain(decoded.iter().map(String::as_str)))
-        }
-        Prompt::Relayed(relayed) => {
-            let (mut gravest, mut phrases) = (Verdict::Clean, Phrases::of(judge));
-            let readable = headrace_wire::relay::texts(&relayed.body, &mut |text| {
-                if !gravest.is_blocked() {
-                    let verdict = judge.judge(text).graver(phrases.next(text));
-                    gravest = std::mem::replace(&mut gravest, Verdict::Clean).graver(verdict);
-                }
-            });
-            if !readable {
-                return Err(unreadable(model));
             }
-            gravest
         }
+        Prompt::Relayed(relayed) => return headrace_wire::relay::texts(&relayed.body, each),
         Prompt::Raw(items) => {
-            let mut gravest = Verdict::Clean;
             for item in items {
-                gravest = gravest.graver(match item {
-                    PromptItem::Text(text) => judge.judge(text),
-                    PromptItem::Ids(ids) => match model.lane.tokens() {
-                        Some(lane) => judge.judge(&lane.tokenizer.decode(ids, false)),
-                        None => Verdict::Clean,
-                    },
-                });
-                if gravest.is_blocked() {
-                    break;
+                match item {
+                    PromptItem::Text(text) => each(text, TextPlace::Apart),
+                    PromptItem::Ids(ids) => {
+                        let text = model.lane.tokens().map(|lane| lane.tokenizer.decode(ids, false));
+                        each(&text.unwrap_or_default(), TextPlace::Apart);
+                    }
                 }
             }
-            gravest
         }
-    })
+    }
+    true
 }
 
 /// The rejection of a prompt in token ids, for a model with content rules whose tokenizer is not available here.

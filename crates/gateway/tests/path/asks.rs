@@ -2,7 +2,7 @@
 //! requests. Also features of Anthropic's dialect: prompts read ahead, answers begun by their caller, billing headers.
 
 use headrace_call_api::{Front, Question};
-use headrace_domain::{Endpoint, NanoDollars};
+use headrace_domain::{Endpoint, NanoDollars, Outcome};
 use headrace_identity::RateLimits;
 use serde_json::{Value, json};
 
@@ -129,6 +129,11 @@ async fn bad_questions_are_refused_as_calls_are() {
             (status, Some(code), Some(param)),
             "{error}"
         );
+        let trace = world.last_trace();
+        assert!(matches!(&trace.outcome, Outcome::Refused(refusal) if refusal.code == code), "{body}");
+        assert_eq!(trace.model_asked.as_deref(), body["model"].as_str(), "{body}");
+        assert_eq!(trace.request_id.to_string(), error["request_id"].as_str().unwrap());
+        assert!(trace.project.is_some() && trace.key.is_some() && trace.model_served.is_none());
     }
     let stranger = world.gateway.admit_question(Question::Tokenize, &Default::default(), Vec::new());
     assert_eq!(stranger.err().unwrap().status, 401);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use headrace_call_api::{Front, Question};
 use headrace_domain::{Dialect, Endpoint, Outcome};
 use serde_json::{Value, json};
 
@@ -148,5 +149,20 @@ async fn a_record_keeps_the_name_of_a_model_that_does_not_exist() {
         let record = world.last_trace();
         assert_eq!((record.model_asked.as_deref(), record.model_served.as_deref()), (kept, None), "{asked}");
         assert!(matches!(&record.outcome, Outcome::Refused(refusal) if refusal.code == "model_not_found"));
+        for (question, key, value) in [
+            (Question::Tokenize, "prompt", json!("hi")),
+            (Question::Detokenize, "tokens", json!([1])),
+            (Question::CountTokens, "messages", json!([{"role": "user", "content": "hi"}])),
+        ] {
+            let body = json!({"model": asked, key: value}).to_string();
+            let asks = world.gateway.admit_question(question, &world.credentials(), Vec::new()).ok().unwrap();
+            let answer = world.gateway.answer_question(asks, bytes::Bytes::from(body)).await;
+            assert_eq!(answer.status, 404, "{question:?} {asked}");
+            let record = world.last_trace();
+            assert_eq!((record.model_asked.as_deref(), record.model_served.as_deref()), (kept, None));
+            assert!(
+                matches!(&record.outcome, Outcome::Refused(refusal) if refusal.code == "model_not_found")
+            );
+        }
     }
 }

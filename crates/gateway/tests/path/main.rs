@@ -30,6 +30,7 @@ mod overlong;
 mod panics;
 mod parts;
 mod passed_responses;
+mod phrases;
 mod pins;
 mod places;
 mod prices;

@@ -5,6 +5,7 @@ use std::path::Path;
 use headrace_telemetry::{Target, Telemetry, TelemetryConfig};
 
 use super::Reader;
+use crate::ca::read_authorities;
 
 /// A signal and its own settings.
 struct Signal {
@@ -58,9 +59,7 @@ impl Reader {
             let headers = || [listed.clone(), of_variable(ALL_HEADERS), of_variable(of.headers)].concat();
             url.filter(|_| self.is_on(of.switch) && !off).map(|url| Target { url, headers: headers() })
         });
-        let pem = self.path("telemetry.ca_file").map(|path| {
-            std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-        });
+        let pem = self.path("telemetry.ca_file").map(|path| read_authorities(&path));
         let pem = pem.transpose().map_err(|why| self.fault("telemetry.ca_file", why)).ok().flatten();
         let mut resource = pairs(&self.text("telemetry.resource").unwrap_or_default());
         let name = self.text("telemetry.service_name").unwrap_or_default();

@@ -2,7 +2,7 @@
 //! come from files and variables, never from settings. Must not know what a server is asked.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::thinking::thinking;
 use super::value::{Kind, Parsed};
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::{DEMO_PATH, Reader};
+use crate::ca::read_authorities;
 use crate::key_text::read_key;
 
 /// Bounds on an upstream's timeouts: 1 ms to 24 hours.
@@ -172,8 +173,7 @@ fn secret(table: &mut Table, key: &'static str, variable: &str) -> Option<Secret
 
 fn file(table: &mut Table, key: &'static str) -> Option<Vec<u8>> {
     let Some(Parsed::Path(path)) = table.take(key, Kind::Path) else { return None };
-    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-    read(&path).map_err(|why| table.problem(key, why)).ok()
+    read_authorities(&path).map_err(|why| table.problem(key, why)).ok()
 }
 
 fn headers(table: &mut Table) -> Vec<(String, SecretString)> {
@@ -480,6 +480,8 @@ pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Tab
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

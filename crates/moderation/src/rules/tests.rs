@@ -135,7 +135,7 @@ fn a_phrase_is_found_where_texts_meet() {
     .unwrap();
     let long = "x".repeat(10_000);
     let unseen = "\u{200b}".repeat(10_000);
-    let rows: [(&[&str], &str); 23] = [
+    let rows: [(&[&str], &str); 37] = [
         (&[], "-"),
         (&["black"], "-"),
         (&["black market"], "-"),
@@ -144,7 +144,21 @@ fn a_phrase_is_found_where_texts_meet() {
         (&["black \n", "\n market"], "block hard"),
         (&["black", "", "market"], "block hard"),
         (&["black", "\u{200b}", "market"], "block hard"),
-        (&["bla", "ck market"], "-"),
+        (&["bla", "ck market"], "block hard"),
+        (&["bla", "ck mar", "ket"], "block hard"),
+        (&["bla ", " ck", "market"], "block hard"),
+        (&["black m", "arket"], "block hard"),
+        (&["b", "l", "a", "c", "k", "m", "a", "r", "k", "e", "t"], "block hard"),
+        (&["bl", "ackmarket"], "-"),
+        (&["bl", "ack mark et"], "-"),
+        (&["b lack", "market"], "-"),
+        (&["blac", "ok", "k market"], "-"),
+        (&["а b", "c d", "e"], "block hard"),
+        (&["bl\u{200b}а", "ck mаrkеt"], "block hard"),
+        (&["r", "ed tape"], "block whole"),
+        (&["sac", "red tape"], "-"),
+        (&["sacr", "ed tape"], "-"),
+        (&["red ta", "pes"], "-"),
         (&["black", "ok", "market"], "-"),
         (&["market", "black"], "-"),
         (&["bl\u{200b}аck", "mаrkеt"], "block hard"),

@@ -23,7 +23,7 @@ pub(crate) struct Within<'l> {
 #[derive(Debug)]
 pub(crate) enum Block {
     /// Text, from a text block or from another block that contains text: a document or a search result.
-    Text(String),
+    Text(Content),
     Thinking(String),
     /// Thinking that only its writer can read.
     Sealed,
@@ -76,7 +76,7 @@ const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 /// Reads a string or a list of blocks.
 pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
     match r.kind()? {
-        Kind::String => Ok(vec![Block::Text(r.string()?.into_owned())]),
+        Kind::String => Ok(vec![Block::Text(Content::of_text(r.string()?.into_owned()))]),
         Kind::Array => {
             let mut blocks = Vec::new();
             r.array(within.limits.max_content_parts, |r, _| {
@@ -90,8 +90,15 @@ pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
 }
 
 /// Reads a string or a list of text blocks, and joins the texts without a separator.
-pub(crate) fn text(r: &mut Reader<'_>, within: Within<'_>) -> Read<String> {
-    texts(r, within).map(|texts| texts.concat())
+fn text(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
+    texts(r, within).map(|texts| joined(&texts))
+}
+
+/// Texts as one, each a part of its own.
+pub(crate) fn joined(texts: &[Content]) -> Content {
+    let mut content = Content::default();
+    texts.iter().for_each(|text| content.append_text(text));
+    content
 }
 
 /// Reads the result of a tool: its text, and its media with the places of their blocks.
@@ -99,7 +106,7 @@ fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
     let mut content = Content::default();
     for (index, block) in read(r, within)?.into_iter().enumerate() {
         match block {
-            Block::Text(text) => content.text.push_str(&text),
+            Block::Text(text) => content.append_text(&text),
             Block::Media(part) => content.push(part, "content", index),
             _ => {
                 let message = "only text, images and documents may stand here";
@@ -111,7 +118,7 @@ fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
 }
 
 /// Like [`text`], but does not join the texts.
-pub(crate) fn texts(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<String>> {
+pub(crate) fn texts(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Content>> {
     let blocks = read(r, within)?.into_iter().enumerate();
     let text = |(index, block)| match block {
         Block::Text(text) => Ok(text),
@@ -143,7 +150,7 @@ struct Draft {
 /// The source of a document, an image or a search result.
 enum Source {
     /// A document's text.
-    Text(String),
+    Text(Content),
     /// The name of a search result.
     Name(String),
     /// Data that is not text.
@@ -229,7 +236,7 @@ fn finish(draft: Draft) -> Read<Block> {
     }
     let missing = |key: &'static str| move || Fault::missing(key);
     Ok(match kind {
-        "text" => Block::Text(draft.text.ok_or_else(missing("text"))?),
+        "text" => Block::Text(Content::of_text(draft.text.ok_or_else(missing("text"))?)),
         "thinking" => Block::Thinking(draft.thinking.ok_or_else(missing("thinking"))?),
         "redacted_thinking" if draft.data => Block::Sealed,
         "redacted_thinking" => return Err(Fault::missing("data")),
@@ -242,7 +249,7 @@ fn finish(draft: Draft) -> Read<Block> {
             let id = draft.tool_use_id.ok_or_else(missing("tool_use_id"))?;
             let mut content = draft.content.unwrap_or_default();
             if draft.is_error {
-                content.text.insert_str(0, TOOL_ERROR);
+                content.put_before(TOOL_ERROR);
             }
             Block::ToolResult { id, content }
         }
@@ -258,7 +265,7 @@ fn finish(draft: Draft) -> Read<Block> {
                 let document = Other::new(MediaKind::Document, source);
                 Block::Media(Other { name: draft.title, ..document })
             }
-            Source::Text(text) => Block::Text(lines([draft.title, draft.context, Some(text)])),
+            Source::Text(text) => Block::Text(lines([draft.title, draft.context], &text)),
             Source::Name(_) => return Err(Fault::at("source", Code::InvalidType, "it must be an object")),
         },
         _ => match draft.source.ok_or_else(missing("source"))? {
@@ -267,7 +274,7 @@ fn finish(draft: Draft) -> Read<Block> {
                 if !content.media.is_empty() {
                     return Err(Fault::at("content", Code::UnsupportedContent, "it may hold text alone"));
                 }
-                Block::Text(lines([draft.title, Some(name), Some(content.text)]))
+                Block::Text(lines([draft.title, Some(name)], &content))
             }
             Source::Text(_) | Source::Data(_) => {
                 return Err(Fault::at("source", Code::InvalidType, "it must be a string"));
@@ -277,13 +284,15 @@ fn finish(draft: Draft) -> Read<Block> {
 }
 
 /// Joins the texts of a document or a search result that a model reads, each on its own line.
-fn lines(parts: [Option<String>; 3]) -> String {
-    let mut text = String::new();
-    for part in parts.into_iter().flatten() {
-        text.push_str(&part);
-        text.push('\n');
+fn lines(heads: [Option<String>; 2], text: &Content) -> Content {
+    let mut lines = Content::default();
+    for head in heads.into_iter().flatten() {
+        lines.push_text(&head);
+        lines.text.push('\n');
     }
-    text
+    lines.append_text(text);
+    lines.text.push('\n');
+    lines
 }
 
 /// Reads the source of a document, an image or a search result: text, text blocks, data, the data's address, or a name.
@@ -318,7 +327,7 @@ struct SourceDraft {
     data: Option<String>,
     url: Option<String>,
     file_id: Option<String>,
-    content: Option<String>,
+    content: Option<Content>,
 }
 
 impl SourceDraft {
@@ -332,7 +341,10 @@ impl SourceDraft {
             return Err(Fault::at("media_type", Code::UnsupportedValue, "it must be `text/plain`"));
         }
         match kind.as_str() {
-            "text" => self.data.map(Source::Text).ok_or_else(missing("data")),
+            "text" => {
+                let data = self.data.map(Content::of_text);
+                data.map(Source::Text).ok_or_else(missing("data"))
+            }
             "content" => self.content.map(Source::Text).ok_or_else(missing("content")),
             "url" => self.url.map(|url| Source::Data(MediaSource::Url(url))).ok_or_else(missing("url")),
             "file" => {

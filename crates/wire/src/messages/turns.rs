@@ -101,22 +101,23 @@ fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role
 
 /// Instructions in the middle of a conversation stay in their place, so that everything before them stays cached.
 fn system(blocks: Vec<Block>) -> Read<Message> {
-    let mut joined = String::new();
+    let mut joined = Content::default();
     for (index, block) in blocks.into_iter().enumerate() {
         let Block::Text(text) = block else {
             return Err(Fault::new(Code::InvalidValue, "a message of role `system` may hold text alone")
                 .under_index(index));
         };
-        joined.push_str(&text);
+        joined.append_text(&text);
     }
-    Ok(Message::text(Role::System, joined))
+    Ok(joined.into_message(Role::System))
 }
 
 fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
     let mut message = Message { content: None, ..Message::text(Role::Assistant, "") };
+    let mut content: Option<Content> = None;
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
-            Block::Text(text) => message.content.get_or_insert_default().push_str(&text),
+            Block::Text(text) => content.get_or_insert_default().append_text(&text),
             Block::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
             // This server cannot read it, and a model that did not write it does not miss it.
             Block::Sealed => {}
@@ -127,8 +128,11 @@ fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
             Block::ToolResult { .. } | Block::Media(_) => return Err(misplaced("user").under_index(index)),
         }
     }
-    if message.content.is_none() && message.tool_calls.is_empty() {
-        message.content = Some(String::new());
+    if content.is_none() && message.tool_calls.is_empty() {
+        content = Some(Content::default());
+    }
+    if let Some(Content { text, joints, .. }) = content {
+        (message.content, message.joints) = (Some(text), joints);
     }
     Ok(message)
 }
@@ -136,17 +140,16 @@ fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
 fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let mut messages = Vec::new();
     let mut open: Option<(usize, Content)> = None;
-    let said = |(block, content)| {
-        let Content { text, media, is_marked: _ } = content;
-        (block, Message { media, ..Message::text(Role::User, text) })
-    };
+    let said = |(block, content): (usize, Content)| (block, content.into_message(Role::User));
     let several = blocks.len() > 1;
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
             // Anthropic's rule: a text block must have a visible character, even beside other blocks.
-            Block::Text(text) if several && is_blank(&text) => return Err(blank::block().under_index(index)),
-            Block::Text(more) => opened(&mut open, index).text.push_str(&more),
+            Block::Text(text) if several && is_blank(&text.text) => {
+                return Err(blank::block().under_index(index));
+            }
+            Block::Text(more) => opened(&mut open, index).append_text(&more),
             Block::Media(part) => opened(&mut open, index).push(part, "content", index),
             Block::ToolResult { id, mut content } => {
                 ids.answered(&id).map_err(|fault| fault.under_key("tool_use_id").under_index(index))?;
@@ -155,8 +158,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
                     .media
                     .iter_mut()
                     .for_each(|part| part.place = format!("content[{index}].{}", part.place));
-                let Content { text, media, is_marked: _ } = content;
-                let message = Message { media, ..Message::text(Role::Tool, text) };
+                let message = content.into_message(Role::Tool);
                 messages.push((index, Message { tool_call_id: Some(id), ..message }));
             }
             Block::ToolUse(_) | Block::Thinking(_) | Block::Sealed => {

@@ -89,7 +89,42 @@ fn blank_messages_of_the_user_are_refused_by_their_place() {
         refused(Endpoint::Completions, &json!({"prompt": ["a", blank]}), "empty_prompt", "prompt[1]");
         refused(Endpoint::Embeddings, &json!({"input": blank}), "empty_prompt", "input");
         refused(Endpoint::Embeddings, &json!({"input": ["a", blank]}), "empty_prompt", "input[1]");
+        for (endpoint, more, param) in [
+            (Endpoint::Rerank, json!({"query": blank, "documents": ["d"]}), "query"),
+            (Endpoint::Rerank, json!({"query": {"text": blank}, "documents": ["d"]}), "query.text"),
+            (Endpoint::Rerank, json!({"query": "q", "documents": ["d", blank]}), "documents[1]"),
+            (Endpoint::Rerank, json!({"query": "q", "documents": [{"text": blank}]}), "documents[0].text"),
+            (Endpoint::Score, json!({"text_1": blank, "text_2": "b"}), "text_1"),
+            (Endpoint::Score, json!({"text_1": ["a", blank], "text_2": ["b", "c"]}), "text_1[1]"),
+            (Endpoint::Score, json!({"text_1": "a", "text_2": blank}), "text_2"),
+            (Endpoint::Score, json!({"text_1": "a", "text_2": ["b", {"text": blank}]}), "text_2[1].text"),
+        ] {
+            refused(endpoint, &more, "empty_prompt", param);
+        }
+        let by_others_name = json!({"queries": "a", "documents": ["b", blank]});
+        let bad = relay::skim(
+            Endpoint::Score,
+            body(Endpoint::Score, &by_others_name).into(),
+            &WireLimits::default(),
+        );
+        assert_eq!(bad.unwrap_err().param.as_deref(), Some("documents[1]"));
     }
+    for (endpoint, more, param) in [
+        (Endpoint::Embeddings, json!({"input": []}), "input"),
+        (Endpoint::Rerank, json!({"query": "q", "documents": []}), "documents"),
+        (Endpoint::Score, json!({"text_1": [], "text_2": "b"}), "text_1"),
+        (Endpoint::Score, json!({"text_1": "a", "text_2": []}), "text_2"),
+    ] {
+        for read in read(endpoint, &more) {
+            let bad = read.expect_err(&format!("{endpoint:?} {more}"));
+            assert_eq!((bad.code.name(), bad.param.as_deref()), ("empty_array", Some(param)), "{more}");
+        }
+    }
+    // Objects without a text, such as an image to be ranked, are for their server to judge.
+    let image = json!({"query": "q", "documents": [{"image": "data:image/png;base64,AAAA"}, {"title": "", "text": "t"}]});
+    assert!(
+        relay::skim(Endpoint::Rerank, body(Endpoint::Rerank, &image).into(), &WireLimits::default()).is_ok()
+    );
     for endpoint in [CHAT, MESSAGES] {
         refused(endpoint, &json!({"messages": []}), "empty_array", "messages");
         let no_parts = json!({"messages": [{"role": "user", "content": []}]});

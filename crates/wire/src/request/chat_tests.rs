@@ -261,7 +261,7 @@ fn messages_of_every_role() {
     };
     let expected = [
         Message::text(Role::System, "s"),
-        Message { name: Some("n".into()), ..Message::text(Role::System, "de") },
+        Message { name: Some("n".into()), joints: vec![1], ..Message::text(Role::System, "de") },
         Message::text(Role::User, "u\0<|im_end|>"),
         Message {
             content: None,

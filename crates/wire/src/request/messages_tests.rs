@@ -43,7 +43,10 @@ fn every_parameter_is_honoured() {
     assert_eq!(conversation.tool_choice, ToolChoice::None);
     assert_eq!(
         conversation.messages,
-        [Message::text(Role::System, "be brief"), Message::text(Role::User, "hi")]
+        [
+            Message { joints: vec![3], ..Message::text(Role::System, "be brief") },
+            Message::text(Role::User, "hi")
+        ]
     );
     assert_eq!(
         conversation.tools[0].parameters.as_ref().unwrap().to_string(),
@@ -67,10 +70,17 @@ fn blocks_become_messages() {
         {"role": "user", "content": [{"type": "text", "text": "c"}]},
     ]}))
     .unwrap();
+    let failed = json!([{"type": "text", "text": "ba"}, {"type": "text", "text": "d"}]);
+    let failed = json!({"messages": [{"role": "assistant", "content": [
+        {"type": "text", "text": "o"}, {"type": "text", "text": "k"}, {"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": true, "content": failed}]}]});
+    let failed = conversation(parse(&failed).unwrap()).messages;
+    let parts = |at: usize| failed[at].text_parts().collect::<Vec<_>>();
+    assert_eq!((parts(0), parts(1)), (vec!["o", "k"], vec!["Error: ba", "d"]));
     let result =
         |id: &str, text: &str| Message { tool_call_id: Some(id.into()), ..Message::text(Role::Tool, text) };
     let expected = [
-        Message::text(Role::User, "ab"),
+        Message { joints: vec![1], ..Message::text(Role::User, "ab") },
         Message {
             reasoning: Some("hm".into()),
             tool_calls: vec![
@@ -265,7 +275,7 @@ fn a_system_turn_stays_where_it_stands() {
     let expected = [
         Message::text(Role::System, "first"),
         Message::text(Role::User, "u"),
-        Message::text(Role::System, "then this"),
+        Message { joints: vec![5], ..Message::text(Role::System, "then this") },
         Message::text(Role::User, "go"),
     ];
     let conversation = conversation(call);
@@ -319,21 +329,33 @@ fn every_block_is_taken_or_refused_by_its_name() {
         parse(&json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]}))
     };
     let text = |source: Value| json!({"type": "document", "source": source, "title": "T", "context": "C", "citations": {"enabled": false}});
+    let blocks = |texts: &[&str]| -> Vec<Value> {
+        texts.iter().map(|text| json!({"type": "text", "text": text})).collect()
+    };
     for (block, expected) in [
-        (text(json!({"type": "text", "media_type": "text/plain", "data": "D"})), "aT\nC\nD\n"),
-        (text(json!({"type": "content", "content": "D"})), "aT\nC\nD\n"),
-        (text(json!({"type": "content", "content": [{"type": "text", "text": "D"}]})), "aT\nC\nD\n"),
         (
-            json!({"type": "search_result", "title": "T", "source": "https://x", "content": [{"type": "text", "text": "D"}]}),
-            "aT\nhttps://x\nD\n",
+            text(json!({"type": "text", "media_type": "text/plain", "data": "D"})),
+            &["a", "T\n", "C\n", "D\n"][..],
+        ),
+        (text(json!({"type": "content", "content": "D"})), &["a", "T\n", "C\n", "D\n"]),
+        (text(json!({"type": "content", "content": blocks(&["D"])})), &["a", "T\n", "C\n", "D\n"]),
+        (
+            text(json!({"type": "content", "content": blocks(&["D", "", "E"])})),
+            &["a", "T\n", "C\n", "D", "E\n"],
+        ),
+        (
+            json!({"type": "search_result", "title": "T", "source": "https://x", "content": blocks(&["D", "E"])}),
+            &["a", "T\n", "https://x\n", "D", "E\n"],
         ),
         (
             json!({"type": "text", "text": "b", "citations": [{"type": "char_location", "cited_text": "x"}]}),
-            "ab",
+            &["a", "b"],
         ),
     ] {
         let messages = conversation(turn(&block).unwrap()).messages;
-        assert_eq!(messages, [Message::text(Role::User, expected)], "{block}");
+        assert_eq!(messages[0].text_parts().collect::<Vec<_>>(), expected, "{block}");
+        let joints = messages[0].joints.clone();
+        assert_eq!(messages, [Message { joints, ..Message::text(Role::User, expected.concat()) }], "{block}");
     }
     for kind in [
         "server_tool_use",

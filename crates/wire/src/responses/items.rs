@@ -95,7 +95,7 @@ impl Turns {
                 let content = draft.content.ok_or_else(missing("content"))?;
                 match draft.role.ok_or_else(missing("role"))? {
                     Role::Assistant => self.said(content, index),
-                    role => self.push(of_content(role, content), index),
+                    role => self.push(content.into_message(role), index),
                 }
             }
             Kinds::Call => self.called(
@@ -115,7 +115,7 @@ impl Turns {
                 index,
             ),
             Kinds::CallOutput | Kinds::CustomOutput => {
-                let mut message = of_content(Role::Tool, draft.output.ok_or_else(missing("output"))?);
+                let mut message = draft.output.ok_or_else(missing("output"))?.into_message(Role::Tool);
                 message.tool_call_id = Some(draft.call_id.ok_or_else(missing("call_id"))?);
                 self.push(message, index);
             }
@@ -156,9 +156,12 @@ impl Turns {
     fn said(&mut self, content: Content, index: usize) {
         match self.open(|last| last.content.is_none() || !last.tool_calls.is_empty()) {
             Some(last) => {
-                let text = last.content.get_or_insert_default();
+                let text = last.content.take().unwrap_or_default();
                 let before = text.len();
-                text.push_str(&content.text);
+                let mut said =
+                    Content { text, joints: std::mem::take(&mut last.joints), ..Content::default() };
+                said.append_text(&content);
+                (last.content, last.joints) = (Some(said.text), said.joints);
                 last.media.extend(
                     content
                         .media
@@ -166,7 +169,7 @@ impl Turns {
                         .map(|part| Media { behind_bytes: part.behind_bytes.saturating_add(before), ..part }),
                 );
             }
-            None => self.push(of_content(Role::Assistant, content), index),
+            None => self.push(content.into_message(Role::Assistant), index),
         }
     }
 
@@ -210,12 +213,6 @@ impl Turns {
             }
         }
     }
-}
-
-/// Creates a message with this content.
-fn of_content(role: Role, content: Content) -> Message {
-    let Content { text, media, is_marked: _ } = content;
-    Message { media, ..Message::text(role, text) }
 }
 
 /// Finds the type of an item. The field may be anywhere in the item.

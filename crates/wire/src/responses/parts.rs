@@ -30,7 +30,7 @@ const OTHERS: &[(&str, MediaKind)] = &[
 /// Reads a string, or a list of parts that is at `key`.
 pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<Content> {
     match r.kind()? {
-        Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
+        Kind::String => Ok(Content::of_text(r.string()?.into_owned())),
         Kind::Array => {
             let mut content = Content::default();
             r.array(limits.max_content_parts, |r, index| part(r, &mut content, (key, index)))?;
@@ -79,7 +79,7 @@ fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) 
     content.is_marked |= draft.is_marked;
     if let Some((_, key)) = TEXTS.iter().find(|(text, _)| *text == kind.as_ref()) {
         let said = if *key == "refusal" { draft.refusal } else { draft.text };
-        content.text.push_str(&said.ok_or_else(|| Fault::missing(key))?);
+        content.push_text(&said.ok_or_else(|| Fault::missing(key))?);
         return Ok(());
     }
     let known = OTHERS.iter().find(|(name, _)| *name == kind.as_ref());

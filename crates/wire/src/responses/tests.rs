@@ -70,7 +70,7 @@ fn a_turn_of_the_assistant_is_one_message_of_several_items() {
     last.reasoning = Some("so".into());
     let expected = [
         Message::text(Role::System, "be brief"),
-        Message::text(Role::User, "ab"),
+        Message { joints: vec![1], ..Message::text(Role::User, "ab") },
         turn,
         result("1", "o"),
         result("2", "p"),

@@ -30,8 +30,8 @@ export async function show(root, { query, signal }) {
   await draw();
 }
 
-function report(told, by) {
-  const rows = rowsOf(told.rows ? { data: told.rows } : told);
+function report(usage, by) {
+  const rows = rowsOf(usage.rows ? { data: usage.rows } : usage);
   if (rows.length === 0) return empty('No prompt was read in this time.', 'Each call whose prompt is rendered here will be counted: what it found, and why not more.');
   const prompt = sum(rows, promptOf);
   const found = sum(rows, foundOf);
@@ -54,8 +54,8 @@ function report(told, by) {
       { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens) },
       { name: 'Where prompts part', wide: true, cell: (miss) => miss.places.slice(0, MOST_PLACES).map((place) => h('p', { class: 'small' }, place.place, h('span', { class: 'muted' }, ` ${count(place.calls)} ×`, place.could_save_tokens ? `, ${short(place.could_save_tokens)} tokens could be saved` : ''), place.example && [' ', h('a', { href: `#/requests/${encodeURIComponent(place.example)}` }, 'one of them')])) },
     ], misses)),
-    told.how_savings_are_estimated && h('p', { class: 'muted small' }, told.how_savings_are_estimated),
-    told.whole === false && h('p', { class: 'muted small' }, 'Only as far back as traces were read', told.since && [': since ', when(told.since)], '.'),
+    usage.how_savings_are_estimated && h('p', { class: 'muted small' }, usage.how_savings_are_estimated),
+    usage.whole === false && h('p', { class: 'muted small' }, 'Only as far back as traces were read', usage.since && [': since ', when(usage.since)], '.'),
   ];
 }
 

@@ -77,8 +77,8 @@ const HOUR_MS = 36e5;
 /** What each key used, by its id; nothing where the operator may not read it. */
 async function usedBy(signal) {
   if (!may('GET /usage')) return new Map();
-  const told = await get('usage', { query: { by: 'key' }, signal }).catch(() => ({ rows: [] }));
-  return new Map(rowsOf(told.rows ? { data: told.rows } : told).map((row) => [row.key, row]));
+  const usage = await get('usage', { query: { by: 'key' }, signal }).catch(() => ({ rows: [] }));
+  return new Map(rowsOf(usage.rows ? { data: usage.rows } : usage).map((row) => [row.key, row]));
 }
 
 /** Usage is kept by hours: `hour` is the first moment of one. */

@@ -137,10 +137,10 @@ function prices(panel, signal) {
 
 function margin(panel, signal) {
   return load(panel, async () => {
-    const told = await get('margin', { signal });
-    const rows = rowsOf(told.rows ? { data: told.rows } : told);
+    const margin = await get('margin', { signal });
+    const rows = rowsOf(margin.rows ? { data: margin.rows } : margin);
     if (rows.length === 0) return empty('Nothing was earned yet.', 'What callers are charged, less what upstreams charge for the same calls.');
-    const by = (told.by ?? ['org', 'model']).filter((name) => rows[0][name] !== undefined);
+    const by = (margin.by ?? ['org', 'model']).filter((name) => rows[0][name] !== undefined);
     const sum = (of, name) => of?.[name] ?? of?.[`${name}_nano_dollars`];
     return [card(null, { class: 'flush' }, table('Margin', [
       ...by.map((name) => ({ name: name[0].toUpperCase() + name.slice(1), wide: true, sort: (row) => row[name], cell: (row) => h('b', {}, row[name] ?? '–') })),
@@ -165,21 +165,21 @@ function statement(panel, signal) {
   const place = h('div', { class: 'page-body' });
   const wanted = { project: '', month };
   const draw = () => wanted.project && load(place, async () => {
-    const told = await get('statement', { query: wanted, signal });
-    const lines = told.lines ?? rowsOf(told);
-    const calls = told.calls ?? {};
+    const statement = await get('statement', { query: wanted, signal });
+    const lines = statement.lines ?? rowsOf(statement);
+    const calls = statement.calls ?? {};
     return [
-      h('p', { class: 'sentence' }, `${monthName(told.month ?? wanted.month)}: `, h('b', {}, money(told.total)), ` charged to project ${told.project ?? wanted.project}`, told.org && ` of organisation ${told.org}`, '. ',
-        told.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
+      h('p', { class: 'sentence' }, `${monthName(statement.month ?? wanted.month)}: `, h('b', {}, money(statement.total)), ` charged to project ${statement.project ?? wanted.project}`, statement.org && ` of organisation ${statement.org}`, '. ',
+        statement.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
       facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Broken off by callers', calls.settled !== undefined && count(calls.cancelled)],
-        ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', told.not_charged && money(told.not_charged)]),
+        ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', statement.not_charged && money(statement.not_charged)]),
       lines.length > 0 ? card('What it was charged for', { class: 'flush' }, table('Statement', [
         { name: 'Model', wide: true, sort: (line) => line.model, cell: (line) => h('b', {}, line.model ?? '–') }, { name: 'For', sort: (line) => line.class, cell: (line) => CLASSES[line.class] ?? String(line.class ?? '–').replaceAll('_', ' ') },
         { name: 'Tokens', num: true, sort: (line) => line.tokens, cell: (line) => count(line.tokens) }, { name: 'Per million', num: true, cell: (line) => money(line.price_per_million ?? line.price) },
         { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
         : empty('Nothing was charged in this month.', 'Each model and each kind of token has a line here as soon as a call is settled.'),
-      told.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], told.days)),
-      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(told))];
+      statement.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], statement.days)),
+      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(statement))];
   }, { signal, lines: 6 });
   const bar = h('div', { class: 'acts bar' });
   put(panel, bar, place);
@@ -196,15 +196,15 @@ function ledger(panel, signal) {
   const verify = async () => {
     put(said, h('p', { class: 'muted', role: 'status' }, 'The journal is being replayed…'));
     try {
-      const told = await post('ledger/verify');
-      put(said, h('div', { class: told.ok ? 'notice' : 'notice warn' }, h('b', {}, told.ok ? 'Every invariant holds. ' : `${plural(told.finding_count, 'finding')}. `), `${plural(told.rows, 'row')} replayed, ${plural(told.transactions ?? 0, 'transaction')}.`,
-        (told.findings ?? []).map((one) => h('p', { class: 'small' }, `Row ${one.row}: ${one.what}`))));
+      const verdict = await post('ledger/verify');
+      put(said, h('div', { class: verdict.ok ? 'notice' : 'notice warn' }, h('b', {}, verdict.ok ? 'Every invariant holds. ' : `${plural(verdict.finding_count, 'finding')}. `), `${plural(verdict.rows, 'row')} replayed, ${plural(verdict.transactions ?? 0, 'transaction')}.`,
+        (verdict.findings ?? []).map((one) => h('p', { class: 'small' }, `Row ${one.row}: ${one.what}`))));
     } catch (error) { put(said, h('p', { class: 'fault' }, error.message)); }
   };
   return load(panel, async () => {
-    const told = await get('ledger/totals', { signal });
-    return [h('div', { class: 'tiles' }, [['Available', told.available], ['Held', told.held], ['Charged, ever', told.revenue], ['Written off', told.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
-      h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, 'Holds'), h('span', { class: 'tile-value' }, count(told.open_holds)), h('span', { class: 'tile-note muted small' }, `${count(told.settled)} settled`))),
+    const totals = await get('ledger/totals', { signal });
+    return [h('div', { class: 'tiles' }, [['Available', totals.available], ['Held', totals.held], ['Charged, ever', totals.revenue], ['Written off', totals.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
+      h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, 'Holds'), h('span', { class: 'tile-value' }, count(totals.open_holds)), h('span', { class: 'tile-note muted small' }, `${count(totals.settled)} settled`))),
     may('POST /ledger/verify') && h('div', { class: 'acts bar' }, button('Verify the ledger', verify, { sign: 'check' }), h('span', { class: 'muted small' }, 'Replays the journal and checks every invariant.')), said];
   }, { signal });
 }

@@ -103,11 +103,11 @@ async function drawDay(root, signal) {
   let drawn = new AbortController();
   const draw = async () => {
     const from = new Date(Date.now() - (DAY_S - HOUR_S) * 1000).toISOString();
-    const told = await get('usage', { query: { interval: 'hour', from }, signal }).catch(() => null);
-    if (!told || signal.aborted) return;
+    const usage = await get('usage', { query: { interval: 'hour', from }, signal }).catch(() => null);
+    if (!usage || signal.aborted) return;
     drawn.abort();
     drawn = new AbortController();
-    put(root, spendChart(rowsOf(told.rows ? { data: told.rows } : told), null, { from, stepS: HOUR_S, signal: drawn.signal, title: 'Spend, last 24 hours' }));
+    put(root, spendChart(rowsOf(usage.rows ? { data: usage.rows } : usage), null, { from, stepS: HOUR_S, signal: drawn.signal, title: 'Spend, last 24 hours' }));
   };
   await draw();
   const timer = setInterval(() => document.hidden || draw(), DAY_DRAWN_EVERY_MS);

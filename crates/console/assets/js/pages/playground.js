@@ -301,7 +301,7 @@ class Playground {
   }
 }
 
-/** What a reader is told of a connection that broke. */
+/** The message for a connection that broke. */
 const broken = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was whole.', remedy: error.remedy ?? 'Retry asks for the same answer, which is charged once. A new question leaves it.' });
 
 function dataUrl(file) {

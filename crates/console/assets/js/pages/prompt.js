@@ -82,8 +82,8 @@ function tokenize(model, signal) {
   return tool(of, 'Count', ({ text, parse, around }) => {
     const ids = /^[\s[\]\d,]*\d[\s[\]\d,]*$/.test(text) && text.includes(',') ? text.match(/\d+/g).map(Number) : null;
     return post(`models/${segment(model)}/tokenize`, ids ? { ids } : { text, parse_special: parse, add_special: around }, { signal })
-      .then((told) => card(null, null, ids && h('pre', { class: 'code wrap', tabindex: 0 }, told.text), lens(drawn(told)), h('p', { class: 'muted small' }, `${count(told.bytes)} bytes`),
-        told.decoded && h('p', { class: 'notice warn' }, 'The tokenizer changes this text. Its tokens stand for: ', h('code', {}, told.decoded))));
+      .then((tokenized) => card(null, null, ids && h('pre', { class: 'code wrap', tabindex: 0 }, tokenized.text), lens(drawn(tokenized)), h('p', { class: 'muted small' }, `${count(tokenized.bytes)} bytes`),
+        tokenized.decoded && h('p', { class: 'notice warn' }, 'The tokenizer changes this text. Its tokens stand for: ', h('code', {}, tokenized.decoded))));
   });
 }
 

@@ -80,26 +80,26 @@ function overview(trace) {
 }
 
 /** Terms that sum to the total, each beside what is usual. */
-function explanation(told) {
-  const terms = (told.terms ?? []).filter((term) => term.us > 0);
+function explanation(explained) {
+  const terms = (explained.terms ?? []).filter((term) => term.us > 0);
   const most = Math.max(1, ...terms.map((term) => term.us));
-  const refused = told.refusal;
+  const refused = explained.refusal;
   return [
-    h('p', { class: 'sentence' }, told.sentence),
-    told.money_sentence && h('p', { class: 'muted' }, told.money_sentence),
+    h('p', { class: 'sentence' }, explained.sentence),
+    explained.money_sentence && h('p', { class: 'muted' }, explained.money_sentence),
     refused && h('div', { class: 'notice warn' }, h('b', {}, [refused.status, refused.code].filter(Boolean).join(' · ')), h('p', {}, refused.text ?? refused.message), refused.way_out && h('p', {}, refused.way_out), aboutCode(refused.code)),
     terms.length > 0 && table('Where the time went', [
-      { name: 'Where the time went', wide: true, cell: (term) => [h('b', {}, term.name.replaceAll('_', ' ')), term.name === told.dearest && [' ', badge('most', 'info')], term.unusual && [' ', badge('unusual', 'warn')], h('p', { class: 'muted small' }, term.text)] },
+      { name: 'Where the time went', wide: true, cell: (term) => [h('b', {}, term.name.replaceAll('_', ' ')), term.name === explained.dearest && [' ', badge('most', 'info')], term.unusual && [' ', badge('unusual', 'warn')], h('p', { class: 'muted small' }, term.text)] },
       { name: 'Took', num: true, sort: (term) => term.us, cell: (term) => duration(term.us) },
-      { name: 'Of the call', cell: (term) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: `meter-fill party-${term.party}`, style: { width: `${term.us / most * 100}%` } })), h('span', { class: 'num small' }, percent(term.share ?? (told.total_us ? term.us / told.total_us : null)))) },
+      { name: 'Of the call', cell: (term) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: `meter-fill party-${term.party}`, style: { width: `${term.us / most * 100}%` } })), h('span', { class: 'num small' }, percent(term.share ?? (explained.total_us ? term.us / explained.total_us : null)))) },
       { name: 'Usual', num: true, cell: (term) => duration(term.usual_us) },
       { name: 'Reference', num: true, cell: (term) => reference(term.reference_us) },
     ], terms),
-    told.compared?.calls > 0 && h('p', { class: 'muted small' }, `Usual: of ${count(told.compared.calls)} ${told.compared.what ?? 'calls like this one'}.`),
-    told.levers?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'What would have helped'), h('ul', { class: 'levers' }, told.levers.map((lever) => h('li', {},
+    explained.compared?.calls > 0 && h('p', { class: 'muted small' }, `Usual: of ${count(explained.compared.calls)} ${explained.compared.what ?? 'calls like this one'}.`),
+    explained.levers?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'What would have helped'), h('ul', { class: 'levers' }, explained.levers.map((lever) => h('li', {},
       h('div', {}, h('b', {}, lever.name.replaceAll('_', ' ')), ' ', lever.text),
       h('span', { class: 'num' }, [lever.saves_us > 0 && `−${duration(lever.saves_us)}`, Number(lever.saves_dollars) > 0 && `−${money(lever.saves_dollars)}`].filter(Boolean).join(' · ')))))),
-    told.notes?.length > 0 && h('ul', { class: 'muted small' }, told.notes.map((note) => h('li', {}, note))),
+    explained.notes?.length > 0 && h('ul', { class: 'muted small' }, explained.notes.map((note) => h('li', {}, note))),
   ];
 }
 
@@ -109,18 +109,18 @@ function reference(range) {
   return range[0] === range[1] || !range[0] ? `≤ ${duration(range[1])}` : `${duration(range[0])} – ${duration(range[1])}`;
 }
 
-function cost(told) {
+function cost(bill) {
   return [
-    told.sentence && h('p', { class: 'sentence' }, told.sentence),
-    told.terms?.length ? table('Price by term', [
+    bill.sentence && h('p', { class: 'sentence' }, bill.sentence),
+    bill.terms?.length ? table('Price by term', [
       { name: 'What', cell: (term) => String(term.class).replaceAll('_', ' ') },
       { name: 'Tokens', num: true, cell: (term) => count(term.tokens) },
       { name: 'Per million', num: true, cell: (term) => [money(term.price_per_million_dollars), term.usual_price_per_million_dollars && term.usual_price_per_million_dollars !== term.price_per_million_dollars && h('div', { class: 'muted small' }, `usually ${money(term.usual_price_per_million_dollars)}`)] },
       { name: 'Amount', num: true, sort: (term) => Number(term.dollars), cell: (term) => money(term.dollars) },
-    ], told.terms) : empty('Nothing was charged.'),
-    facts(['In all', money(told.total_dollars)], ['Held at first', told.held_dollars && money(told.held_dollars)], ['Saved by the cache', told.saved_by_cache_dollars && money(told.saved_by_cache_dollars)],
-      ['Paid upstream', told.paid_dollars && money(told.paid_dollars)], ['Margin', told.margin_dollars && money(told.margin_dollars)], ['Class', told.tier], ['Prices of', told.priced_at && when(told.priced_at, { date: 'always' })]),
-    told.notes?.length > 0 && h('ul', { class: 'muted small' }, told.notes.map((note) => h('li', {}, note))),
+    ], bill.terms) : empty('Nothing was charged.'),
+    facts(['In all', money(bill.total_dollars)], ['Held at first', bill.held_dollars && money(bill.held_dollars)], ['Saved by the cache', bill.saved_by_cache_dollars && money(bill.saved_by_cache_dollars)],
+      ['Paid upstream', bill.paid_dollars && money(bill.paid_dollars)], ['Margin', bill.margin_dollars && money(bill.margin_dollars)], ['Class', bill.tier], ['Prices of', bill.priced_at && when(bill.priced_at, { date: 'always' })]),
+    bill.notes?.length > 0 && h('ul', { class: 'muted small' }, bill.notes.map((note) => h('li', {}, note))),
   ];
 }
 
@@ -145,20 +145,20 @@ export function json(value) {
 /** Two requests beside each other. */
 export function comparison(root, { a, b, close, signal }) {
   return load(root, async () => {
-    const [told, first, second] = await Promise.all([get('requests/compare', { query: { a, b }, signal }), get(`requests/${segment(a)}`, { signal }), get(`requests/${segment(b)}`, { signal })]);
-    const most = Math.max(1, ...(told.terms ?? []).map((term) => Math.max(term.a_us ?? 0, term.b_us ?? 0)));
+    const [comparison, first, second] = await Promise.all([get('requests/compare', { query: { a, b }, signal }), get(`requests/${segment(a)}`, { signal }), get(`requests/${segment(b)}`, { signal })]);
+    const most = Math.max(1, ...(comparison.terms ?? []).map((term) => Math.max(term.a_us ?? 0, term.b_us ?? 0)));
     const bar = (us, kind) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: `meter-fill ${kind}`, style: { width: `${(us ?? 0) / most * 100}%` } })), h('span', { class: 'num' }, duration(us)));
     const link = (trace, name) => h('a', { href: `#/requests/${encodeURIComponent(trace.id)}` }, `${name} ${shortId(trace.id)}`);
     return [
       h('div', { class: 'side-head' }, h('h2', {}, 'Two requests compared'), button('', close, { kind: 'quiet', sign: 'close', title: 'Close the comparison' })),
-      told.sentence && h('p', { class: 'sentence' }, told.sentence),
+      comparison.sentence && h('p', { class: 'sentence' }, comparison.sentence),
       table('Terms of both', [
         { name: 'Term', wide: true, cell: (term) => [h('b', {}, String(term.name).replaceAll('_', ' ')), term.text && h('p', { class: 'muted small' }, term.text)] },
         { name: link(first, 'A'), cell: (term) => bar(term.a_us, '') },
         { name: link(second, 'B'), cell: (term) => bar(term.b_us, 'warn') },
         { name: 'B − A', num: true, cell: (term) => { const by = term.delta_us ?? (term.b_us ?? 0) - (term.a_us ?? 0); return `${by > 0 ? '+' : by < 0 ? '−' : ''}${duration(Math.abs(by))}`; } },
-      ], told.terms ?? []),
-      told.facts?.length > 0 && table('Facts of both', [{ name: 'What', cell: (fact) => String(fact.name).replaceAll('_', ' ') }, { name: 'A', wide: true, cell: (fact) => fact.a ?? '–' }, { name: 'B', wide: true, cell: (fact) => fact.b ?? '–' }], told.facts),
+      ], comparison.terms ?? []),
+      comparison.facts?.length > 0 && table('Facts of both', [{ name: 'What', cell: (fact) => String(fact.name).replaceAll('_', ' ') }, { name: 'A', wide: true, cell: (fact) => fact.a ?? '–' }, { name: 'B', wide: true, cell: (fact) => fact.b ?? '–' }], comparison.facts),
     ];
   }, { lines: 9, signal });
 }

@@ -27,7 +27,7 @@ export async function show(root, { query, signal }) {
   put(root, head('Settings', 'What is in force, and where each value comes from. Secrets are never shown.', may('POST /reload') && button('Read the configuration again', reload, { sign: 'redo' })), said, status, place);
   const list = () => load(place, async () => {
     const rows = await all('settings', { signal });
-    if (rows.length === 0) return empty('No setting is told.');
+    if (rows.length === 0) return empty('No setting is set.');
     let text = '';
     let only = false;
     const body = h('div');
@@ -47,10 +47,10 @@ export async function show(root, { query, signal }) {
     return card(null, { class: 'flush' }, h('div', { class: 'acts pad' }, h('div', { class: 'finder' }, box.node), field('Only what was set', { kind: 'check', changed: (value) => { only = value; draw(); } }).node), body);
   }, { signal, lines: 10 });
   load(status.lastChild, async () => {
-    const told = await get('status', { signal });
-    return [facts(['Version', told.version], ['Listens on', told.listen], ['Started', h('span', {}, when(told.started), ` (${ago(told.started)})`)], ['Process', told.pid && String(told.pid)], ['In flight', count(told.in_flight)], ['Models', (told.models ?? []).join(', ')], ['Also known as', (told.aliases ?? []).join(', ')],
-      ['Stores', (told.stores ?? []).map((store) => [badge(store.store, store.failing ? 'bad' : 'good'), ' ', store.failing, ' '])]),
-    (told.not_ready ?? []).map((why) => h('p', { class: 'notice warn' }, why))];
+    const running = await get('status', { signal });
+    return [facts(['Version', running.version], ['Listens on', running.listen], ['Started', h('span', {}, when(running.started), ` (${ago(running.started)})`)], ['Process', running.pid && String(running.pid)], ['In flight', count(running.in_flight)], ['Models', (running.models ?? []).join(', ')], ['Also known as', (running.aliases ?? []).join(', ')],
+      ['Stores', (running.stores ?? []).map((store) => [badge(store.store, store.failing ? 'bad' : 'good'), ' ', store.failing, ' '])]),
+    (running.not_ready ?? []).map((why) => h('p', { class: 'notice warn' }, why))];
   }, { signal, lines: 2 });
   list();
   if (query.get('do') === 'reload' && may('POST /reload')) {

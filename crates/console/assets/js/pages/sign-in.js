@@ -9,24 +9,24 @@ import { field } from '../ui/dialog.js';
 export function signInPage({ said, error, entered }) {
   document.title = 'Sign in · Headrace';
   const key = field('Operator key', { kind: 'password', name: 'key', required: true, placeholder: 'hrop-…', hint: 'It is sent to this server once, and kept nowhere in the browser.' });
-  const told = h('div', {}, error && failure(error));
+  const notice = h('div', {}, error && failure(error));
   const send = button('Sign in', null, { kind: 'primary', type: 'submit' });
   const form = h('form', { class: 'card', novalidate: true, on: { submit: async (event) => {
     event.preventDefault();
     if (send.disabled || !key.value()) return key.input.focus();
     send.disabled = true;
-    put(told);
+    put(notice);
     try {
       await signIn({ key: key.value() });
       key.set('');
       entered();
     } catch (problem) {
-      put(told, failure(problem));
+      put(notice, failure(problem));
       key.input.focus();
     } finally {
       send.disabled = false;
     }
-  } } }, key.node, told, send);
+  } } }, key.node, notice, send);
   setTimeout(() => key.input.focus());
   return h('main', { class: 'sign-in' },
     h('div', { class: 'sign-in-brand' }, h('img', { src: '/icon.svg', alt: '', width: 44, height: 44 }), h('h1', {}, 'Headrace'), h('p', { class: 'muted' }, said ?? 'Sign in to see what your server does, and why.')),

@@ -32,9 +32,9 @@ export async function follow(pending, project, turn, grown, signal) {
     return;
   }
   if (!(answer.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
-    const told = await answer.json();
-    turn.usage = told.usage ?? null;
-    take(turn, told.choices?.[0]?.message, told.choices?.[0]);
+    const reply = await answer.json();
+    turn.usage = reply.usage ?? null;
+    take(turn, reply.choices?.[0]?.message, reply.choices?.[0]);
   } else {
     let whole = false;
     for await (const data of events(answer.body)) {
@@ -81,11 +81,11 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 /** Asks the server to stop a call. One that is still on its way there is asked for again. Returns when the answer should have ended. */
 export async function stop(key) {
   const until = performance.now() + STOP_WAIT_MS;
-  let told = false;
-  while (!told && performance.now() < until) {
+  let stopped = false;
+  while (!stopped && performance.now() < until) {
     const answer = await send('POST', 'playground/stop', { headers: { 'idempotency-key': key }, body: {} }).catch(() => null);
-    told = answer?.status !== 404 && answer !== null;
-    if (!told) await sleep(STOP_AGAIN_MS);
+    stopped = answer?.status !== 404 && answer !== null;
+    if (!stopped) await sleep(STOP_AGAIN_MS);
   }
   await sleep(Math.max(0, until - performance.now()));
 }

@@ -61,8 +61,8 @@ export function jsonFault(text, what) {
 /** The tools offered, as a list; none where the text is not ready. */
 export function toolsOf(draft) {
   try {
-    const told = JSON.parse(draft.tools || '[]');
-    return (Array.isArray(told) ? told : [told]).map((tool) => tool.function ? tool : { type: 'function', function: tool });
+    const tools = JSON.parse(draft.tools || '[]');
+    return (Array.isArray(tools) ? tools : [tools]).map((tool) => tool.function ? tool : { type: 'function', function: tool });
   } catch { return []; }
 }
 

@@ -34,8 +34,8 @@ export function badge(text, kind = '') {
 export function outcome(of) {
   const kind = typeof of === 'string' ? of : of?.kind;
   if (!kind) return badge('in flight', 'info');
-  const told = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [of?.code ? `refused · ${of.code}` : 'refused', 'warn'], failed: [of?.stage ? `failed in ${of.stage}` : 'failed', 'bad'] };
-  return badge(...(told[kind] ?? [kind, '']));
+  const badges = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [of?.code ? `refused · ${of.code}` : 'refused', 'warn'], failed: [of?.stage ? `failed in ${of.stage}` : 'failed', 'bad'] };
+  return badge(...(badges[kind] ?? [kind, '']));
 }
 
 const DAY_LENGTH = '2026-11-26'.length;

@@ -25,7 +25,7 @@ function stepsOf(from, stepS) {
 
 /**
  * @param {object[]} rows usage by steps of time
- * @param {string|null} by what the rows are told apart by; null: all are one line
+ * @param {string|null} by the field that groups the rows; null: all are one line
  * @param {{from: string, stepS: number, signal: AbortSignal, title?: string}} how
  */
 export function spendChart(rows, by, { from, stepS, signal, title = 'Spend' }) {

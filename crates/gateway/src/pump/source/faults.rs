@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use headrace_domain::{Code, Dialect, Stage};
-use headrace_engine_api::{RelayError, RelayWait};
+use headrace_engine_api::RelayError;
 use headrace_fleet::{Failure, Outcome};
 use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
 
@@ -55,7 +55,7 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
         RelayError::Connect { .. } => {
             Fault::moving(Code::UpstreamUnreachable, "The upstream of the model cannot be reached.", cause)
         }
-        RelayError::Timeout { what: RelayWait::Connect, .. } => Fault::moving(
+        RelayError::ConnectTimeout { .. } => Fault::moving(
             Code::UpstreamUnreachable,
             "The upstream of the model cannot be reached in time.",
             cause,

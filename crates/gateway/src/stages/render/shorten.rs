@@ -100,6 +100,7 @@ fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
     for message in old {
         if message.content.as_deref() != Some(CLEARED) {
             message.content = Some(CLEARED.to_owned());
+            message.joints.clear();
             message.media.clear();
             gone.extend(message.tool_call_id.clone());
         }

@@ -8,6 +8,7 @@ use headrace_domain::{Ask, Call, Code, Concern, EndUser, Endpoint, Prompt, Relay
 use super::edit::{OWN, SALTS};
 use super::guard::{self, DECIDED_HERE};
 use super::look::{self, Holds, Look};
+use crate::embeddings::not_empty;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, integer, label};
@@ -78,7 +79,11 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
             }
             "input" if endpoint == Endpoint::Embeddings => {
                 let most = limits.max_encode_texts;
-                r.optional(|r| self::prompts(&mut size, r, limits, most)).map(drop)
+                let texts = r.optional(|r| self::prompts(&mut size, r, limits, most))?;
+                texts.map_or(Ok(()), not_empty)
+            }
+            _ if SCORED.contains(&key) && matches!(endpoint, Endpoint::Rerank | Endpoint::Score) => {
+                r.optional(|r| scored(&mut size, r)).map(drop)
             }
             "stream_options" if !matches!(endpoint, Endpoint::Messages | Endpoint::Responses) => {
                 knobs.include_usage = r.optional(include_usage)?.unwrap_or(false);
@@ -363,6 +368,38 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
 /// Reads a prompt or a text to encode. It must have a visible character.
 fn prompt(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
     if size.read_visible(r)? { Ok(()) } else { Err(blank::text()) }
+}
+
+/// Fields of rerankings and scorings that hold texts to judge. The last four are vLLM's.
+const SCORED: &[&str] = &["query", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2"];
+
+/// Texts to judge: a text, an object with it, or a list of them. Each must say something.
+fn scored(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+    match r.kind()? {
+        Kind::Array => {
+            let mut texts = 0_usize;
+            r.array(usize::MAX, |r, _| {
+                texts = texts.saturating_add(1);
+                scored_text(size, r)
+            })?;
+            not_empty(texts)
+        }
+        _ => scored_text(size, r),
+    }
+}
+
+fn scored_text(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+    match r.kind()? {
+        Kind::String => prompt(size, r),
+        Kind::Object => {
+            r.count_value()?;
+            r.object(|r, key| match key.as_ref() {
+                "text" if r.kind()? == Kind::String => prompt(size, r),
+                key => look::unknown(size, r, Holds::by_name(key)),
+            })
+        }
+        _ => look::unknown(size, r, Holds::Texts),
+    }
 }
 
 /// Reads `messages`. At least one message must have content.

@@ -240,7 +240,7 @@ proptest! {
     ], 0..40), named in any::<bool>()) {
         let body = if named { [br#"{"model":"m","x":"#, body.as_slice(), b"}"].concat() } else { body };
         let found = model_named(&body);
-        super::texts(&body, &mut |_| {});
+        super::texts(&body, &mut |_, _| {});
         for endpoint in ALL {
             if let Ok(call) = skim(endpoint, Bytes::from(body.clone()), &WireLimits::default()) {
                 prop_assert_eq!(found.as_ref(), Some(&call.model));

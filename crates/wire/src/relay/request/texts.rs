@@ -1,6 +1,8 @@
 //! Extracts every text of a body that a model may read, for the content rules.
 //! Must not know the rules.
 
+use headrace_domain::TextPlace;
+
 use super::look::{self, Look};
 use crate::WireLimits;
 use crate::fault::Read;
@@ -32,19 +34,19 @@ const UNREAD: &[&str] = &[
     "verbosity",
 ];
 
-/// Passes every text of `body` that a model may read to `each`. These are contents, names, `system`, tool calls and
-/// results, tools with the keys and texts of their schemas, and texts in unknown fields. The parts of one content are
-/// passed singly and joined. Tool arguments are also passed without their JSON escapes. Data of images, documents and
-/// sounds is left out.
+/// Passes every text of `body` that a model may read to `each`, with its place. These are contents, names, `system`, tool
+/// calls and results, tools with the keys and texts of their schemas, and texts in unknown fields. The parts of one
+/// content are passed singly and joined ([`TextPlace::Apart`]). Tool arguments are also passed without their JSON
+/// escapes. Data of images, documents and sounds is left out.
 ///
 /// Returns whether `each` received everything. `false` if a prompt consists of token ids or embeddings, which only the
 /// model's own server can read as text.
 ///
 /// The body must be one that [`super::skim`] accepted. For any other body, only the texts before the first fault are
 /// passed.
-pub fn texts(body: &[u8], each: &mut dyn FnMut(&str)) -> bool {
+pub fn texts(body: &[u8], each: &mut dyn FnMut(&str, TextPlace)) -> bool {
     let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return false };
-    let mut texts = Texts { each, joined: Vec::new(), unreadable: false };
+    let mut texts = Texts { each, message: None, listed: false, joined: Vec::new(), unreadable: false };
     let read = read(&mut texts, &mut reader);
     read.is_ok() && !texts.unreadable
 }
@@ -63,8 +65,8 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
         "tools" | "functions" | "response_format" | "output_config" | "text" => {
             look::described(texts, r, usize::MAX)
         }
-        "prompt" => prompt(texts, r),
-        "input" => look::input(texts, r, &limits),
+        "prompt" => texts.listed(|texts| prompt(texts, r)),
+        "input" => texts.listed(|texts| look::input(texts, r, &limits)),
         "suffix" | "instructions" => look::free(texts, r),
         "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids" => {
             texts.unreadable |= r.kind()? != Kind::Null;
@@ -94,22 +96,93 @@ fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
 }
 
 struct Texts<'e> {
-    each: &'e mut dyn FnMut(&str),
+    each: &'e mut dyn FnMut(&str, TextPlace),
+    /// The message or item that is being read.
+    message: Option<MessageTexts>,
+    /// Texts outside of messages are inputs of their own.
+    listed: bool,
     /// For each open list of parts: its joined texts so far, and their number.
     joined: Vec<(String, usize)>,
     /// The model receives something other than text.
     unreadable: bool,
 }
 
+/// What is known of a message before its last field is read.
+#[derive(Default)]
+struct MessageTexts {
+    /// Whether its role is the user's. `None` before its role was read.
+    of_user: Option<bool>,
+    /// Contents that came before the role.
+    waiting: Vec<String>,
+}
+
+impl Texts<'_> {
+    /// Reads a parameter whose texts are inputs of their own, unless they are messages.
+    fn listed(&mut self, read: impl FnOnce(&mut Self) -> Read<()>) -> Read<()> {
+        self.listed = true;
+        let read = read(self);
+        self.listed = false;
+        read
+    }
+
+    fn beside(&mut self, text: &str) {
+        let is_apart = self.listed && self.message.is_none();
+        (self.each)(text, if is_apart { TextPlace::Apart } else { TextPlace::Beside });
+    }
+
+    /// A content, or a part of one. Parts within parts, such as those of a tool's result, are not the user's.
+    fn content(&mut self, text: &str) {
+        let is_nested = self.joined.len() > 1;
+        let of_user = match &mut self.message {
+            Some(message) if !is_nested => match message.of_user {
+                Some(of_user) => of_user,
+                None => return message.waiting.push(text.to_owned()),
+            },
+            _ => false,
+        };
+        (self.each)(text, TextPlace::Content { of_user });
+    }
+
+    fn role_is(&mut self, of_user: bool) {
+        let Some(message) = &mut self.message else { return };
+        message.of_user = Some(of_user);
+        for text in std::mem::take(&mut message.waiting) {
+            (self.each)(&text, TextPlace::Content { of_user });
+        }
+    }
+}
+
 impl Look for Texts<'_> {
     fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
-        (self.each)(&r.string()?);
+        self.beside(&r.string()?);
+        Ok(())
+    }
+
+    fn message_begin(&mut self) {
+        self.message = Some(MessageTexts::default());
+    }
+
+    fn message_end(&mut self) -> Read<()> {
+        // A server that takes a message without a role takes it as the user's.
+        self.role_is(true);
+        self.message = None;
+        Ok(())
+    }
+
+    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        let of_user = r.string()? == "user";
+        self.role_is(of_user);
+        Ok(())
+    }
+
+    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.content(&r.string()?);
         Ok(())
     }
 
     fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
         let text = r.string()?;
-        (self.each)(&text);
+        self.content(&text);
         if let Some((joined, parts)) = self.joined.last_mut() {
             joined.push_str(&text);
             *parts += 1;
@@ -122,16 +195,16 @@ impl Look for Texts<'_> {
     }
 
     fn found(&mut self, text: &str) {
-        (self.each)(text);
+        self.beside(text);
     }
 
     fn key(&mut self, key: &str) {
-        (self.each)(key);
+        self.beside(key);
     }
 
     fn json_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
         let text = r.string()?;
-        (self.each)(&text);
+        self.beside(&text);
         if text.contains('\\')
             && let Ok(mut inner) = Reader::new(text.as_bytes(), usize::MAX, usize::MAX)
         {
@@ -149,7 +222,7 @@ impl Look for Texts<'_> {
         if let Some((joined, parts)) = self.joined.pop()
             && parts > 1
         {
-            (self.each)(&joined);
+            (self.each)(&joined, TextPlace::Apart);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 
+use headrace_domain::TextPlace;
+
 use super::texts;
 
 fn of(body: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    assert!(texts(body.to_string().as_bytes(), &mut |text| found.push(text.to_owned())));
+    assert!(texts(body.to_string().as_bytes(), &mut |text, _| found.push(text.to_owned())));
     found
 }
 
@@ -102,7 +104,52 @@ fn ids_and_embeddings_are_told_from_texts() {
         r#"{"prompt_embeds":"AAAA"}"#,
         r#"{"prompt":"a""#,
     ] {
-        assert!(!texts(body.as_bytes(), &mut |_| {}), "{body}");
+        assert!(!texts(body.as_bytes(), &mut |_, _| {}), "{body}");
     }
-    assert!(texts(br#"{"prompt":"a","prompt_embeds":null}"#, &mut |_| {}));
+    assert!(texts(br#"{"prompt":"a","prompt_embeds":null}"#, &mut |_, _| {}));
+}
+
+/// Contents of messages with whether they are the user's.
+fn contents_of(body: &Value) -> Vec<(String, bool)> {
+    let mut found = Vec::new();
+    let mut each = |text: &str, place| {
+        if let TextPlace::Content { of_user } = place {
+            found.push((text.to_owned(), of_user));
+        }
+    };
+    assert!(texts(body.to_string().as_bytes(), &mut each));
+    found
+}
+
+#[test]
+fn contents_are_told_from_names_with_their_speaker() {
+    let parts = json!([{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]);
+    let result = json!([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}]},
+        {"type": "text", "text": "d"}]);
+    let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "name": "n", "content": parts},
+        {"role": "assistant", "content": "a"}, {"content": "none"}, {"role": "user", "content": result}]);
+    let of = |rows: &[(&str, bool)]| -> Vec<(String, bool)> {
+        rows.iter().map(|(text, of_user)| ((*text).to_owned(), *of_user)).collect()
+    };
+    let mut expected =
+        vec![("s", false), ("b", true), ("c", true), ("a", false), ("none", true), ("r", false), ("d", true)];
+    assert_eq!(contents_of(&json!({"messages": messages})), of(&expected));
+    expected.truncate(4);
+    let items = json!({"input": messages.as_array().unwrap()[..3]});
+    assert_eq!(contents_of(&items), of(&expected));
+    // The keys of a message may come in any order.
+    let mut found = Vec::new();
+    let body =
+        br#"{"messages":[{"content":"a","role":"assistant"},{"content":[{"text":"b"}],"role":"user"}]}"#;
+    assert!(texts(body, &mut |text, place| found.push((text.to_owned(), place))));
+    let place = |of_user| TextPlace::Content { of_user };
+    assert_eq!(found, [("a".to_owned(), place(false)), ("b".to_owned(), place(true))]);
+}
+
+#[test]
+fn inputs_and_prompts_are_texts_of_their_own() {
+    for body in [json!({"input": ["a", "b"]}), json!({"prompt": ["a", "b"]}), json!({"input": "a"})] {
+        let is_apart = |_: &str, place| assert_eq!(place, TextPlace::Apart, "{body}");
+        assert!(texts(body.to_string().as_bytes(), &mut { is_apart }));
+    }
 }
