@@ -239,7 +239,7 @@ def test_the_list_follows_an_address_that_changes(canned, tabs):
     assert all(text.startswith("failed") for text in shown())
     with page.expect_request(lambda request: "outcome=refused" in request.url and "text=No" in request.url):
         page.evaluate("location.hash = '#/requests?outcome=refused&text=No'")
-    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('refused'))")
+    page.wait_for_function("() => document.querySelector('.long-view .long-row .badge') && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('refused'))")
     assert page.get_by_label("Outcome").input_value() == "refused" and page.get_by_label("Refusal says").input_value() == "No"
     # Back and forward are changes of the address like any other.
     page.go_back()
@@ -251,7 +251,7 @@ def test_the_list_follows_an_address_that_changes(canned, tabs):
     # A search and a request at once; a request alone leaves the list.
     page.evaluate(f"location.hash = '#/{REQUEST}?outcome=cancelled&last=24h'")
     page.get_by_role("table", name="Stages of the call").wait_for()
-    page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent === 'cancelled')")
+    page.wait_for_function("() => document.querySelector('.long-view .long-row .badge') && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent === 'cancelled')")
     assert page.get_by_label("When").input_value() == "24h"
     page.evaluate(f"location.hash = '#/{REQUEST[:-1]}2'")
     page.wait_for_timeout(200)
