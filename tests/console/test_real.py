@@ -156,7 +156,7 @@ def told(page, path, method="GET"):
 
 
 def until_told(page, path, is_so):
-    """Waits until the admin API tells what is written behind an answer."""
+    """Waits until the admin API shows what is written behind an answer."""
     for _ in range(600):
         if is_so(found := told(page, path)):
             return
@@ -165,7 +165,7 @@ def until_told(page, path, is_so):
 
 
 def until_stored(page, calls):
-    """Waits until so many calls are found: they are stored out of band."""
+    """Waits until this number of calls is found: they are stored out of band."""
     until_told(page, "requests", lambda found: len(found["data"]) == calls)
 
 

@@ -459,7 +459,7 @@ output = "1"
     with Watched(tmp_path, one) as watched:
         client, path = watched.server.openai(), tmp_path / "headrace.toml"
         ask(client, "first")
-        # Nobody reads it: it does not end.
+        # It is not read, so it does not end.
         stream = long_stream(watched.server, "first")
         watched.until("headrace_engine_paused")
         # The time of a reload is told in seconds.

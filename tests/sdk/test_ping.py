@@ -131,7 +131,7 @@ def test_of_a_call_the_way_is_told_apart_from_the_server(start_server, tmp_path)
             call = told["call"]
             assert call["network_is_measured"] and call["network_us"] >= round_trip_us
             assert call["server_us"] + call["network_us"] == pytest.approx(call["whole_us"])
-            # The connection stands at this end of the wire, and the server's time is not the network's.
+            # The connection is at this end of the wire, and the server's time is not the network's.
             return told["tcp"]["median_us"] < round_trip_us / 2 and call["network_us"] < 3 * round_trip_us, told
 
         def without_a_wire():

@@ -217,7 +217,7 @@ fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
         poll_once(&mut first).is_ready() && ledger.health().commits == before + 1
     });
     assert!(shared, "each of 50 had a write of its own");
-    // By a writer that has to be woken for it: one that was not told looks by itself after a second, at the journal first.
+    // By a writer that has to be woken for it: without that it looks at the journal after a second, and then for work.
     let told = (100..120).any(|n| {
         std::thread::sleep(Duration::from_millis(50));
         let (checks, mut alone) = (seen.checks(), watched(n));

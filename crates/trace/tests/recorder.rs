@@ -59,7 +59,7 @@ impl TraceStore for Stuck {
     }
 }
 
-/// Waits in every write until it is let go, and no more once nobody can let it go; then the inner store has the batch.
+/// Waits in each write for the gate, until the other end of the gate is dropped. Then the inner store gets the batch.
 struct Gated {
     entered: SyncSender<()>,
     go: Receiver<()>,

@@ -38,11 +38,11 @@ pub(crate) struct Script {
     pub(crate) tokenize: bool,
     /// Every so many calls is refused.
     pub(crate) refuse_every: Option<u64>,
-    /// The call, counted from 1, before whose first token the server waits so long.
+    /// A call, counted from 1, and how long the server waits before its first token.
     pub(crate) stall: Option<(u64, Duration)>,
-    /// No answer has a first token before so many calls were in flight at once.
+    /// No answer has a first token before this number of calls was in flight at once.
     pub(crate) gather: usize,
-    /// Calls after so many have no first token and no end.
+    /// The number of calls that are answered. Later ones have no first token and no end.
     pub(crate) most_answers: u64,
     /// Streams break off after their first token.
     pub(crate) break_off: bool,

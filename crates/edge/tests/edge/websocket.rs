@@ -167,7 +167,7 @@ async fn a_drain_lets_a_turn_end_and_takes_no_further_one() {
         assert_eq!(heard(&mut idle).await, Err(Some(CloseCode::Away)));
         let calls_cut_off = usize::from(drain != NEVER);
         if drain == NEVER {
-            // The turn goes on until its client ends it.
+            // The turn runs until its client ends it.
             assert_eq!(stub.in_flight.load(Ordering::SeqCst), 1);
             drop(busy);
         } else {
