@@ -32,6 +32,7 @@ class Tab:
     def __init__(self, browser, url, width=1280, dark=False):
         self.url = url
         self.context = browser.new_context(viewport={"width": width, "height": 820}, color_scheme="dark" if dark else "light", timezone_id="Asia/Tokyo")
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.wrong = []
         self.fetched = []
@@ -55,6 +56,8 @@ class Tab:
         """Until nothing is fetched and no grey line is left."""
         self.page.wait_for_function("() => document.querySelector('main h1') && !document.querySelector('.skeleton')")
         self.page.wait_for_timeout(60)
+        # What was set meanwhile is drawn.
+        self.page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     def close(self):
         assert self.page.evaluate("window.pwned") is None, "a text has become code"

@@ -123,6 +123,8 @@ class Books:
         self.broken = set()
         self.projects = []
         self.not_ready = set()
+        # Set when an answer is asked for again.
+        self.asked_again = threading.Event()
 
 
 BOOKS = Books()

@@ -158,6 +158,8 @@ def chat(asked):
         if known and known != digest:
             return 422, {"error": {"code": "idempotency_key_reused", "message": "The key was used for another body."}}
         BOOKS.executions[key] = digest
+        if known:
+            BOOKS.asked_again.set()
         turn = list(BOOKS.executions).index(key) + 1
     body = asked.body
     if body.get("temperature", 1) > 2:
@@ -179,7 +181,10 @@ def chat(asked):
 
     def stream(handler):
         handler.stream(headers)
-        for piece in pieces:
+        for at, piece in enumerate(pieces):
+            if at == 4 and not known and "Only once" in text:
+                # Its reader leaves in the middle, however slow it is.
+                BOOKS.asked_again.wait(60)
             handler.event({"choices": [{"index": 0, "delta": {"content": piece}, "logprobs": logprobs(piece), "finish_reason": None}]})
             time.sleep(0.02)
         if calls:

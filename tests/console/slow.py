@@ -7,7 +7,7 @@ import time
 
 MODEL = "talker"
 WORD_S = 0.02
-MOST_WORDS = 3000
+MOST_WORDS = 30_000
 
 
 class Talker:

@@ -24,7 +24,7 @@ def house(tmp_path_factory):
 
 def fetch(url):
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as refused:
         return refused.code, dict(refused.headers), refused.read()
@@ -76,7 +76,7 @@ def test_a_page_is_whole_without_scripts_and_known_ones_are_not_sent_again(house
     assert "unsafe" not in headers["content-security-policy"]
     request = urllib.request.Request(f"{house.console}docs/tour", headers={"if-none-match": headers["etag"]})
     with pytest.raises(urllib.error.HTTPError) as unchanged:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     assert unchanged.value.code == 304
     assert fetch(f"{house.console}docs/tour.md")[2] == body
 

@@ -27,7 +27,7 @@ MODEL = "headrace-demo"
 ENCODER = "text-encoder"
 """A small one that makes vectors of texts, beside the demo model."""
 KEY = "sk-sdk-tests-0123456789abcdefghijklmnopqrstuvwxyz"
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 
 
@@ -124,7 +124,7 @@ class Server:
     def get(self, path):
         """JSON of a path of the API's own."""
         request = urllib.request.Request(self.url + path, headers={"authorization": f"Bearer {self.key}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def openai(self, **options):

@@ -15,7 +15,7 @@ import time
 import pyte
 import pytest
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 ENTER, INTERRUPT, END, TAB, UP, LEFT = "\r", "\x03", "\x04", "\t", "\x1b[A", "\x1b[D"
 ALT_ENTER = "\x1b\r"
 

@@ -303,5 +303,5 @@ def test_models_have_a_life_and_pages(claude):
 
 def test_somebody_is_at_home(server):
     request = urllib.request.Request(server.url + "/", method="HEAD")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200

@@ -56,7 +56,7 @@ def told(binary, tmp_path_factory):
         for model in ("far", "not-here"):
             with pytest.raises(Exception):
                 client.chat.completions.create(model=model, messages=turns)
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:
         server.stop()

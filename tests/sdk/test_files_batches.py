@@ -164,7 +164,7 @@ FILE = part("file", b"abc", '; filename="a"')
 def send(server, body, headers=None, path="/v1/files"):
     """Bytes as they are; a body that is no bytes is sent in chunks for as long as the server reads."""
     where = urllib.parse.urlsplit(server.url)
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
     headers = {
         "authorization": f"Bearer {server.key}",
         "content-type": f"multipart/form-data; boundary={BOUNDARY}",
@@ -276,7 +276,7 @@ def create(client, content, endpoint=CHAT, window="24h", **options):
     return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=window, **options)
 
 
-def wait(client, batch, within=60, status=None):
+def wait(client, batch, within=300, status=None):
     """Until a batch is over, or as far as that."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -402,7 +402,8 @@ def long_requests(count, tokens=200):
 def test_a_cancelled_batch_keeps_what_it_has(priced):
     client = priced.openai()
     batch = create(client, lines(*long_requests(2000)))
-    while client.batches.retrieve(batch.id).request_counts.completed < 3:
+    while (told := client.batches.retrieve(batch.id)).request_counts.completed < 3:
+        assert told.status in ["validating", "in_progress"], told
         time.sleep(0.05)
     ending = client.batches.cancel(batch.id)
     assert ending.status == "cancelling" and ending.cancelling_at
@@ -416,23 +417,29 @@ def test_a_cancelled_batch_keeps_what_it_has(priced):
 
 def test_a_batch_ends_when_its_time_is_over(priced):
     client = priced.openai()
-    done = wait(client, create(client, lines(*long_requests(2000)), window="2s"))
-    assert done.status == "expired" and done.expired_at >= done.expires_at
-    good, never = results(client, done.output_file_id), results(client, done.error_file_id)
-    assert good and len(good) + len(never) == 2000
-    assert {line["error"]["code"] for line in never.values()} == {"batch_expired"}
+    # On a busy machine there may be no answer within the shorter windows.
+    for window in ["2s", "6s", "20s", "60s"]:
+        done = wait(client, create(client, lines(*long_requests(2000)), window=window))
+        assert done.status == "expired" and done.expired_at >= done.expires_at
+        good, never = results(client, done.output_file_id), results(client, done.error_file_id)
+        assert len(good) + len(never) == 2000
+        assert {line["error"]["code"] for line in never.values()} == {"batch_expired"}
+        if good:
+            break
+    assert good
 
 
 def test_calls_go_before_a_batch_and_others_see_nothing_of_it(priced):
     client = priced.openai()
     batch = create(client, lines(*long_requests(2000)))
     wait(client, batch, status="in_progress")
-    took = []
+    # A call waits for none of the requests that wait: the batch makes little progress meanwhile.
+    passed = []
     for _ in range(5):
-        began = time.monotonic()
+        before = client.batches.retrieve(batch.id).request_counts.completed
         client.chat.completions.create(**request("x", max_tokens=16)["body"])
-        took.append(time.monotonic() - began)
-    assert min(took) < 2, took
+        passed.append(client.batches.retrieve(batch.id).request_counts.completed - before)
+    assert min(passed) < 20, passed
     assert client.batches.retrieve(batch.id).status == "in_progress"
     stranger = priced.openai(api_key=other_key(priced))
     assert list(stranger.batches.list()) == []
@@ -444,33 +451,38 @@ def test_calls_go_before_a_batch_and_others_see_nothing_of_it(priced):
 
 def test_money_a_killed_server_goes_on_with_a_batch_and_charges_nothing_twice(binary, tmp_path_factory):
     directory = tmp_path_factory.mktemp("killed")
-    count = 120
     server = Server(directory, configuration=PRICED)
     try:
         granted = server.run("credit", "grant", "100", "--reference", "tests")
         assert granted.returncode == 0, granted.stderr + granted.stdout
-        before = balance(server)
-        client = server.openai()
-        batch = create(client, lines(*long_requests(count, tokens=60)))
-        kills = 0
-        for at_least in [5, 30, 60]:
-            while (told := client.batches.retrieve(batch.id)).request_counts.completed < at_least:
-                assert told.status in ["validating", "in_progress"], told
-                time.sleep(0.01)
-            server.process.kill()
-            server.process.wait()
-            kills += 1
-            (directory / "data" / "address").unlink(missing_ok=True)
-            server = Server(directory, configuration=PRICED)
+        # A batch may be over before it is seen under way three times. Then a longer one is begun.
+        for count in [120, 480, 1920]:
+            before = balance(server)
             client = server.openai()
+            batch = create(client, lines(*long_requests(count, tokens=60)))
+            kills = 0
+            for at_least in [5, 30, 60]:
+                while (told := client.batches.retrieve(batch.id)).request_counts.completed < at_least:
+                    assert told.status in ["validating", "in_progress"], told
+                    time.sleep(0.01)
+                if told.status != "in_progress":
+                    break
+                server.process.kill()
+                server.process.wait()
+                kills += 1
+                (directory / "data" / "address").unlink(missing_ok=True)
+                server = Server(directory, configuration=PRICED)
+                client = server.openai()
+            done = wait(client, batch)
+            assert done.status == "completed", done
+            assert (done.request_counts.completed, done.request_counts.failed) == (count, 0)
+            good = results(client, done.output_file_id)
+            assert set(good) == {f"r{at}" for at in range(count)}
+            after = balance(server)
+            assert before - after == nanos(good.values())
+            if kills == 3:
+                break
         assert kills == 3
-        done = wait(client, batch)
-        assert done.status == "completed", done
-        assert (done.request_counts.completed, done.request_counts.failed) == (count, 0)
-        good = results(client, done.output_file_id)
-        assert set(good) == {f"r{at}" for at in range(count)}
-        after = balance(server)
-        assert before - after == nanos(good.values())
     finally:
         server.stop()
 
@@ -483,7 +495,7 @@ def message(custom_id, **params):
     return {"custom_id": custom_id, "params": {**usual, **params}}
 
 
-def wait_for_messages(claude, batch, within=60):
+def wait_for_messages(claude, batch, within=300):
     deadline = time.monotonic() + within
     while (batch := claude.messages.batches.retrieve(batch.id)).processing_status != "ended":
         assert time.monotonic() < deadline, batch

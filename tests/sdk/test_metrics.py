@@ -75,12 +75,12 @@ class Watched:
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
-    def page(self):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+    def page(self, within=60):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=within) as answer:
             return samples(answer.read().decode())
 
-    def look(self):
-        page = self.page()
+    def look(self, within=60):
+        page = self.page(within)
         for family, found in page.items():
             before = self.first.setdefault(family, dict(found))
             # A sample that was not there before has moved from nothing; one that was, when it changes.
@@ -92,14 +92,16 @@ class Watched:
         while not self.over.is_set():
             # It may be too busy to say, or out of file descriptors.
             with contextlib.suppress(OSError, http.client.HTTPException):
-                self.look()
+                self.look(within=10)
             time.sleep(0.01)
 
-    def until(self, *families):
-        """Waits until these have moved."""
-        end = time.monotonic() + 20
+    def until(self, *families, by=None):
+        """Waits until these have moved. What moves them for a moment only is done again and again: the look at the page may have missed it."""
+        end = time.monotonic() + 60
         while not set(families) <= self.moved:
             assert time.monotonic() < end, f"nothing moves {sorted(set(families) - self.moved)}"
+            if by:
+                by()
             time.sleep(0.01)
 
     def __enter__(self):
@@ -144,8 +146,8 @@ def connected(server):
     return connection
 
 
-def long_stream(server):
-    body = {"model": MODEL, "stream": True, "max_tokens": 1900, "ignore_eos": True, "messages": [{"role": "user", "content": "Go on"}]}
+def long_stream(server, model=MODEL):
+    body = {"model": model, "stream": True, "max_tokens": 1900, "ignore_eos": True, "messages": [{"role": "user", "content": "Go on"}]}
     connection = connected(server)
     text = json.dumps(body).encode()
     connection.sendall(head(server, len(text)) + text)
@@ -164,7 +166,7 @@ class Moody(Listening):
             piece = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "slow", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "One "}, "finish_reason": None}]}
             self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
             self.wfile.flush()
-            self.server.outer.release.wait(20)
+            self.server.outer.release.wait(300)
             self.close_connection = True
 
     def __init__(self):
@@ -210,8 +212,8 @@ key.requests_per_minute = 100000
         crowd = [lambda: ask(client, max_tokens=200, extra_body={"ignore_eos": True})] * 6
         crowd += [lambda: ask(client, max_tokens=4, stream=False)] * 2
         reader = long_stream(watched.server)
-        at_once(*crowd)
-        watched.until("headrace_engine_paused", "headrace_engine_waiting")
+        watched.until("headrace_engine_paused")
+        watched.until("headrace_engine_waiting", "headrace_preemptions_total", by=lambda: at_once(*crowd))
         reader.close()
         for refused, changed in [
             (client, {"n": 10_000}),
@@ -309,9 +311,7 @@ output = "1"
             moody.release.set()
             waiting.join()
             ask(client, "shadowed")
-            end = time.monotonic() + 60
-            while "headrace_canary_rolled_back" not in watched.moved and time.monotonic() < end:
-                _quiet(client, "trial")
+            watched.until("headrace_canary_rolled_back", by=lambda: _quiet(client, "trial"))
             drained = watched.server.run("upstreams", "drain", "far")
             assert drained.returncode == 0, drained.stderr
             watched.until("headrace_upstream_up")
@@ -332,6 +332,14 @@ output = "1"
         scripted.stop()
 
 
+def _refused(server):
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+        connection.request("GET", "/v1/models", headers={"authorization": "Bearer sk-wrong-0123456789abcdef"})
+        connection.getresponse().read()
+        connection.close()
+
+
 def _quiet(client, model):
     with contextlib.suppress(openai.APIError):
         ask(client, model, max_tokens=2)
@@ -340,7 +348,7 @@ def _quiet(client, model):
 def test_bad_connections_move_theirs(tmp_path):
     configuration = f"""
 [server]
-header_timeout = "300ms"
+header_timeout = "2s"
 body_progress_timeout = "4s"
 write_timeout = "2s"
 max_connections = 8
@@ -365,27 +373,36 @@ stall_timeout = "1s"
         stalled.close()
         # Those that have a request do not give way.
         crowd = []
-        for _ in range(16):
+
+        def one_more():
             with contextlib.suppress(OSError):
                 crowd.append(connected(server))
                 crowd[-1].sendall(head(server, 1000))
-            time.sleep(0.05)
-        watched.until("headrace_edge_connections_refused_total")
+
+        watched.until("headrace_edge_connections_refused_total", by=one_more)
         for connection in crowd:
             connection.close()
         # More file descriptors than there are now it may not have; the next connection cannot be handed over.
         limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        with contextlib.suppress(OSError):
-            connected(server).close()
-        time.sleep(0.5)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
-        watched.until("headrace_edge_accept_errors_total")
+
+        def come_in_vain():
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+            with contextlib.suppress(OSError):
+                connected(server).close()
+            time.sleep(0.5)
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
+            # The page is not to be had either meanwhile.
+            watched.look()
+
+        watched.until("headrace_edge_accept_errors_total", by=come_in_vain)
         stranger = server.openai(api_key="sk-wrong-0123456789abcdef")
-        for _ in range(60):
-            with contextlib.suppress(openai.APIError):
-                ask(stranger)
-        watched.until("headrace_edge_refusals_cut_short_total", "headrace_traces_dropped_total")
+        watched.until("headrace_edge_refusals_cut_short_total", by=lambda: _quiet(stranger, MODEL))
+
+        # Traces of strangers are kept up to ten in a second.
+        def in_one_second():
+            at_once(*[lambda: _refused(server)] * 40)
+
+        watched.until("headrace_traces_dropped_total", by=in_one_second)
 
 
 class Encrypted(Server):
@@ -423,6 +440,9 @@ def test_a_reload_moves_its(tmp_path):
     one = f"""
 [server]
 
+[gateway]
+delivery_buffer = "4KiB"
+
 [reload]
 watch = "0s"
 
@@ -439,8 +459,9 @@ output = "1"
     with Watched(tmp_path, one) as watched:
         client, path = watched.server.openai(), tmp_path / "headrace.toml"
         ask(client, "first")
-        stream = ask(client, "first", stream=True, max_tokens=1900, extra_body={"ignore_eos": True})
-        next(iter(stream))
+        # It is not read, so it does not end.
+        stream = long_stream(watched.server, "first")
+        watched.until("headrace_engine_paused")
         # The time of a reload is told in seconds.
         time.sleep(1.1)
         path.write_text(path.read_text() + two.split("watch = \"0s\"\n")[1])
@@ -479,7 +500,7 @@ def test_stores_that_cannot_be_written_move_theirs(tmp_path):
             server.run("keys", "revoke", key)
             watched.until("headrace_journal_failures_total", "headrace_ledger_up", "headrace_store_up", "headrace_revocations_waiting")
         asking.join()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while time.monotonic() < end and not all(watched.page()["headrace_store_up"].values()):
             time.sleep(0.2)
 

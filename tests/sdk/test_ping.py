@@ -108,6 +108,15 @@ def test_each_step_is_told(start_server):
     assert told["floor"] is None and told["call"] is None
 
 
+def once(measure):
+    """A busy machine adds waits of its own to a measurement, and not to each of many: one of them shows what it should."""
+    for _ in range(20):
+        shows, told = measure()
+        if shows:
+            return
+    pytest.fail(told)
+
+
 def test_of_a_call_the_way_is_told_apart_from_the_server(start_server, tmp_path):
     server = start_server()
     port = int(server.url.rsplit(":", 1)[1])
@@ -115,31 +124,46 @@ def test_of_a_call_the_way_is_told_apart_from_the_server(start_server, tmp_path)
     round_trip_us = 2 * WIRE_S * 1e6
     try:
         far = f"http://127.0.0.1:{wire.port}"
-        told = json.loads(ping(far, "--count", "3", "--call", "--json", env={"HEADRACE_API_KEY": server.key}))
-        assert told["http"]["min_us"] >= round_trip_us
-        assert told["tcp"]["median_us"] < round_trip_us / 2, "the connection stands at this end of the wire"
-        call = told["call"]
-        assert call["network_is_measured"] and call["network_us"] >= round_trip_us
-        assert call["server_us"] + call["network_us"] == pytest.approx(call["whole_us"])
-        assert call["network_us"] < 3 * round_trip_us, "the server's time is not the network's"
-        near = json.loads(ping(server.url, "--count", "3", "--call", "--json", "--data-dir", server.data_dir))
-        assert near["call"]["network_us"] < round_trip_us, "with a lent key, and without a wire"
+
+        def along_the_wire():
+            told = json.loads(ping(far, "--count", "3", "--call", "--json", env={"HEADRACE_API_KEY": server.key}))
+            assert told["http"]["min_us"] >= round_trip_us
+            call = told["call"]
+            assert call["network_is_measured"] and call["network_us"] >= round_trip_us
+            assert call["server_us"] + call["network_us"] == pytest.approx(call["whole_us"])
+            # The connection is at this end of the wire, and the server's time is not the network's.
+            return told["tcp"]["median_us"] < round_trip_us / 2 and call["network_us"] < 3 * round_trip_us, told
+
+        def without_a_wire():
+            near = json.loads(ping(server.url, "--count", "3", "--call", "--json", "--data-dir", server.data_dir))
+            return near["call"]["network_us"] < round_trip_us, near
+
+        once(along_the_wire)
+        once(without_a_wire)
 
         chat = Terminal([BINARY, "chat", "--url", far], tmp_path, HEADRACE_API_KEY=server.key)
         try:
             chat.expect(r"(^|\n)>$")
-            chat.type("What is prefill?" + ENTER)
-            request = re.search(r"req_\w+", chat.expect(r"req_\w+\s+>$")).group(0)
-            chat.type("/trace" + ENTER)
-            drawn = chat.expect(r"(?s)last token.*  decode.*at\s+the\s+server.*trace \w{32}(?s:.*)>$")
+            asked = []
+
+            def between_the_two():
+                chat.type("What is prefill?" + ENTER)
+                request = re.search(r"req_\w+", chat.expect(r"req_\w+\s+>$")).group(0)
+                chat.type("/trace" + ENTER)
+                drawn = chat.expect(r"(?s)last token.*  decode.*at\s+the\s+server.*trace \w{32}(?s:.*)>$")
+                asked.append((request, drawn))
+                between = float(re.search(r"([\d.]+)\s+ms\s+between\s+the\s+two", drawn).group(1))
+                assert 2 * WIRE_S <= between / 1e3, drawn
+                return between / 1e3 < 6 * WIRE_S, drawn
+
+            once(between_the_two)
+            request, drawn = asked[-1]
             chat.type(END)
             assert chat.end() == 0
         finally:
             chat.close()
     finally:
         wire.close()
-    between = float(re.search(r"([\d.]+)\s+ms\s+between\s+the\s+two", drawn).group(1))
-    assert 2 * WIRE_S <= between / 1e3 < 6 * WIRE_S, drawn
     kept = json.loads(server.run("trace", request, "--json").stdout)
     assert kept["trace_id"] == re.search(r"trace (\w{32})", drawn).group(1), "one trace has both ends"
     assert re.fullmatch(r"[0-9a-f]{16}", kept["parent_span_id"])
@@ -151,12 +175,16 @@ def test_a_handshake_is_told_apart_from_the_connection(binary, certificate, tmp_
     wire = Wire(int(server.address().rsplit(":", 1)[1]))
     try:
         trust = ["--ca", certificate / "cert.pem"]
-        told = json.loads(ping(f"https://localhost:{wire.port}", "--count", "3", "--json", *trust))
         round_trip_us = 2 * WIRE_S * 1e6
-        assert [told[step]["count"] for step in ("dns", "tcp", "tls", "http")] == [3, 3, 3, 3]
-        assert told["tls"]["min_us"] >= round_trip_us, "a handshake is a round trip"
-        assert told["tls"]["min_us"] < 3 * round_trip_us and told["tcp"]["median_us"] < round_trip_us / 2
-        assert told["new_connection_us"] >= told["tls"]["median_us"]
+
+        def handshakes():
+            told = json.loads(ping(f"https://localhost:{wire.port}", "--count", "3", "--json", *trust))
+            assert [told[step]["count"] for step in ("dns", "tcp", "tls", "http")] == [3, 3, 3, 3]
+            assert told["tls"]["min_us"] >= round_trip_us, "a handshake is a round trip"
+            assert told["new_connection_us"] >= told["tls"]["median_us"]
+            return told["tls"]["min_us"] < 3 * round_trip_us and told["tcp"]["median_us"] < round_trip_us / 2, told
+
+        once(handshakes)
         shown = ping(f"https://localhost:{wire.port}", "--count", "2", *trust)
         assert "that a warm one does not: keep connections" in shown
 
@@ -182,7 +210,7 @@ class TlsServer(Server):
         return (self.data_dir / "address").read_text().strip()
 
     def _await_ready(self):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(tuple(self.address().rsplit(":", 1)), timeout=1).close()
@@ -195,7 +223,7 @@ def test_what_cannot_be_reached_is_said():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    ran = subprocess.run([BINARY, "ping", f"http://127.0.0.1:{port}"], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([BINARY, "ping", f"http://127.0.0.1:{port}"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 1 and "cannot connect" in ran.stderr, ran.stderr
-    ran = subprocess.run([BINARY, "ping", "http://127.0.0.1:1", "--from", "atlantis"], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([BINARY, "ping", "http://127.0.0.1:1", "--from", "atlantis"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and "LATITUDE,LONGITUDE" in ran.stderr, ran.stderr

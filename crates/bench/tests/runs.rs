@@ -5,15 +5,18 @@
 mod server;
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headrace_bench::{
-    AgentRole, Api, Arrivals, BenchError, Config, Length, Load, Pause, Report, SharedPrefix, Snapshot, Stop,
-    TraceCall, Turns, Warmup, Watch, read_trace, run, write_trace,
+    AgentRole, Api, Arrivals, BenchError, Config, Length, Load, Pause, Plan, Report, SharedPrefix, Snapshot,
+    Stop, TraceCall, Turns, Warmup, Watch, read_trace, run, write_trace,
 };
 use serde_json::Value;
 use server::{Script, Server};
 use tokio_util::sync::CancellationToken;
+
+/// The longest that a run may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -29,7 +32,9 @@ fn config(server: &Server, requests: u64) -> Config {
 }
 
 async fn measure(config: &Config) -> Report {
-    run(config, &mut (), CancellationToken::new()).await.unwrap()
+    let mut unwatched = ();
+    let running = run(config, &mut unwatched, CancellationToken::new());
+    tokio::time::timeout(PATIENCE, running).await.expect("the run does not end").unwrap()
 }
 
 fn content(body: &Value) -> &str {
@@ -38,7 +43,7 @@ fn content(body: &Value) -> &str {
 
 #[tokio::test]
 async fn closed_loop_keeps_every_user_at_one_call() {
-    let server = Server::start(Script { gap: ms(1), ..Script::default() }).await;
+    let server = Server::start(Script { gap: ms(1), gather: 5, ..Script::default() }).await;
     let mut config = config(&server, 30);
     config.load = Load::Closed { users: 5, think: Pause::NONE };
     config.warmup = Warmup::Calls(5);
@@ -51,7 +56,7 @@ async fn closed_loop_keeps_every_user_at_one_call() {
     assert_eq!((report.tokens.output, report.tokens.cached), (240, Some(600)));
     assert_eq!((report.latency.itl_ms.count, report.latency.from_due.ttft_ms.count), (30 * 7, 30));
     let ttft = report.latency.from_sent.ttft_ms;
-    assert!(ttft.min >= 2.0 && ttft.p50 < 200.0, "{ttft:?}");
+    assert!(ttft.min >= 2.0 && ttft.max <= report.elapsed_s * 1e3 + 1.0, "{ttft:?} {}", report.elapsed_s);
     assert!(report.rates.due_per_s.is_none() && report.rates.output_tokens_per_s > 0.0);
     let texts: HashSet<String> = server.bodies().iter().map(|body| content(body).to_owned()).collect();
     assert_eq!(texts.len(), 35);
@@ -64,29 +69,34 @@ async fn users_think_between_calls() {
     config.load = Load::Closed { users: 1, think: "60ms".parse().unwrap() };
     let report = measure(&config).await;
     assert!(report.elapsed_s >= 0.18, "{}", report.elapsed_s);
-    assert!(report.latency.from_due.e2e_ms.p50 < 60.0, "thinking is no latency");
+    // Three pauses and four answers, rounded to a millisecond.
+    let answers_ms = 4.0 * report.latency.from_due.e2e_ms.mean;
+    assert!(answers_ms + 180.0 <= report.elapsed_s * 1e3 + 1.0, "thinking is no latency: {report:?}");
 }
 
 #[tokio::test]
 async fn open_loop_sends_at_its_rate_whatever_the_answers_do() {
-    let server = Server::start(Script { first: ms(200), ..Script::default() }).await;
+    // No call is answered before all are sent.
+    let server = Server::start(Script { gather: 40, ..Script::default() }).await;
     let mut config = config(&server, 40);
     config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Poisson };
     let report = measure(&config).await;
-    assert_eq!(report.calls.ok, 40);
-    // 40 calls of 200 ms in sequence would take 8 s.
-    assert!(report.elapsed_s < 4.0 && server.most_in_flight() > 5, "{}", report.elapsed_s);
+    assert_eq!((report.calls.ok, server.most_in_flight()), (40, 40));
     let due = report.rates.due_per_s.unwrap();
     assert!((50.0..200.0).contains(&due), "{due}");
 }
 
 #[tokio::test]
 async fn bursts_arrive_together() {
-    let server = Server::start(Script { first: ms(50), ..Script::default() }).await;
+    let server = Server::start(Script { gather: 8, ..Script::default() }).await;
     let mut config = config(&server, 16);
     config.load = Load::Open { rate: 80.0, arrivals: Arrivals::Bursts(8) };
-    assert_eq!(measure(&config).await.calls.ok, 16);
+    config.record = true;
+    let report = measure(&config).await;
+    assert_eq!(report.calls.ok, 16);
     assert!(server.most_in_flight() >= 8, "{}", server.most_in_flight());
+    let due: Vec<f64> = report.trace.iter().map(|call| call.at_ms).collect();
+    assert!(due[0] == due[7] && due[7] < due[8] && due[8] == due[15], "{due:?}");
 }
 
 #[tokio::test]
@@ -96,13 +106,28 @@ async fn a_duration_ends_the_sending_and_waits_for_what_is_in_flight() {
     config.stop = Stop { requests: None, duration: Some(ms(500)) };
     config.warmup = Warmup::Time(ms(200));
     config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Gamma(100.0) };
-    let started = Instant::now();
-    let report = measure(&config).await;
-    assert!(started.elapsed() < ms(3_000));
-    assert_eq!(report.window_s, 0.5);
-    let calls = report.calls;
-    assert!((40..=60).contains(&calls.ok) && (15..=25).contains(&calls.warmup), "{calls:?}");
-    assert_eq!((calls.sent, calls.unsent, calls.cut_off), (calls.ok, 0, 0));
+    config.record = true;
+    let planned: Vec<Duration> =
+        Plan::new(&config).sessions().map(|session| session.at).take_while(|at| *at < ms(700)).collect();
+    let warm = planned.iter().filter(|at| **at < ms(200)).count();
+    assert!((15..=25).contains(&warm) && (40..=60).contains(&(planned.len() - warm)), "{planned:?}");
+    // A busy machine may come to the last calls when the time is over. Then another run shows them.
+    let mut whole = false;
+    for _ in 0..20 {
+        let report = measure(&config).await;
+        assert_eq!(report.window_s, 0.5);
+        let calls = report.calls;
+        assert_eq!((calls.sent, calls.unsent, calls.cut_off), (calls.ok, 0, 0));
+        assert_eq!(report.trace.len() as u64, calls.warmup + calls.ok);
+        for (call, planned) in report.trace.iter().zip(&planned) {
+            assert!((call.at_ms - planned.as_secs_f64() * 1e3).abs() < 0.01, "{} {planned:?}", call.at_ms);
+        }
+        whole = report.trace.len() == planned.len() && calls.warmup == warm as u64;
+        if whole {
+            break;
+        }
+    }
+    assert!(whole, "no run sent all of {}", planned.len());
 }
 
 /// The server stalls for a second. Only one call is in flight, so the generator cannot send the calls that become due
@@ -110,7 +135,7 @@ async fn a_duration_ends_the_sending_and_waits_for_what_is_in_flight() {
 /// seen.
 #[tokio::test]
 async fn a_stall_shows_in_every_call_that_was_due_in_it() {
-    let stall = Some((ms(500), ms(1_500)));
+    let stall = Some((30, ms(1_000)));
     let server = Server::start(Script { stall, ..Script::default() }).await;
     let mut config = config(&server, 150);
     config.shape.output = Length::constant(2);
@@ -119,9 +144,11 @@ async fn a_stall_shows_in_every_call_that_was_due_in_it() {
     let report = measure(&config).await;
     assert_eq!(report.calls.ok, 150);
     let (due, sent) = (report.latency.from_due.ttft_ms, report.latency.from_sent.ttft_ms);
+    let lag = report.latency.send_lag_ms;
     assert!(due.p99 > 850.0 && due.p90 > 500.0, "{due:?}");
-    assert!(sent.p95 < 300.0 && sent.max > 850.0, "{sent:?}");
-    assert!(report.latency.send_lag_ms.p90 > 400.0, "{:?}", report.latency.send_lag_ms);
+    assert!(sent.max >= 1_000.0 && lag.p90 > 400.0, "{sent:?} {lag:?}");
+    // What is counted from sending has nothing of the wait before it.
+    assert!((sent.mean + lag.mean - due.mean).abs() < 0.01, "{sent:?} {lag:?} {due:?}");
     // The limit of calls in flight delayed them, and the report says so.
     assert!(report.generator.waited_for_place > 40 && report.generator.in_flight_max == 1);
     assert!(report.remarks.iter().any(|remark| remark.contains("--max-in-flight")), "{:?}", report.remarks);
@@ -134,7 +161,7 @@ async fn a_stall_of_the_generator_shows_too() {
     impl Watch for Stalls {
         fn show(&mut self, _snapshot: &Snapshot) {
             self.0 += 1;
-            if self.0 == 2 {
+            if self.0 == 1 {
                 std::thread::sleep(ms(500));
             }
         }
@@ -281,12 +308,26 @@ async fn a_replayed_conversation_keeps_its_order_and_its_times() {
     };
     config.load = Load::Replay { calls: vec![call(0.0, 40), call(10.0, 60), call(400.0, 90)], speed: 1.0 };
     config.record = true;
-    let report = measure(&config).await;
-    assert_eq!((report.calls.ok, server.most_in_flight()), (3, 1));
-    let at: Vec<f64> = report.trace.iter().map(|call| call.at_ms).collect();
-    // The second call waits for the first answer, and the third for its time.
-    assert!(at[1] > 90.0 && at[1] < 350.0 && at[2] >= 400.0, "{at:?}");
-    assert!(report.latency.send_lag_ms.max < 80.0, "{:?}", report.latency.send_lag_ms);
+    // On a busy machine the answers may come after the third call's time. Then another run is tried.
+    let mut in_time = false;
+    for _ in 0..20 {
+        let report = measure(&config).await;
+        assert_eq!((report.calls.ok, server.most_in_flight()), (3, 1));
+        let at: Vec<f64> = report.trace.iter().map(|call| call.at_ms).collect();
+        let measured: Vec<_> = report.trace.iter().map(|call| call.measured.clone().unwrap()).collect();
+        let ended = |call: usize| at[call] + measured[call].e2e_ms - 0.01;
+        // The second call waits for the first answer, and the third for its time and for the second answer.
+        assert!(at[1] >= ended(0) && ended(0) > 99.0, "{at:?} {measured:?}");
+        assert!(at[2] >= ended(1) && at[2] >= 400.0, "{at:?} {measured:?}");
+        // The lag counts from when the call could be sent.
+        let lag = measured.iter().map(|call| call.lag_ms).fold(0.0, f64::max);
+        assert!((report.latency.send_lag_ms.max - lag).abs() < 0.01, "{:?}", report.latency.send_lag_ms);
+        in_time = at[1] < 400.0 && at[2] == 400.0;
+        if in_time {
+            break;
+        }
+    }
+    assert!(in_time, "no run sent the third call at its time");
 }
 
 #[tokio::test]
@@ -310,7 +351,9 @@ async fn streams_that_break_off_and_calls_that_take_too_long_are_failures() {
     assert_eq!((report.calls.failed, report.errors[0].class.as_str()), (2, "cut off"));
     let server = Server::start(Script { first: ms(5_000), ..Script::default() }).await;
     let mut config = config(&server, 1);
-    config.timeout = ms(50);
+    // Only the call has the timeout: nothing else is asked.
+    (config.model, config.tokens_per_word) = (Some("scripted".to_owned()), Some(1.0));
+    config.timeout = ms(500);
     let report = measure(&config).await;
     assert_eq!((report.calls.failed, report.errors[0].class.as_str()), (1, "timeout"));
 }
@@ -368,14 +411,14 @@ impl Watch for CancelAfter {
 
 #[tokio::test]
 async fn a_cancelled_run_reports_what_it_has() {
-    let server = Server::start(Script { first: ms(20), gap: ms(2), ..Script::default() }).await;
+    let server = Server::start(Script { most_answers: 6, ..Script::default() }).await;
     let mut config = config(&server, 1_000_000);
     config.load = Load::Closed { users: 3, think: Pause::NONE };
     let cancel = CancellationToken::new();
-    let started = Instant::now();
-    let report = run(&config, &mut CancelAfter(6, cancel.clone()), cancel).await.unwrap();
-    assert!(started.elapsed() < ms(5_000));
-    assert!(report.cut_short && report.calls.ok >= 6 && report.calls.cut_off >= 1, "{:?}", report.calls);
+    let mut watch = CancelAfter(6, cancel.clone());
+    let running = run(&config, &mut watch, cancel);
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it is not cancelled").unwrap();
+    assert!(report.cut_short && report.calls.ok == 6 && report.calls.cut_off >= 1, "{:?}", report.calls);
     assert!(report.remarks[0].contains("cut short"));
 }
 

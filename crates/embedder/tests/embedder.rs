@@ -245,13 +245,16 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
     let first = engine.submit(job(1, &[1])).unwrap();
     asked(&seen, 1);
     let waits = engine.submit(job(1, &[2])).unwrap();
-    let release = Arc::clone(&seen);
-    let later = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
-        release.hold(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Once it takes nothing more, it shuts down.
+            while !matches!(engine.submit(job(1, &[3])), Err(SubmitRefusal::Unavailable { .. })) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            seen.hold(false);
+        });
+        engine.shutdown(Duration::ZERO);
     });
-    engine.shutdown(Duration::ZERO);
-    later.join().unwrap();
     assert!(matches!(told(events(first)).last(), Some(Event::Done(_))));
     assert!(matches!(told(events(waits)).last(), Some(Event::Failed { error: JobError::ShuttingDown, .. })));
 }

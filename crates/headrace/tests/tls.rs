@@ -122,7 +122,7 @@ fn a_service_shows_its_renewed_certificate_after_sighup() {
     assert_eq!(open.ask(), 200);
     certify(dir.path(), IsCa::ExplicitNoCa);
     server.signal("HUP");
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    server.until_said("SIGHUP: ");
     assert_eq!(open.ask(), 200);
     let [(done, said), _] = ask(&https, &["--ca", &of("cert.pem")]);
     assert!(done, "{said}");

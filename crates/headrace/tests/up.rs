@@ -272,7 +272,7 @@ async fn a_served_first_key_is_in_a_file_and_never_printed() {
     assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
     // SIGHUP neither ends the server nor reloads it.
     server.signal("HUP");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.until_said("SIGHUP: ");
     assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
     server.signal("TERM");
     let (status, log) = server.wait();
@@ -295,7 +295,7 @@ async fn a_lost_terminal_drains() {
     assert!(response.chunk().await.unwrap().is_some());
     server.signal("HUP");
     // The shell and the kernel may both send SIGHUP.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    server.until_said("draining: ");
     let _ = std::process::Command::new("kill").args(["-HUP", &server.pid().to_string()]).status();
     let rest = tokio::time::timeout(PATIENCE, response.text()).await.unwrap().unwrap();
     assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
@@ -397,7 +397,9 @@ async fn after_sigterm_a_service_denies_readiness_and_takes_calls_until_the_dela
     let answer = server.send(key, &question(json!({}))).await;
     assert_eq!((answer.status().as_u16(), answer.headers().get("connection")), (200, None));
     server.signal("TERM");
+    let began = Instant::now();
     while reqwest::get(&ready).await.unwrap().status() == 200 {
+        assert!(began.elapsed() < PATIENCE, "it stays ready");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let why = reqwest::get(&ready).await.unwrap().text().await.unwrap();
@@ -430,8 +432,9 @@ async fn a_second_signal_stops_at_once_and_the_next_start_releases_the_hold() {
     let mut response = server.send(&server.key, &body).await;
     assert!(response.chunk().await.unwrap().is_some());
     server.signal("INT");
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    server.signal("INT");
+    server.until_said("draining: ");
+    // It may have ended the call, and itself, by now.
+    let _ = std::process::Command::new("kill").args(["-INT", &server.pid().to_string()]).status();
     let (status, log) = server.wait();
     // A fast machine may have ended the call between the two signals.
     assert!(matches!(status.code(), Some(0 | 130)), "{status} {log}");

@@ -48,7 +48,7 @@ fn with_money(journal: &MemoryJournal, amount: i64) -> Ledger {
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -60,11 +60,42 @@ fn reopened(journal: &MemoryJournal) -> Ledger {
     open_over(&MemoryJournal::with(journal.contents()))
 }
 
-/// A journal whose appends each wait for a permit. It counts the appends.
+/// A journal whose appends wait for a permit each.
 struct GatedJournal {
     inner: MemoryJournal,
     permits: mpsc::Receiver<()>,
-    appends: Arc<AtomicU64>,
+    seen: Arc<Seen>,
+}
+
+/// What a [`GatedJournal`] was asked to do.
+#[derive(Default)]
+struct Seen {
+    /// Appends, from their beginning.
+    begun: AtomicU64,
+    /// Appends that got their permit.
+    appends: AtomicU64,
+    /// How often an idle journal was looked at.
+    checks: AtomicU64,
+}
+
+impl Seen {
+    fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+    fn appends(&self) -> u64 {
+        self.appends.load(Ordering::SeqCst)
+    }
+    fn checks(&self) -> u64 {
+        self.checks.load(Ordering::SeqCst)
+    }
+}
+
+impl GatedJournal {
+    fn new(inner: MemoryJournal) -> (Self, mpsc::Sender<()>, Arc<Seen>) {
+        let (permit, permits) = mpsc::channel();
+        let seen = Arc::<Seen>::default();
+        (Self { inner, permits, seen: Arc::clone(&seen) }, permit, seen)
+    }
 }
 
 impl Journal for GatedJournal {
@@ -75,12 +106,17 @@ impl Journal for GatedJournal {
         self.inner.rows_after(sequence, limit)
     }
     fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+        self.seen.begun.fetch_add(1, Ordering::SeqCst);
         self.permits.recv().map_err(|_| JournalError::Io("no more permits".into()))?;
-        self.appends.fetch_add(1, Ordering::SeqCst);
+        self.seen.appends.fetch_add(1, Ordering::SeqCst);
         self.inner.append(rows)
     }
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
         self.inner.write_snapshot(snapshot)
+    }
+    fn check(&mut self) -> Result<(), JournalError> {
+        self.seen.checks.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -88,9 +124,7 @@ impl Journal for GatedJournal {
 fn batches_that_arrive_during_a_write_share_the_next_one() {
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));
-    let (permit, permits) = mpsc::channel();
-    let appends = Arc::new(AtomicU64::new(0));
-    let journal = GatedJournal { inner: inner.clone(), permits, appends: Arc::clone(&appends) };
+    let (journal, permit, seen) = GatedJournal::new(inner.clone());
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
     let waiting: Vec<_> = (0..50)
         .map(|n| {
@@ -99,7 +133,7 @@ fn batches_that_arrive_during_a_write_share_the_next_one() {
             if n == 0 {
                 // A caller waits for this batch, so it is being written while the others arrive.
                 drop(done.durable.clone());
-                std::thread::sleep(Duration::from_millis(20));
+                until("the first is being written", || seen.begun() == 1);
             }
             done.durable
         })
@@ -112,7 +146,7 @@ fn batches_that_arrive_during_a_write_share_the_next_one() {
     for durable in waiting {
         durable.wait().unwrap();
     }
-    assert_eq!(appends.load(Ordering::SeqCst), 2, "one write for the first, one for all others");
+    assert_eq!(seen.appends(), 2, "one write for the first, one for all others");
     permit.send(()).unwrap();
     ledger.close().unwrap();
     let report = verify(&inner.contents());
@@ -137,33 +171,39 @@ impl Wake for Count {
 fn who_waits_lets_others_have_a_turn_before_the_writer_is_woken() {
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));
-    let (permit, permits) = mpsc::channel();
-    let appends = Arc::new(AtomicU64::new(0));
-    let journal = GatedJournal { inner, permits, appends: Arc::clone(&appends) };
+    let (journal, permit, seen) = GatedJournal::new(inner);
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
-    (0..3).for_each(|_| permit.send(()).unwrap());
-    let told = Arc::new(Count(0.into()));
-    let waker = Waker::from(Arc::clone(&told));
-    // A writer that has just started checks once by itself.
-    std::thread::sleep(Duration::from_millis(200));
-    let mut first = ledger.transact(vec![hold(1, 1)], at(0)).durable;
-    let mut ask = || std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
-    assert!(ask().is_pending());
-    assert_eq!(told.0.load(Ordering::SeqCst), 1, "it comes back by itself");
-    let second = ledger.transact(vec![hold(2, 1)], at(0)).durable;
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(appends.load(Ordering::SeqCst), 0, "nobody has woken the writer");
-    assert!(ask().is_pending() || appends.load(Ordering::SeqCst) == 1);
-    until("both are written", || ask().is_ready());
-    second.wait().unwrap();
-    assert_eq!(appends.load(Ordering::SeqCst), 1, "both in one write");
-    drop(ledger.transact(vec![hold(3, 1)], at(0)).durable);
-    until("what nobody waits for is written, too", || appends.load(Ordering::SeqCst) == 2);
+    (0..200).for_each(|_| permit.send(()).unwrap());
+    // A writer that has just started checks once by itself, and a sleeping one every second. So the test tries again.
+    let shown = (0..50).map(|n| 2 * n).any(|n| {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = seen.appends();
+        let told = Arc::new(Count(0.into()));
+        let waker = Waker::from(Arc::clone(&told));
+        let mut first = ledger.transact(vec![hold(n, 1)], at(0)).durable;
+        let mut ask = || std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+        let comes_back = ask().is_pending() && told.0.load(Ordering::SeqCst) == 1;
+        let second = ledger.transact(vec![hold(n + 1, 1)], at(0)).durable;
+        std::thread::sleep(Duration::from_millis(50));
+        let nobody_woke_it = seen.appends() == before;
+        assert!(ask().is_pending() || seen.appends() > before);
+        until("both are written", || ask().is_ready());
+        second.wait().unwrap();
+        comes_back && nobody_woke_it && seen.appends() == before + 1
+    });
+    assert!(shown, "none of 50 came back by itself and shared a write");
+    let before = seen.appends();
+    drop(ledger.transact(vec![hold(1_000, 1)], at(0)).durable);
+    until("what nobody waits for is written, too", || seen.appends() > before);
 }
 
 #[test]
 fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
-    let ledger = with_money(&MemoryJournal::new(), 1000);
+    let inner = MemoryJournal::new();
+    drop(with_money(&inner, 1000));
+    let (journal, permit, seen) = GatedJournal::new(inner);
+    let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
+    (0..500).for_each(|_| permit.send(()).unwrap());
     let watched = |n| {
         let mut durable = ledger.transact(vec![hold(n, 1)], at(0)).durable;
         durable.at_leisure();
@@ -178,22 +218,22 @@ fn what_is_only_watched_costs_no_write_of_its_own_while_somebody_waits() {
         poll_once(&mut first).is_ready() && ledger.health().commits == before + 1
     });
     assert!(shared, "each of 50 had a write of its own");
-    // A writer in deep sleep must be woken for it. Without the mention, it would check by itself only after a second.
-    let soon = (100..105).any(|n| {
+    // A writer in deep sleep must be woken for it. Without that, it checks the journal after a second, and then looks for
+    // work.
+    let told = (100..120).any(|n| {
         std::thread::sleep(Duration::from_millis(50));
-        let (began, mut alone) = (Instant::now(), watched(n));
+        let (checks, mut alone) = (seen.checks(), watched(n));
         until("it is written without anybody who waits", || poll_once(&mut alone).is_ready());
-        began.elapsed() < Duration::from_millis(300)
+        seen.checks() == checks
     });
-    assert!(soon, "the writer was not told");
+    assert!(told, "the writer was not told");
 }
 
 #[test]
 fn a_durable_future_wakes_its_last_waker() {
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));
-    let (permit, permits) = mpsc::channel();
-    let journal = GatedJournal { inner, permits, appends: Arc::default() };
+    let (journal, permit, _) = GatedJournal::new(inner);
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
     let mut durable = ledger.transact(vec![hold(1, 1)], at(0)).durable;
     let (old, new) = (Arc::new(Count(0.into())), Arc::new(Count(0.into())));
@@ -212,8 +252,7 @@ fn a_durable_future_wakes_its_last_waker() {
 fn a_refusal_waits_for_what_it_rests_on() {
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));
-    let (permit, permits) = mpsc::channel();
-    let journal = GatedJournal { inner, permits, appends: Arc::default() };
+    let (journal, permit, _) = GatedJournal::new(inner);
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
     let done = ledger.transact(vec![hold_of("o", "p", 1, 10, Some(("k", 1))), settle(1, 5)], at(0));
     let mut replay = ledger.transact(vec![hold_of("o", "p", 2, 10, Some(("k", 1)))], at(0));
@@ -452,15 +491,14 @@ fn a_full_queue_refuses_new_work_but_never_a_settlement() {
     let ledger = with_money(&inner, 1000);
     must(&ledger, hold(1, 100));
     drop(ledger);
-    let (permit, permits) = mpsc::channel();
-    let journal = GatedJournal { inner, permits, appends: Arc::default() };
+    let (journal, permit, seen) = GatedJournal::new(inner);
     let tight = LedgerOptions { max_queued_transactions: 3, ..options() };
     let (ledger, _) = Ledger::open_with(Box::new(journal), OWNER, at(0), tight).unwrap();
     let first = ledger.transact(vec![hold(9, 1)], at(0));
     // The thread sleeps until a caller waits. Then it takes the first batch and blocks at the gate.
     let waiting = first.durable.clone();
     let waiting = std::thread::spawn(move || waiting.wait());
-    std::thread::sleep(Duration::from_millis(20));
+    until("the first is being written", || seen.begun() == 1);
     let batch: Vec<_> = (10..20).map(|n| hold(n, 1)).collect();
     let done = ledger.transact(batch, at(0));
     assert_eq!(done.verdicts.iter().filter(|verdict| verdict.is_done()).count(), 3);

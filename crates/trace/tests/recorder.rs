@@ -1,8 +1,8 @@
 //! The recorder never blocks, counts what it drops, and returns a record from the moment it was recorded.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use headrace_trace::{
     Metrics, MetricsConfig, Pace, Recorded, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
 };
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 
 /// The id of record `n`.
 fn id(n: u64) -> RequestId {
@@ -59,8 +59,24 @@ impl TraceStore for Stuck {
     }
 }
 
+/// Waits in each write for the gate, until the other end of the gate is dropped. Then the inner store gets the batch.
+struct Gated {
+    entered: SyncSender<()>,
+    go: Receiver<()>,
+    inner: Box<dyn TraceStore>,
+}
+
+impl TraceStore for Gated {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        let _ = self.entered.try_send(());
+        let _ = self.go.recv();
+        self.inner.append(batch)
+    }
+}
+
 /// A store that records the size and pace of its batches, after the test releases it.
 struct Paced {
+    entered: SyncSender<()>,
     go: Receiver<()>,
     paces: Arc<Mutex<Vec<(usize, Pace)>>>,
 }
@@ -71,6 +87,7 @@ impl TraceStore for Paced {
     }
 
     fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+        let _ = self.entered.try_send(());
         let _ = self.go.recv();
         self.paces.lock().unwrap().push((batch.len(), pace));
         Ok(())
@@ -87,24 +104,41 @@ fn noting(fails: fn(&TraceRecord) -> bool) -> (Box<dyn TraceStore>, Batches) {
     (Box::new(Noting { batches: Arc::clone(&batches), fails }), batches)
 }
 
+/// Waits until it is so. Fails after [`LONG`].
+fn until(so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !so() {
+        assert!(Instant::now() < deadline, "it never came to be");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn has(metrics: &Metrics, line: &str) -> bool {
     metrics.prometheus().lines().any(|l| l == line)
 }
 
 #[test]
 fn records_are_shown_at_once_and_stored_in_order_and_in_batches() {
-    let (store, batches) = noting(|_| false);
-    let (recorder, metrics) =
-        start(Some(store), RecorderConfig { batch_records: 16, ..RecorderConfig::default() });
+    let (entered, inside) = sync_channel(1);
+    let (go, gate) = sync_channel(1);
+    let (inner, batches) = noting(|_| false);
+    let config = RecorderConfig { batch_records: 16, ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(Box::new(Gated { entered, go: gate, inner })), config);
     for n in 0..100 {
         recorder.record(Box::new(record(n)));
         assert_eq!(recorder.recent(id(n)).as_deref(), Some(&record(n)), "before it is stored");
+        if n == 0 {
+            // While the first one is written, the others gather.
+            inside.recv().unwrap();
+        }
     }
+    assert!(batches.lock().unwrap().is_empty());
+    drop(go);
     assert!(recorder.flush(LONG));
     let stored = batches.lock().unwrap().clone();
     assert_eq!(stored.concat(), (0..100).map(id).collect::<Vec<_>>());
-    assert!(stored.iter().all(|batch| batch.len() <= 16), "{stored:?}");
-    assert!(stored.len() < 60, "one write per record would be {}", stored.len());
+    let sizes: Vec<usize> = stored.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, 16, 16, 16, 16, 16, 16, 3]);
     assert_eq!(recorder.dropped(), 0);
     assert!(has(&metrics, "headrace_traces_stored_total 100"));
     assert!(recorder.close(LONG));
@@ -118,11 +152,13 @@ fn a_stuck_store_costs_traces_and_never_time() {
     let (recorder, metrics) = start(Some(Box::new(Stuck { entered, go: gate })), config);
     recorder.record(Box::new(record(0)));
     inside.recv().unwrap();
-    let before = Instant::now();
-    for n in 1..=1_000 {
-        recorder.record(Box::new(record(n)));
-    }
-    assert!(before.elapsed() < Duration::from_secs(2), "a thousand records took {:?}", before.elapsed());
+    let (all, recorded) = sync_channel(1);
+    let sink = Arc::clone(&recorder);
+    std::thread::spawn(move || {
+        (1..=1_000).for_each(|n| sink.record(Box::new(record(n))));
+        all.send(()).unwrap();
+    });
+    recorded.recv_timeout(LONG).expect("a record waits for the store");
     assert_eq!(recorder.dropped(), 996);
     assert!(recorder.recent(id(1_000)).is_some(), "dropped from the store, not from memory");
     assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"queue_full\"} 996"));
@@ -135,12 +171,15 @@ fn a_stuck_store_costs_traces_and_never_time() {
 /// A store that fails while the disk is full.
 struct Full {
     full: Arc<AtomicBool>,
+    /// Of the largest batch that it did not take, how many records.
+    refused: Arc<AtomicUsize>,
     inner: Box<dyn TraceStore>,
 }
 
 impl TraceStore for Full {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
         if self.full.load(Ordering::SeqCst) {
+            self.refused.fetch_max(batch.len(), Ordering::SeqCst);
             return Err(TraceError::Store { doing: "write".to_owned(), why: "disk full".to_owned() });
         }
         self.inner.append(batch)
@@ -151,15 +190,18 @@ impl TraceStore for Full {
 fn what_a_full_disk_does_not_take_waits_within_the_queues_bound() {
     let (inner, batches) = noting(|_| false);
     let full = Arc::new(AtomicBool::new(true));
-    let store = Full { full: Arc::clone(&full), inner };
+    let refused = Arc::new(AtomicUsize::new(0));
+    let store = Full { full: Arc::clone(&full), refused: Arc::clone(&refused), inner };
     let config = RecorderConfig { queue_records: 8, batch_records: 4, ..RecorderConfig::default() };
     let (recorder, metrics) = start(Some(Box::new(store)), config);
     for n in 0..100 {
         recorder.record(Box::new(record(n)));
+        // The first four are the batch that is not taken.
         if n < 4 {
-            assert!(!recorder.flush(Duration::from_millis(20)), "nothing is stored");
+            until(|| refused.load(Ordering::SeqCst) as u64 == n + 1);
         }
     }
+    assert!(!recorder.flush(Duration::from_millis(20)), "nothing is stored");
     assert!(recorder.failing().unwrap().contains("disk full"));
     assert_eq!(recorder.dropped(), 100 - 4 - 8);
     assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"queue_full\"} 88"));
@@ -214,16 +256,8 @@ fn a_flood_of_refusals_costs_no_trace_of_a_call_that_ran() {
     let (entered, inside) = sync_channel(1);
     let (go, gate) = sync_channel::<()>(1);
     let (inner, batches) = noting(|_| false);
-    struct Slow(SyncSender<()>, Receiver<()>, Box<dyn TraceStore>);
-    impl TraceStore for Slow {
-        fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-            let _ = self.0.try_send(());
-            let _ = self.1.recv();
-            self.2.append(batch)
-        }
-    }
     let config = RecorderConfig { queue_records: 64, recent_records: 64, ..RecorderConfig::default() };
-    let (recorder, metrics) = start(Some(Box::new(Slow(entered, gate, inner))), config);
+    let (recorder, metrics) = start(Some(Box::new(Gated { entered, go: gate, inner })), config);
     // The store is busy with one record while all others arrive.
     recorder.record(Box::new(record(0)));
     inside.recv().unwrap();
@@ -337,10 +371,7 @@ fn dropping_the_recorder_lets_the_thread_finish() {
         recorder.record(Box::new(record(n)));
     }
     drop(recorder);
-    let deadline = Instant::now() + LONG;
-    while batches.lock().unwrap().concat().len() < 50 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| batches.lock().unwrap().concat().len() >= 50);
     assert_eq!(batches.lock().unwrap().concat().len(), 50);
 }
 
@@ -373,15 +404,16 @@ fn settings_that_cannot_work_are_refused_by_name() {
 
 #[test]
 fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
+    let (entered, inside) = sync_channel(1);
     let (let_go, go) = sync_channel(0);
     let paces = Arc::<Mutex<Vec<_>>>::default();
-    let store = Box::new(Paced { go, paces: Arc::clone(&paces) });
+    let store = Box::new(Paced { entered, go, paces: Arc::clone(&paces) });
     let config =
         RecorderConfig { batch_records: 4, linger: Duration::from_millis(1), ..RecorderConfig::default() };
     let (recorder, _) = start(Some(store), config);
     // While the first record is written, the others gather.
     recorder.record(Box::new(record(0)));
-    std::thread::sleep(Duration::from_millis(200));
+    inside.recv().unwrap();
     (1..10).for_each(|n| recorder.record(Box::new(record(n))));
     (0..4).for_each(|_| let_go.send(()).unwrap());
     assert!(recorder.flush(LONG));

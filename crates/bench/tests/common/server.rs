@@ -11,7 +11,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -38,8 +38,12 @@ pub(crate) struct Script {
     pub(crate) tokenize: bool,
     /// Every n-th call is refused.
     pub(crate) refuse_every: Option<u64>,
-    /// Start and end of a stall, from the first call on.
-    pub(crate) stall: Option<(Duration, Duration)>,
+    /// A call, counted from 1, and how long the server waits before its first token.
+    pub(crate) stall: Option<(u64, Duration)>,
+    /// No answer has a first token before this number of calls was in flight at once.
+    pub(crate) gather: usize,
+    /// The number of calls that are answered. Later ones have no first token and no end.
+    pub(crate) most_answers: u64,
     /// Streams break off after their first token.
     pub(crate) break_off: bool,
     pub(crate) context_window: u64,
@@ -58,6 +62,8 @@ impl Default for Script {
             tokenize: false,
             refuse_every: None,
             stall: None,
+            gather: 0,
+            most_answers: u64::MAX,
             break_off: false,
             context_window: 100_000,
             requests_per_connection: u64::MAX,
@@ -80,7 +86,6 @@ struct Seen {
     calls: AtomicU64,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
-    first_call: Mutex<Option<Instant>>,
 }
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -180,22 +185,28 @@ async fn complete(path: &str, body: Value, script: &Script, seen: &Arc<Seen>) ->
         }
         return whole(200, &answer);
     }
-    seen.first_call.lock().unwrap().get_or_insert_with(Instant::now);
     let call = seen.calls.fetch_add(1, Ordering::SeqCst) + 1;
     if script.refuse_every.is_some_and(|every| call.is_multiple_of(every)) {
         return whole(429, &json!({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}));
     }
     let usage = script.usage.then_some(usage);
-    stream(chat, output, usage, script.clone(), seen.clone())
+    stream(chat, call, output, usage, script.clone(), seen.clone())
 }
 
 /// A task writes the stream, so the body only passes bytes on.
-fn stream(chat: bool, output: u64, usage: Option<Value>, script: Script, seen: Arc<Seen>) -> Response<Body> {
+fn stream(
+    chat: bool,
+    call: u64,
+    output: u64,
+    usage: Option<Value>,
+    script: Script,
+    seen: Arc<Seen>,
+) -> Response<Body> {
     let (send, receive) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
     let flying = seen.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
     seen.most_in_flight.fetch_max(flying, Ordering::SeqCst);
     tokio::spawn(async move {
-        let _ = write(chat, output, usage, &script, &seen, &send).await;
+        let _ = write(chat, call, output, usage, &script, &seen, &send).await;
         seen.in_flight.fetch_sub(1, Ordering::SeqCst);
     });
     let frames = futures_util::stream::unfold(receive, |mut receive| async {
@@ -210,6 +221,7 @@ fn stream(chat: bool, output: u64, usage: Option<Value>, script: Script, seen: A
 
 async fn write(
     chat: bool,
+    call: u64,
     output: u64,
     usage: Option<Value>,
     script: &Script,
@@ -220,17 +232,23 @@ async fn write(
         let chunk = json!({"id": "x", "choices": choices, "usage": usage});
         send.send(Bytes::from(format!("data: {chunk}\n\n"))).map_err(drop)
     };
-    stalled(script, seen).await;
     if chat {
         event(
             json!([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": null}]),
             None,
         )?;
     }
-    tokio::time::sleep(script.first).await;
+    if call > script.most_answers {
+        send.closed().await;
+        return Ok(());
+    }
+    while seen.most_in_flight.load(Ordering::SeqCst) < script.gather {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let stall = script.stall.filter(|(at, _)| *at == call).map_or(Duration::ZERO, |(_, long)| long);
+    tokio::time::sleep(script.first + stall).await;
     let mut left = output;
     while left > 0 {
-        stalled(script, seen).await;
         let now = left.min(script.per_event as u64);
         let text = "word ".repeat(now as usize);
         event(
@@ -253,16 +271,6 @@ async fn write(
         event(json!([]), Some(usage))?;
     }
     send.send(Bytes::from_static(b"data: [DONE]\n\n")).map_err(drop)
-}
-
-/// Waits while the server stalls.
-async fn stalled(script: &Script, seen: &Seen) {
-    let first = *seen.first_call.lock().unwrap();
-    if let (Some((from, to)), Some(first)) = (script.stall, first)
-        && first.elapsed() >= from
-    {
-        tokio::time::sleep(to.saturating_sub(first.elapsed())).await;
-    }
 }
 
 fn whole(status: u16, body: &Value) -> Response<Body> {

@@ -20,7 +20,7 @@ async fn what_is_in_flight_finishes_and_what_is_idle_closes() {
     let mut fresh = served.connect().await;
     let mut http2 = open(served.connect().await).await;
     assert_eq!(request(&mut http2, "[2]").await.status(), 200);
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    served.stub.until_in_flight(1).await;
 
     let address = served.address;
     let done = served.stop();

@@ -11,7 +11,7 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::stub::{BIG, ENDLESS, HANG, SILENT, THREE, config, serve, until};
+use crate::stub::{BIG, ENDLESS, HANG, NEVER, PATIENCE, SILENT, Served, THREE, config, serve, until};
 
 /// Opens an HTTP/2 connection over `io`.
 pub(crate) async fn open(
@@ -72,7 +72,6 @@ async fn a_stream_that_is_reset_is_dropped_and_so_are_all_when_the_client_leaves
 async fn limits_hold_here_too() {
     let mut config = config();
     config.max_body_bytes = 1_000;
-    config.body_progress_timeout = Duration::from_millis(100);
     let served = serve(config).await;
     let mut sender = open(served.connect().await).await;
     assert_eq!(request(&mut sender, &"1".repeat(1_001)).await.status(), 413);
@@ -95,20 +94,24 @@ async fn limits_hold_here_too() {
 #[tokio::test]
 async fn a_connection_without_a_request_is_closed() {
     let mut config = config();
-    config.header_timeout = Duration::from_millis(100);
+    // A connection is looked at when it has had the time for a head.
+    config.header_timeout = Duration::from_secs(2);
     config.idle_timeout = Duration::from_millis(200);
-    let served = serve(config).await;
+    let served = serve(config.clone()).await;
     let mut sender = open(served.connect().await).await;
     assert_eq!(request(&mut sender, "{}").await.status(), 200);
     until(|| sender.is_closed()).await;
 
     // An HTTP/2 preface followed by silence, or by half a HEADERS frame.
+    config.header_timeout = Duration::from_millis(100);
+    config.idle_timeout = NEVER;
+    let served = serve(config).await;
     for more in [&b""[..], &[0, 0, 9, 1, 0, 0, 0, 0, 1, 0x82]] {
         let mut stream = served.connect().await;
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-        stream.write_all(more).await.unwrap();
+        let preface = &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..];
+        stream.write_all(&[preface, more].concat()).await.unwrap();
         let mut all = Vec::new();
-        let closed = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut all)).await;
+        let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
         assert!(closed.is_ok(), "still open");
     }
 }
@@ -162,33 +165,44 @@ async fn who_shows_a_good_key_has_all_the_streams() {
 
 #[tokio::test]
 async fn who_does_not_is_answered_in_turn_and_not_for_long() {
-    for (calls, asked, within) in [(REFUSALS - 1, REFUSALS - 1, 10), (MANY, REFUSALS, 2)] {
-        let mut config = config();
-        config.header_timeout = Duration::from_secs(2);
-        let served = serve(config).await;
+    let asked = |served: &Served| served.stub.asked.load(Ordering::SeqCst);
+    // A few are all answered.
+    let served = serve(config()).await;
+    let mut stream = served.connect().await;
+    stream.write_all(&strangers(REFUSALS - 1, 1 << 16)).await.unwrap();
+    until(|| asked(&served) == REFUSALS - 1).await;
+    // Their connection ends by the timeout, that of many after some refusals.
+    for (calls, header_timeout, told) in
+        [(REFUSALS - 1, Duration::from_millis(300), 0..REFUSALS), (MANY, NEVER, REFUSALS..REFUSALS + FEW)]
+    {
+        let served = serve(headrace_edge::EdgeConfig { header_timeout, ..config() }).await;
         let mut stream = served.connect().await;
         stream.write_all(&strangers(calls, 1 << 16)).await.unwrap();
         let mut all = Vec::new();
-        let closed = tokio::time::timeout(Duration::from_secs(within), stream.read_to_end(&mut all)).await;
+        let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
         assert!(closed.is_ok(), "still open");
-        let told = served.stub.asked.load(Ordering::SeqCst);
-        assert!((asked..asked + FEW).contains(&told), "{told} of {calls}");
+        assert!(told.contains(&asked(&served)), "{} of {calls}", asked(&served));
     }
 }
 
 #[tokio::test]
 async fn who_reads_no_answers_is_not_asked_for_more_and_not_kept_for_long() {
-    let mut config = config();
-    config.header_timeout = Duration::from_millis(300);
-    let served = serve(config).await;
+    let asked = |served: &Served| served.stub.asked.load(Ordering::SeqCst);
+    let served = serve(config()).await;
     let mut stream = served.connect().await;
     stream.write_all(&strangers(MANY, 0)).await.unwrap();
-    let asked = || served.stub.asked.load(Ordering::SeqCst);
-    until(|| asked() == FEW).await;
+    until(|| asked(&served) == FEW).await;
+    // As long as another connection, with the same few calls, needs to end by the header timeout.
+    let mut config = config();
+    config.header_timeout = Duration::from_millis(300);
+    let other = serve(config).await;
+    let mut stream = other.connect().await;
+    stream.write_all(&strangers(MANY, 0)).await.unwrap();
     let mut all = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut all)).await;
+    let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
     assert!(closed.is_ok(), "still open, long before the idle timeout");
-    assert_eq!(asked(), FEW);
+    assert!(asked(&other) <= FEW, "{}", asked(&other));
+    assert_eq!(asked(&served), FEW);
 }
 
 #[tokio::test]
@@ -207,7 +221,7 @@ async fn rapid_resets_end_the_connection() {
     }
     let _ = stream.write_all(&flood).await;
     let mut all = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut all)).await;
+    let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
     assert!(closed.is_ok(), "still open");
     // GOAWAY has type 7. Its payload ends with the error code, and ENHANCE_YOUR_CALM is 11.
     let mut frames = all.as_slice();

@@ -1,14 +1,17 @@
 //! The notice period before a shutdown: readiness is denied, calls are accepted, clients leave.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_edge::EdgeConfig;
 use http_body_util::BodyExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
@@ -92,6 +95,46 @@ async fn a_server_that_stops_soon_denies_readiness_takes_calls_and_has_http1_cli
     assert!(TcpStream::connect(address).await.is_err());
 }
 
+/// A connection that notes the first bytes from its server.
+struct Greeted {
+    io: TcpStream,
+    is_greeted: Arc<AtomicBool>,
+}
+
+impl Greeted {
+    fn new(io: TcpStream) -> (Self, Arc<AtomicBool>) {
+        let is_greeted = Arc::new(AtomicBool::new(false));
+        (Self { io, is_greeted: Arc::clone(&is_greeted) }, is_greeted)
+    }
+}
+
+impl AsyncRead for Greeted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        self.is_greeted.fetch_or(buf.filled().len() > before, Ordering::SeqCst);
+        polled
+    }
+}
+
+impl AsyncWrite for Greeted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
 #[tokio::test]
 async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     let served = with_operations().await;
@@ -99,9 +142,10 @@ async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     let mut used = open(served.connect().await).await;
     assert_eq!(request(&mut used, "[1]").await.status(), 200);
     let hanging = used.send_request(call("[2]"));
-    let mut unused = open(served.connect().await).await;
-    // By now the server has detected HTTP/2.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let (io, is_greeted) = Greeted::new(served.connect().await);
+    let mut unused = open(io).await;
+    // By then the server has detected HTTP/2.
+    until(|| is_greeted.load(Ordering::SeqCst)).await;
     let (stop, done) = served.announce_end();
     // Sent at the same time as the announcement.
     let racing = used.send_request(call("[3]"));

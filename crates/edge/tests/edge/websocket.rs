@@ -1,7 +1,7 @@
 //! Responses sockets: who is admitted, what a message is answered with, and how a connection ends.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::GiveUp;
@@ -13,11 +13,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::stub::{HANG, SILENT, Served, THREE, assert_status, config, serve, serve_for, until};
+use crate::stub::{
+    HANG, NEVER, PATIENCE, SILENT, Served, THREE, assert_status, config, serve, serve_for, until,
+};
 
 pub(crate) type Socket = WebSocketStream<TcpStream>;
-
-const SOON: Duration = Duration::from_secs(5);
 
 async fn open_as(served: &Served, key: Option<&'static str>) -> Result<Socket, Error> {
     let mut request = "ws://a/v1/responses".into_client_request().unwrap();
@@ -38,7 +38,7 @@ pub(crate) async fn say(socket: &mut Socket, text: &str) {
 /// Returns the next message, or the close code if the connection was closed.
 pub(crate) async fn heard(socket: &mut Socket) -> Result<String, Option<CloseCode>> {
     loop {
-        match tokio::time::timeout(SOON, socket.next()).await.expect("nothing came") {
+        match tokio::time::timeout(PATIENCE, socket.next()).await.expect("nothing came") {
             Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
             Some(Ok(Message::Close(frame))) => return Err(frame.map(|frame| frame.code)),
             Some(Ok(_)) => {}
@@ -132,7 +132,7 @@ async fn a_reader_who_takes_nothing_is_cut_off() {
     let mut socket = open(&served).await;
     // The client does not read the events.
     say(&mut socket, "\"endless events\"").await;
-    served.stub.until_in_flight(1).await;
+    until(|| served.stub.calls.load(Ordering::SeqCst) == 1).await;
     served.stub.until_in_flight(0).await;
     assert_eq!(*served.stub.given_up.lock().unwrap(), Some(GiveUp::ReaderStalled));
 }
@@ -154,21 +154,29 @@ async fn what_is_too_long_or_no_text_ends_the_connection_and_says_why() {
 
 #[tokio::test]
 async fn a_drain_lets_a_turn_end_and_takes_no_further_one() {
-    let served = serve_for(config(), Duration::from_secs(2)).await;
-    let mut idle = open(&served).await;
-    say(&mut idle, "[1]").await;
-    assert_eq!(heard(&mut idle).await, Ok("[1]".to_owned()));
-    let mut busy = open(&served).await;
-    say(&mut busy, SILENT).await;
-    assert_eq!(heard(&mut busy).await, Ok("1".to_owned()));
-    let stub = std::sync::Arc::clone(&served.stub);
-    let done = served.stop();
-    assert_eq!(heard(&mut idle).await, Err(Some(CloseCode::Away)));
-    stub.until_in_flight(1).await;
-    // The call service cancels what has not ended by then, so its stream and the connection end.
-    assert_eq!(heard(&mut busy).await, Err(Some(CloseCode::Away)));
-    let report = done.await.unwrap();
-    assert_eq!((report.calls_cut_off, report.connections_cut_off), (1, 0));
+    for drain in [NEVER, Duration::from_millis(200)] {
+        let served = serve_for(config(), drain).await;
+        let mut idle = open(&served).await;
+        say(&mut idle, "[1]").await;
+        assert_eq!(heard(&mut idle).await, Ok("[1]".to_owned()));
+        let mut busy = open(&served).await;
+        say(&mut busy, SILENT).await;
+        assert_eq!(heard(&mut busy).await, Ok("1".to_owned()));
+        let stub = std::sync::Arc::clone(&served.stub);
+        let done = served.stop();
+        assert_eq!(heard(&mut idle).await, Err(Some(CloseCode::Away)));
+        let calls_cut_off = usize::from(drain != NEVER);
+        if drain == NEVER {
+            // The turn runs until its client ends it.
+            assert_eq!(stub.in_flight.load(Ordering::SeqCst), 1);
+            drop(busy);
+        } else {
+            // The front cuts off what has not ended by then: its stream ends, and so does the connection.
+            assert_eq!(heard(&mut busy).await, Err(Some(CloseCode::Away)));
+        }
+        let report = tokio::time::timeout(PATIENCE, done).await.expect("it ends").unwrap();
+        assert_eq!((report.calls_cut_off, report.connections_cut_off), (calls_cut_off, 0));
+    }
 }
 
 /// Opens a WebSocket of raw bytes whose handshake is complete.
@@ -207,10 +215,10 @@ async fn a_flood_of_pings_that_nobody_answers_to_is_ended() {
         // Until the server closes the connection: it does not read endlessly.
         while writing.write_all(&pings).await.is_ok() {}
     };
-    tokio::time::timeout(SOON, flood).await.expect("the server reads on");
+    tokio::time::timeout(PATIENCE, flood).await.expect("the server reads on");
     let mut told = Vec::new();
     // A reset discards what was not read.
-    let _ = tokio::time::timeout(SOON, reading.read_to_end(&mut told)).await.expect("it stays open");
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("it stays open");
     let mut again = open(&served).await;
     say(&mut again, "[1]").await;
     assert_eq!(heard(&mut again).await, Ok("[1]".to_owned()));
@@ -234,14 +242,12 @@ async fn one_key_has_a_part_of_the_places_and_another_gets_one() {
     drop(held.pop());
     // The place becomes free when the server notices that the client has left.
     let mut again = open_as(&served, Some("Bearer good")).await;
-    for _ in 0..100 {
-        if again.is_ok() {
-            break;
-        }
+    let began = Instant::now();
+    while again.is_err() {
+        assert!(began.elapsed() < PATIENCE, "its place is never free");
         tokio::time::sleep(Duration::from_millis(10)).await;
         again = open_as(&served, Some("Bearer good")).await;
     }
-    assert!(again.is_ok());
 }
 
 #[tokio::test]
@@ -258,7 +264,7 @@ async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
     let mut other = open_raw(&served, "good").await;
     let _ = other.write_all(&half).await;
     let mut told = Vec::new();
-    let _ = tokio::time::timeout(SOON, other.read_to_end(&mut told)).await.expect("it stays open");
+    let _ = tokio::time::timeout(PATIENCE, other.read_to_end(&mut told)).await.expect("it stays open");
     let told = String::from_utf8_lossy(&told).into_owned();
     assert!(told.contains("\"status\":429") && told.contains("request_memory_per_key"), "{told}");
     let mut another = open_raw(&served, "other").await;
@@ -268,7 +274,8 @@ async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
     assert_eq!(heard(&mut socket).await, Ok("[1]".to_owned()));
     // The memory is released with the connection.
     drop(held);
-    for attempt in 0.. {
+    let began = Instant::now();
+    loop {
         let mut again = open_raw(&served, "good").await;
         let _ = again.write_all(&half).await;
         let mut byte = [0; 1];
@@ -276,7 +283,7 @@ async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
         if silent {
             break;
         }
-        assert!(attempt < 10, "it was never given back");
+        assert!(began.elapsed() < PATIENCE, "it was never given back");
     }
 }
 
@@ -294,7 +301,7 @@ async fn a_message_without_progress_is_ended_whatever_else_comes() {
         }
     });
     let mut told = Vec::new();
-    let _ = tokio::time::timeout(SOON, reading.read_to_end(&mut told)).await.expect("it stays open");
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("it stays open");
     assert!(String::from_utf8_lossy(&told).contains("body_timeout"));
     pongs.abort();
 }

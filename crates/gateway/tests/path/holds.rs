@@ -107,7 +107,7 @@ async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
         let body = read(answer).await;
         assert!(body.contains("journal_unavailable") && !body.contains("ha "), "{body}");
         // The ledger recovers by itself, with the balance it had.
-        for _ in 0..200 {
+        for _ in 0..3_000 {
             if world.gateway.not_ready(None).is_empty() && world.gateway.in_flight() == 0 {
                 break;
             }

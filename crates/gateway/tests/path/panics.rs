@@ -97,7 +97,7 @@ async fn finish_and_check(world: &World, course: Course, answer: Answer, before:
 }
 
 async fn until_ready(world: &World) {
-    for _ in 0..500 {
+    for _ in 0..30_000 {
         if world.gateway.not_ready(None).is_empty() {
             return;
         }

@@ -99,7 +99,7 @@ async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (
 }
 
 async fn asked(server: &Told) -> bool {
-    for _ in 0..400 {
+    for _ in 0..60_000 {
         if !server.asked.lock().unwrap().is_empty() {
             return true;
         }
@@ -314,6 +314,7 @@ async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     world.script(first);
     *other.script.lock().unwrap() = second;
     other.jobs.lock().unwrap().clear();
+    other.submitted.store(0, Ordering::SeqCst);
     (world, other)
 }
 
@@ -331,7 +332,7 @@ async fn an_engine_that_is_late_is_outrun() {
         assert_eq!(cost, record.usage.input as i64 * 1_000 + 4 * n as i64 * 4_000);
         let traces: Vec<_> = other.jobs.lock().unwrap().iter().map(|job| job.trace.clone()).collect();
         assert_eq!(traces, [Some(format!("{} behind 2 attempts", record.request_id).into())]);
-        for _ in 0..400 {
+        for _ in 0..12_000 {
             if *world.engine.cancelled.lock().unwrap() == 1 {
                 break;
             }
@@ -352,12 +353,11 @@ async fn an_engine_that_refuses_or_fails_leaves_the_call_to_the_first() {
         let (world, other) = near(Engines::HeldThenFail(0), second).await;
         let call = heard(&world, world.chat(true));
         let goes_on = async {
-            for _ in 0..100 {
+            while other.submitted.load(Ordering::SeqCst) == 0 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                if world.gateway.in_flight() == 0 {
-                    break;
-                }
             }
+            // What it said is heard by then.
+            tokio::time::sleep(Duration::from_millis(200)).await;
             world.engine.may_fail.store(true, Ordering::SeqCst);
         };
         let ((text, ..), ()) = tokio::join!(call, goes_on);

@@ -152,7 +152,7 @@ async fn a_response_in_the_background_that_fails_says_so() {
         let (_, begun) = ask(&world, &json!({"background": true})).await;
         let path = format!("responses/{}", id(&begun));
         let mut found = begun.clone();
-        for _ in 0..500 {
+        for _ in 0..12_000 {
             found = look(&world, ObjectMethod::Get, &path).await.1;
             if found["status"] != "queued" {
                 break;

@@ -88,6 +88,8 @@ pub(crate) struct Scripted {
     pub(crate) script: Mutex<Script>,
     pub(crate) may_fail: Arc<AtomicBool>,
     pub(crate) jobs: Mutex<Vec<Job>>,
+    /// How often a job was submitted, taken or not.
+    pub(crate) submitted: AtomicUsize,
     pub(crate) cancelled: Arc<Mutex<u32>>,
     /// What it reports about the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
@@ -107,6 +109,7 @@ impl Scripted {
             script: Mutex::new(script),
             may_fail: Arc::default(),
             jobs: Mutex::default(),
+            submitted: AtomicUsize::new(0),
             cancelled: Arc::default(),
             miss: Mutex::default(),
             health: Mutex::new(Health::Up),
@@ -121,6 +124,7 @@ impl Engine for Scripted {
     }
 
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.submitted.fetch_add(1, Ordering::SeqCst);
         let script = *self.script.lock().unwrap();
         if script == Script::Full {
             let retry_after = Duration::from_millis(2500);
@@ -400,7 +404,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let credit = NanoDollars::from_dollars("1").unwrap();
-        let (stall, hold) = (Duration::from_millis(200), Duration::from_secs(3600));
+        let (stall, hold) = (Duration::from_secs(1), Duration::from_secs(3600));
         Self {
             credit,
             limits: RateLimits::default(),
@@ -553,7 +557,7 @@ impl World {
 
     /// The organisation's balance, once nothing is in flight.
     pub(crate) async fn balance_when_idle(&self) -> NanoDollars {
-        for _ in 0..500 {
+        for _ in 0..6_000 {
             let standing = self.ledger.standing(&self.org, &self.project).unwrap();
             if self.gateway.in_flight() == 0 {
                 assert_eq!(standing.held, NanoDollars::ZERO, "every hold is resolved");
@@ -607,7 +611,7 @@ pub(crate) async fn read_to_the_end(answer: Answer) -> (String, Result<(), Broke
 pub(crate) async fn trace_of(world: &World, answer: Answer) -> Arc<TraceRecord> {
     let id: RequestId = header(&answer, "x-request-id").unwrap().parse().unwrap();
     read(answer).await;
-    for _ in 0..1_000 {
+    for _ in 0..12_000 {
         if let Some(record) = world.traces.recent(id) {
             return record;
         }

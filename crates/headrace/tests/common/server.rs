@@ -11,12 +11,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 /// Time limit for anything on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program, without the `HEADRACE_…` variables of the user who runs the tests.
 pub(crate) fn program() -> Command {
@@ -50,6 +52,9 @@ pub(crate) struct Server {
     /// Everything that it printed until it was ready.
     pub(crate) welcome: String,
     pub(crate) key: String,
+    /// What it has said on standard error so far, and the thread that reads it.
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -126,7 +131,16 @@ impl Server {
         }
         // Later output must not block the program.
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
-        Self { child, dir: dir.to_owned(), url, welcome, key: key.to_owned() }
+        let log = Arc::<Mutex<String>>::default();
+        let (said, mut err) = (Arc::clone(&log), BufReader::new(child.stderr.take().unwrap()));
+        let reader = std::thread::spawn(move || {
+            let mut line = Vec::new();
+            while err.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                said.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        });
+        Self { child, dir: dir.to_owned(), url, welcome, key: key.to_owned(), log, reader: Some(reader) }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -177,14 +191,22 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
+    /// Waits until the server has printed `part` on standard error.
+    pub(crate) fn until_said(&self, part: &str) {
+        let began = Instant::now();
+        while !self.log.lock().unwrap().contains(part) {
+            assert!(began.elapsed() < PATIENCE, "no `{part}` in {}", self.log.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for the program to end. Returns its status and its standard error.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                let mut text = String::new();
-                self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-                return (status, text);
+                self.reader.take().unwrap().join().unwrap();
+                return (status, self.log.lock().unwrap().clone());
             }
             assert!(began.elapsed() < PATIENCE, "the server does not end");
             std::thread::sleep(Duration::from_millis(5));

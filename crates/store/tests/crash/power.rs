@@ -126,7 +126,7 @@ fn a_full_disk_refuses_and_recovers() {
     let hearing = listen(child.stdout.take().unwrap());
     let mut said = Vec::new();
     let mut until = |wanted: fn(&Said) -> bool| loop {
-        let word = hearing.recv_timeout(Duration::from_secs(30)).expect("the child speaks");
+        let word = hearing.recv_timeout(Duration::from_secs(60)).expect("the child speaks");
         said.push(word);
         if wanted(&word) {
             return;

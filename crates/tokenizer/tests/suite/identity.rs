@@ -200,7 +200,7 @@ fn hostile_megabytes_take_no_longer_than_their_size() {
             let ids = pair.ours.encode_plain(&text, false).unwrap();
             let took = start.elapsed();
             // Time quadratic in the text would be hours.
-            assert!(took < Duration::from_secs(10), "{}: {took:?} for {:?}", pair.name, &text[..12]);
+            assert!(took < Duration::from_secs(60), "{}: {took:?} for {:?}", pair.name, &text[..12]);
             assert!(!ids.is_empty());
         }
     }

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use crate::publisher::Publisher;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A follower and the events that it has reported so far.
 struct Heard {

@@ -12,7 +12,7 @@ use crate::calls::{all, chat, failure, send, spec};
 async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place() {
     let hostile = Hostile::start().await.unwrap();
     let mut spec = spec(&hostile.url(), Kind::Vllm);
-    spec.queue = Queue { in_flight: Some(1), waiting: 1, wait: Duration::from_millis(500) };
+    spec.queue = Queue { in_flight: Some(1), waiting: 1, wait: Duration::from_secs(60) };
     let upstream = Upstream::new(spec).unwrap();
     let mut first = send(&upstream, chat("stall", true));
     assert!(matches!(first.next().await, Some(RelayEvent::Head(_))));
@@ -41,7 +41,7 @@ async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place
 async fn places_come_back_whatever_happens() {
     let hostile = Hostile::start().await.unwrap();
     let mut spec = spec(&hostile.url(), Kind::Vllm);
-    spec.queue = Queue { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(100) };
+    spec.queue = Queue { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(500) };
     let upstream = Upstream::new(spec).unwrap();
     for model in ["good", "cut", "server_error", "close_before_head", "ten_mb_line", "good"] {
         all(&upstream, chat(model, true)).await;

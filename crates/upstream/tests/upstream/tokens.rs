@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::calls::spec;
 
 pub(crate) const EOS: u32 = 3;
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/checkpoint/tokenizer.json");
